@@ -147,7 +147,7 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     last_sentence = summary(explanation)[-1]
     assert repr(sticky) in last_sentence
     assert f"stickytoken repair {run.path}" in last_sentence
-    with pytest.raises(RunError, match="was made with another model"):
+    with pytest.raises(RunError, match="was made with a different model"):
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
 
 

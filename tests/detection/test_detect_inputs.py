@@ -157,7 +157,9 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
     identity = replace(encoder.identity, prompt="query: ", max_length=None)
     changed = SimpleNamespace(name="other", identity=identity)
     assert model_difference(small_run.record, changed.identity) == ["max_length", "prompt"]
-    with pytest.raises(RunError, match=r"another model than 'other' \(they differ in max_length, prompt\)"):
+    with pytest.raises(
+        RunError, match=r"a different model from 'other' \(they differ in max_length, prompt\)"
+    ):
         require_same_model(small_run, changed)
 
 

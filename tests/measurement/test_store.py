@@ -101,7 +101,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(encoder, tmp_pat
     assert (sorted(folder.rglob("*")), planted.files_of(folder)) == before
 
 
-NO_VERSION = "is not a valid record .schema_version: missing, where a whole number from 1 is needed"
+NO_VERSION = "is not a valid record .schema_version is missing, but must be a positive integer"
 RUN_RECORDS = {
     "binary": (b"\xff\xfe\x00binary", "is damaged"),
     "endless nesting": (b"[" * 100_000, "is damaged"),
@@ -131,7 +131,7 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
     ("changes", "message"),
     [
         *(
-            ({"schema_version": value}, "schema_version: .*where a whole number")
+            ({"schema_version": value}, "schema_version is .*must be a positive integer")
             for value in (0, True, 1.0, "1")
         ),
         ({"flavour": "sweet"}, "flavour: Extra inputs are not permitted"),

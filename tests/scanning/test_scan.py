@@ -345,7 +345,7 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
         (scanned_run, texts, {"queries": QUERIES}, InputError, "queries are given, but no effect"),
         (scanned_run, texts[30:50], measured, InputError, "but measuring effects needs 20"),
         (std, texts, predicted, InputError, "does not measure what a prediction needs"),
-        (scanned_run, texts, measured | {"encoder": other}, RunError, "with another model"),
+        (scanned_run, texts, measured | {"encoder": other}, RunError, "with a different model"),
     ):
         with pytest.raises(kind, match=saying):
             scan(run, documents, **options)

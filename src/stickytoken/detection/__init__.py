@@ -117,10 +117,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
             can be continued with another engine.
         evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports
-            show. If a finished run lacks these, they are added to it.
+            show. If a finished run lacks this evidence, the evidence is measured and added to the run.
         shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
-            If None, the number is 8,192, or 32,768 on a CUDA GPU. The number affects the results only through
-            rounding, but if a run is continued with another number, its shards are computed again.
+            If None, a shard has 8,192 texts, or 32,768 on a CUDA GPU. The number affects the results only
+            through rounding, but if a run is continued with another number, its shards are computed again.
         progress: Called with the progress at every step.
 
     Returns:
@@ -327,7 +327,7 @@ def probe(
         if settings.insertion is not Insertion.IDS and not category.available:
             raise InputError(
                 f"token id {token_id} ({vocabulary.tokens[index]!r}) cannot occur in text "
-                f"({category.value}): probe it with ids insertion"
+                f"({category.value}): to probe it, insert its token id instead of text (insertion 'ids')"
             )
         probed.append(vocabulary.token(index))
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)

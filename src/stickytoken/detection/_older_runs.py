@@ -56,7 +56,8 @@ def upgraded_tokens(
         tokens: The table.
         ordinary_lift: Lift of an ordinary token.
         spread: Standard deviation of the similarities, which is the unit of lifts in the current version.
-        ordinary_contraction: Contraction of an ordinary token. If None, the median of the table is used.
+        ordinary_contraction: The share of a text that copies of an ordinary token erase. If None, the median
+            of the table's ``contraction`` column is used.
     """
     if ordinary_contraction is None:
         ordinary_contraction = float(tokens["contraction"].median() or 0.0)  # type: ignore[arg-type]

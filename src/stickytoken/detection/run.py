@@ -60,8 +60,8 @@ class Run:
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
                 raise RunError(
-                    f"{path / TOKENS_FILE} has {dtype} in the column {column.key!r}, which holds numbers: "
-                    "delete the file and run the same command again"
+                    f"the column {column.key!r} of {path / TOKENS_FILE} has the type {dtype}, but must hold "
+                    "numbers: delete the file and run the same command again"
                 )
         if self.sticky[self.method.ranked_by.key].null_count():
             raise RunError(
@@ -124,10 +124,10 @@ class Run:
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        One half of the tokens have the largest values in the column that the method ranks tokens by. The
-        other half have the largest lifts in standard deviations. If the method does not measure such lifts,
-        all tokens are chosen by the ranking column. In each half, confirmed tokens come before tokens that
-        were only screened.
+        The first half of the result has the largest values in the column that the method ranks tokens by. The
+        second half has the largest lifts in standard deviations. If the method measures no lifts in standard
+        deviations, all tokens are chosen by the ranking column. Confirmed tokens are chosen before tokens
+        that were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
@@ -341,7 +341,7 @@ class ModelFilesRecord(Record):
 
 
 class FileState(NamedTuple):
-    """Properties of a file. Whenever the file changes, at least one of them changes."""
+    """Properties of a file. Any change of the file changes at least one of these properties."""
 
     size: int  # bytes
     modified: int  # nanoseconds
@@ -360,7 +360,7 @@ class ModelFiles:
 
     @property
     def settled(self) -> bool:
-        """Whether every file is old enough for any later change to show in its state."""
+        """Whether every file was last changed so long ago that a further change would alter its state."""
         latest = (max(state.modified, state.changed) for state in self.states.values())
         return all(moment < self.looked_at - _MIN_AGE for moment in latest)
 
@@ -488,7 +488,7 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
     if different:
         raise RunError(
-            f"the run in {run.path} was made with another model than {encoder.name!r} (they differ in "
+            f"the run in {run.path} was made with a different model from {encoder.name!r} (they differ in "
             f"{', '.join(different)}): pass the model of the run, with the same prompt and precision"
         )
 
@@ -585,7 +585,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
 
     Args:
         run: The run.
-        repaired: The date of a verified repair of the run's model. None if there is no such repair.
+        repaired: The date of a verified repair of the run's model; None if the model has no verified repair.
     """
     folder = quote(str(run.path))
     judge = f"stickytoken judge {folder} --sentences YOUR_DOCUMENTS"
@@ -611,8 +611,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif not run.method.judges_corpora:
-        # This method defines stickiness differently: most tokens that it finds have no more effect than
-        # ordinary tokens.
+        # A method that judges no corpora defines stickiness differently from the default method. Most of the
+        # tokens that it finds have no more effect than ordinary tokens.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",

@@ -103,8 +103,8 @@ class ModelRecord(resume.Record):
         if self.loading is None:
             return ""
         phrases = []
-        # The vector of a language model with a prompt always comes from some layer. This layer counts as part
-        # of the prompt, so it is not named.
+        # Every language model with a prompt has a layer from which its vector is read, so a layer is named
+        # only for a model without a prompt.
         layer = self.loading.prompting.layer
         if layer is not None and self.loading.layer_choice is None:
             phrases.append(f"layer {layer}")
@@ -226,8 +226,8 @@ class RunFolder(store.ResultFolder):
             if type(version) is not int or version < 1:  # a bool is an int
                 written = "missing" if version is None else json.dumps(version)[:40]
                 raise RunError(
-                    f"{path} is not a valid record (schema_version: {written}, where a whole number from 1 "
-                    f"is needed): {store.repair_advice(path)}"
+                    f"{path} is not a valid record (schema_version is {written}, but must be a positive "
+                    f"integer): {store.repair_advice(path)}"
                 )
             store.require_version(version, SCHEMA_VERSION, path)
             if version == _older_runs.OLDER_SCHEMA:
@@ -314,7 +314,7 @@ class EvidenceRecord(resume.Record):
 
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
-    carriers: list[str]  # texts to whose end copies were added
+    carriers: list[str]  # texts that copies were appended to
     anchors: int  # number of texts that the carriers were compared with
     placement: Placement = Placement.SUFFIX
     pair_copies: int  # number of copies of the token in each pair
@@ -377,19 +377,26 @@ class RunEvidence(NamedTuple):
     tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA
 
     def moved(self, token_id: int) -> Moved | None:
-        """Return how copies of a token change the rank of an unrelated document; None if not measured."""
+        """Return how copies of a token change the rank of an unrelated document; None if not measured.
+
+        The rank is the share of the other unrelated documents that the document with copies outranks. It is
+        given for the number of copies in `EvidenceRecord.pair_copies`, for this token and as the mean over
+        ordinary tokens.
+        """
         copies = self.record.pair_copies
-        token_rank: float | None = None
-        ordinary_ranks: list[float] = []
+        share_outranked: float | None = None
+        shares_of_ordinary: list[float] = []
         for row in self.tokens.filter(pl.col("ahead").list.len() > 0).iter_rows(named=True):
-            rank = row["ahead"][row["copies"].index(copies)]
+            position = row["copies"].index(copies)
+            share = row["ahead"][position]
             if row["token_id"] == token_id:
-                token_rank = rank
+                share_outranked = share
             if row["ordinary"]:
-                ordinary_ranks.append(rank)
-        if token_rank is None:
+                shares_of_ordinary.append(share)
+        if share_outranked is None:
             return None
-        return Moved(copies, token_rank, fmean(ordinary_ranks) if ordinary_ranks else None)
+        mean_of_ordinary = fmean(shares_of_ordinary) if shares_of_ordinary else None
+        return Moved(copies=copies, ahead=share_outranked, ordinary=mean_of_ordinary)
 
     def cut_curves(self) -> str | None:
         """Return a note that some curves leave out numbers of copies; None if all curves are complete."""
@@ -409,20 +416,30 @@ class RunEvidence(NamedTuple):
         )
 
     def harm(self, token_id: int) -> SearchHarm | None:
-        """Return how copies of a token change the results of a small search; None if not measured."""
+        """Return how copies of a token change the results of a small search; None if not measured.
+
+        The result has two shares for the search with copies of the token, for the search without copies, and
+        for the search with copies of ordinary tokens (None if no ordinary token was measured): ``answering``
+        is the share of queries that find their answering document, and ``unrelated`` is the share of
+        unrelated query-document pairs where the query finds the document. A query finds a document if the
+        document is among the first ten results.
+        """
         search = self.record.search
-        rows = self.tokens.filter(pl.col("answering").is_not_null())
-        token = rows.filter(pl.col("token_id") == token_id)
-        if search is None or token.is_empty():
+        measured = self.tokens.filter(pl.col("answering").is_not_null())
+        rows_of_token = measured.filter(pl.col("token_id") == token_id)
+        if search is None or rows_of_token.is_empty():
             return None
-        ordinary = rows.filter("ordinary")
+        row = rows_of_token.row(0, named=True)
+        ordinary = measured.filter("ordinary")
         with_ordinary_copies = None
         if not ordinary.is_empty():
-            with_ordinary_copies = SearchShares(fmean(ordinary["answering"]), fmean(ordinary["unrelated"]))
+            with_ordinary_copies = SearchShares(
+                answering=fmean(ordinary["answering"]), unrelated=fmean(ordinary["unrelated"])
+            )
         return SearchHarm(
-            SearchShares(token["answering"][0], token["unrelated"][0]),
-            SearchShares(search.answering, search.unrelated),
-            with_ordinary_copies,
+            token=SearchShares(answering=row["answering"], unrelated=row["unrelated"]),
+            without=SearchShares(answering=search.answering, unrelated=search.unrelated),
+            ordinary=with_ordinary_copies,
         )
 
 

@@ -29,7 +29,7 @@ class _Returned:
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
-        """Return whether ``weights`` equal these weights, even if they are on another device."""
+        """Return whether ``weights`` equal the returned weights; the two may be on different devices."""
         if self.weights is weights:
             return True
         return self.weights.shape == weights.shape and torch.equal(
@@ -46,16 +46,21 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
         run: Runs the model on a short input.
 
     Returns:
-        One module per layer. The result is empty if the model's output has no attention weights, or if, for
-        some layer, no module is found that returns the layer's weights.
+        For each layer, the module that returns the layer's attention weights, mapped to the index of the
+        weights in the tuple that the module returns. The result is empty if the model's output has no
+        attention weights, or if, for some layer, no module is found that returns the layer's weights.
     """
     config = getattr(backbone, "config", None)
     if config is None:
         return {}
+    # While the model runs, two kinds of attention weights are recorded: the weights of single modules, and
+    # the reports of whole models, with the weights of all layers. A module is the source of a layer if it
+    # returned the weights that the last report has for the layer.
     returned: list[_Returned] = []
     reports: list[list[torch.Tensor]] = []
 
     def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """Record the attention weights in a module's output, as a report or as weights of a single module."""
         del inputs
         weights = _reported(output)
         if weights:
@@ -142,21 +147,24 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 
     Args:
         backbone: The transformer.
-        sources: The result of `attention_sources`.
+        sources: The modules that return attention weights, mapped to the index of the weights in the tuple
+            that the module returns, as found by `attention_sources`.
         members: Indicator tensor, shape (texts, positions, parts): 1 if the position belongs to the part,
             else 0.
     """
     layers: list[torch.Tensor] = []
 
-    def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def append_weights_of_parts(module: torch.nn.Module, inputs: Any, output: Any) -> None:
         del inputs
-        weights = output[sources[module]]
+        weights = output[sources[module]]  # shape (texts, heads, attending positions, attended positions)
         device_members = members.to(weights.device)
+        # t: text, h: head, q: attending position, k: attended position, g: attending part, j: attended part
         sums = torch.einsum("tqg,thqk,tkj->thgj", device_members, weights.float(), device_members)
-        layers.append(sums / device_members.sum(dim=1)[:, None, :, None])
+        positions_per_part = device_members.sum(dim=1)  # shape (texts, parts)
+        layers.append(sums / positions_per_part[:, None, :, None])
 
     config = getattr(backbone, "config", None)
-    handles = [module.register_forward_hook(record) for module in sources]
+    handles = [module.register_forward_hook(append_weights_of_parts) for module in sources]
     try:
         with plain_attention(backbone), ExitStack() as stack:
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")

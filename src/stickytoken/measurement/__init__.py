@@ -358,7 +358,8 @@ class ResultFolder:
             filled: columns that must not have nulls.
 
         Raises:
-            RunError: the file is missing or damaged, or the table does not meet these conditions.
+            RunError: the file is missing or damaged, or the table lacks a column, type or value
+                that these arguments require.
         """
         path = self.path / name
         again = "run the same command again"

@@ -37,7 +37,9 @@ UNANSWERED = "unanswered"
 
 # The number of shards is rounded up to a multiple of this, so that one, two or four workers get equal numbers
 # of shards.
-_TURNS = 4
+_SHARD_MULTIPLE = 4
+# The number is not rounded up if shards would then be smaller than this fraction of the requested size.
+_LEAST_SHARD = 1 / 8
 
 
 class Stage(Protocol):
@@ -79,7 +81,7 @@ class BatchStage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Tokens that are measured and stored together. ``index`` is the number of the shard in its stage."""
+    """Tokens that are measured and stored together. ``index`` is the position of the shard in its stage."""
 
     index: int
     tokens: tuple[Token, ...]
@@ -88,14 +90,15 @@ class Shard:
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
     """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
 
-    The number of shards is rounded up to a multiple of `_TURNS`, unless shards would then have fewer than an
-    eighth of ``shard_probes`` probes.
+    The number of shards is rounded up to a multiple of `_SHARD_MULTIPLE`, unless shards would then have fewer
+    than an eighth of ``shard_probes`` probes.
     """
     probes_per_token = max(1, probes_per_token)
     count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
-    even_count = math.ceil(count / _TURNS) * _TURNS
-    if even_count <= len(tokens) and len(tokens) * probes_per_token >= even_count * shard_probes / 8:
-        count = even_count
+    rounded_count = math.ceil(count / _SHARD_MULTIPLE) * _SHARD_MULTIPLE
+    least_probes = rounded_count * shard_probes * _LEAST_SHARD
+    if rounded_count <= len(tokens) and len(tokens) * probes_per_token >= least_probes:
+        count = rounded_count
     ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
     return [
         Shard(index, tuple(tokens[start:stop]))
@@ -114,8 +117,8 @@ class Progress:
         computed: number of units computed in this session.
         sequences: number of texts that were encoded for this stage in this session.
         note: a message to show to the user once.
-        unit: plural name of the unit, such as "documents". If it is empty, a user cannot tell what a rate in
-            this unit would mean, so none is shown.
+        unit: plural name of the unit, such as "documents". If this name is empty, no rate is shown, because
+            a user could not tell what the rate counts.
     """
 
     stage: str
@@ -135,7 +138,7 @@ def ignore_progress(_: Progress) -> None:
 
 
 class AnyShard(Protocol):
-    """A part of a `Work`. ``index`` is the number of the part."""
+    """A part of a `Work`. ``index`` is the position of the part in the work, from 0."""
 
     @property
     def index(self) -> int: ...
@@ -250,11 +253,18 @@ class TokenWork:
         return _Prepared(shard.tokens, counts, inputs, copies_seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the probes of a shard. Return one row per token, and the number of probes."""
+        """Encode the probes of a shard, and measure its tokens with the stage.
+
+        Returns:
+            One row per token, and the number of probes. A row has the columns ``token_id`` and those of the
+            stage. It also has the column ``seen``, with the numbers of recognized copies, if the stage needs
+            them. If a server gave no vector for some probe of the shard, all rows have the column
+            `UNANSWERED`.
+        """
         stage = self.stage
         tokens = prepared.tokens
         vectors = encode_probes(encoder, prepared.probes, stage.precision)
-        unanswered = _fill_unanswered(vectors, prepared, encoder.name)
+        unanswered_texts = _fill_unanswered(vectors, prepared, encoder.name)
         measurements: Sequence[Mapping[str, Any]]
         if isinstance(stage, BatchStage):
             measurements = stage.measure_all(tokens, vectors)
@@ -266,11 +276,12 @@ class TokenWork:
         rows: list[dict[str, Any]] = [
             {"token_id": token.id, **numbers} for token, numbers in zip(tokens, measurements, strict=True)
         ]
-        for row, copies in zip(rows, prepared.copies_seen, strict=False):
-            row["seen"] = copies
-        if unanswered:
+        if prepared.copies_seen:
+            for row, copies in zip(rows, prepared.copies_seen, strict=True):
+                row["seen"] = copies
+        if unanswered_texts:
             for index, row in enumerate(rows):
-                row[UNANSWERED] = unanswered.get(index)
+                row[UNANSWERED] = unanswered_texts.get(index)
         return rows, len(prepared.probes)
 
 
@@ -284,8 +295,8 @@ def _copies_seen(
     Args:
         encoder: the model.
         tokens: the tokens.
-        probes: the probes of the first token, then those of the second, and so on. Only those that are texts
-            are used: one for each token and carrier.
+        probes: the probes of the first token, then those of the second, and so on. Probes that are token ids
+            are ignored. The other probes are texts, one for each token and carrier.
         carrier_texts: the carriers that are texts, in the order of a token's probes.
     """
     carriers = encoder.content_ids(carrier_texts)
@@ -315,8 +326,8 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
         name: name of the encoder, for the error message.
 
     Returns:
-        One text without a vector for each token with a missing vector, keyed by the token's position in the
-        shard.
+        For each token with a missing vector, its first text for which the server gave no vector. The texts
+        are keyed by the token's position in the shard.
 
     Raises:
         EncodingError: the vector of the same probe is missing for all tokens of the shard.
@@ -349,7 +360,7 @@ def compute_shard(
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
-    """Tokenize the probes if the encoder reads token ids. Otherwise, return them unchanged.
+    """Return the probes as token ids if the encoder reads token ids; otherwise, return the probes unchanged.
 
     Args:
         encoder: the model.
@@ -369,6 +380,12 @@ def encode_probes(
     """Encode probes, and return their vectors, shape (P, d).
 
     If a server does not encode a text, the row of the text is NaN.
+
+    Args:
+        encoder: the model.
+        probes: the P probes, either all as texts or all as tuples of token ids.
+        precision: precision to run the model in; if None, the model's own. With a precision, the probes must
+            be token ids.
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
@@ -385,8 +402,8 @@ def encode_probes(
 # Number of texts to encode between two reports of progress. Even if the texts are long documents, a CPU core
 # encodes them in a few seconds.
 _TEXTS_PER_REPORT = 128
-# The same number for a GPU, which needs large batches, and for an encoder that reads only texts, which may
-# send one request per call.
+# Number of texts to encode between two reports on a GPU, which needs large batches. The number also applies
+# to an encoder that reads only texts, because such an encoder may send a separate request for every call.
 _MOST_TEXTS_PER_REPORT = 4096
 
 
@@ -417,7 +434,7 @@ def encode_texts(
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    """Defines which rows a shard must have.
+    """Defines which rows the stored table of a shard must have.
 
     Attributes:
         keys: returns the keys of a shard's rows, in order.
@@ -444,14 +461,17 @@ def run_work(
 
     Args:
         name: name of the stage, under which its shards are stored.
-        make_work: returns the work, and the cost of preparing the work. It is called only if a shard is
-            missing.
+        make_work: returns the work, and the cost of preparing the work. If the folder has all shards, this
+            function is not called.
         shards: all shards of the work.
-        rows: defines which rows a shard must have.
+        rows: defines which rows the stored table of a shard must have.
         engine: computes the shards.
         folder: stores the shards.
         progress: called before the first shard, and then after every shard.
         title: name of the stage in the reports of progress; if None, ``name``.
+
+    Returns:
+        One table per shard, in the order of ``shards``.
     """
     title = title or name
     total = sum(rows.size(shard) for shard in shards)
@@ -474,6 +494,8 @@ def run_work(
         for result in engine.compute(work, missing):
             index = result.shard.index
             cost = result.cost
+            # The cost of the preparation is stored only once, with the first shard, even if the work is
+            # prepared again when a run is resumed.
             if index == 0:
                 cost = ShardCost(cost.seconds + preparation.seconds, cost.sequences + preparation.sequences)
             frames[index] = folder.write_shard(name, index, result.rows, cost)

@@ -134,7 +134,8 @@ def _connect(ray: Any, address: str | None) -> None:
 def _quiet() -> Iterator[None]:
     """Context manager that makes Ray start without usage reports and log messages.
 
-    Ray's workers also get normal priority. Environment variables that the user has set are not changed.
+    Ray's workers get normal priority, instead of the lowest priority. Environment variables that the user has
+    set are not changed.
     """
     variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -250,8 +251,8 @@ class ShardWorker:
 
         Args:
             key: number that identifies the work. The worker fetches the work only if this number has changed.
-            reference: Ray's reference to the work, in a list. Without the list, Ray would fetch the work on
-                every call.
+            reference: Ray's reference to the work, as the only item of a list. If the reference itself were
+                passed, Ray would fetch the work on every call.
             shard: the shard.
         """
         if self._work is None or self._work[0] != key:
@@ -304,7 +305,7 @@ def ray_engine(
     if spec.endpoint is not None:
         raise InputError(
             f"{encoder.name} runs behind an endpoint, so Ray workers would not make it faster: use the "
-            "engine local"
+            "local engine"
         )
     if workers is not None and workers < 1:
         raise InputError(f"the number of workers is {workers}: use at least one")
@@ -451,8 +452,8 @@ class RayEngine:
         Args:
             worker: the worker that died.
             stage: name of the work, for messages.
-            attempts: number of workers that each shard has crashed, keyed by shard index. This method adds 1
-                for the shard that the worker was computing.
+            attempts: number of workers that each shard has crashed, keyed by shard index. If the worker was
+                computing a shard, the number of that shard is increased by 1.
             error: the error that Ray reported when the worker died.
 
         Returns:

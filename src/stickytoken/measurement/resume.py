@@ -189,7 +189,7 @@ def table_schemas(
         tables: the columns of each table, keyed by the name of the table.
         text: the columns with text.
         integers: the columns with whole numbers.
-        switches: the columns with true or false.
+        switches: the Boolean columns.
     """
     types: dict[str, Any] = {}
     types |= dict.fromkeys(text.split(), pl.String)

@@ -159,7 +159,7 @@ def test_a_field_that_is_refused_from_some_time_on_is_left_out(serve, encoder):
     served = serve()
     served.encoder()
     endpoint = served.encoder()
-    endpoint.unchecked = 0
+    endpoint.requests_since_check = 0
     served.server.behaviour.refused_fields = ("encoding_format",)
     np.testing.assert_array_equal(endpoint.encode(TEXTS[:7]), encoder.encode(TEXTS[:7]))
     assert endpoint.client.request_format.encoding == "omitted"

@@ -309,7 +309,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
     assert json.loads(measured.stdout)["effects"]
     other = planted.command(*arguments, "--model", moved, "--set", "prompt=cot")
     assert other.exit_code == 1
-    assert "was made with another model" in other.stderr
+    assert "was made with a different model" in other.stderr
     moved.rename(folder)
 
 

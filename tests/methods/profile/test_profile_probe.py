@@ -84,7 +84,9 @@ def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
     (evidence,) = probed(encoder, [UNAVAILABLE])  # ids are this method's default
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
     assert (evidence.verdict, evidence.texts) == ("benign", 24)
-    with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
+    with pytest.raises(
+        InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): to probe it, insert"
+    ):
         probed(encoder, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
     for token_id in (-1, 365):
         with pytest.raises(InputError, match=f"no token id {token_id}: .* from 0 to 364"):

@@ -78,7 +78,9 @@ def read_answer(content: str | bytes, count: int) -> Answer:
         raise ValueError(next(iter(problems.values()), "no vectors"))
     lengths = {len(row) for row in rows.values()}
     if len(lengths) > 1:
-        raise ValueError(f"vectors of {min(lengths)} and of {max(lengths)} components")
+        raise ValueError(
+            f"the vectors have different numbers of components: from {min(lengths)} to {max(lengths)}"
+        )
     vectors = np.full((count, lengths.pop()), np.nan, np.float32)
     for position, row in rows.items():
         vectors[position] = row
@@ -90,8 +92,8 @@ def _positions(items: Sequence[_Item]) -> list[int]:
 
     Servers differ in how they number vectors: some send no indices, some omit only the index 0 (because their
     JSON library drops zeros), some send 0 for every vector, and some count from 1. If exactly one item has no
-    index, it gets the only position that is left. If several items have no index, each gets the position at
-    which it stands in the answer.
+    index, the item gets the only position that is left. If several items have no index, each of these items
+    gets its own position in the answer.
 
     Raises:
         ValueError: the indices do not say which vector belongs to which text.
@@ -100,17 +102,18 @@ def _positions(items: Sequence[_Item]) -> list[int]:
     in_order = list(range(count))
     indices = [_index(item.index) for item in items]
     numbers = [index for index in indices if index is not None]
-    # Indices that are all equal say nothing about the order, and a single vector needs no index.
-    if len(set(numbers)) <= 1 and len(numbers) in (0, count):
+    if not numbers:
         return in_order
-    if len(numbers) == count and sorted(numbers) == list(range(1, count + 1)):
+    all_have_index = len(numbers) == count
+    if all_have_index and len(set(numbers)) == 1:  # equal indices say nothing about the order
+        return in_order
+    if all_have_index and sorted(numbers) == list(range(1, count + 1)):  # the server counts from 1
         return [number - 1 for number in numbers]
-    positions = [position if index is None else index for position, index in enumerate(indices)]
-    if len(numbers) == count - 1:
-        free_positions = set(in_order) - set(numbers)
-        if len(free_positions) == 1:
-            (free_position,) = free_positions
-            positions = [free_position if index is None else index for index in indices]
+    free_positions = sorted(set(in_order) - set(numbers))
+    if len(numbers) == count - 1 and len(free_positions) == 1:
+        positions = [free_positions[0] if index is None else index for index in indices]
+    else:
+        positions = [position if index is None else index for position, index in enumerate(indices)]
     if sorted(positions) != in_order:
         raise ValueError("vectors whose indices do not match the texts")
     return positions
@@ -141,7 +144,8 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
         except ValueError:
             raise ValueError("a vector that is neither a list of numbers nor base64") from None
     else:
-        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, which fails below
+        # Numbers too large for float32 become infinite, and the last check rejects the vector.
+        with np.errstate(over="ignore"):
             vector = np.array(embedding, dtype=np.float64).astype(np.float32)
     if not len(vector):
         raise ValueError("an empty vector")
@@ -172,16 +176,20 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
 
     Returns:
         Whether the body is a JSON object with an error, and the message. Without an error, the message is the
-        body itself as text, or ``a web page`` if the body is HTML or XML.
+        body itself as text, or ``a web page`` if the body is HTML or XML. For example, the message of
+        ``{"error": {"message": "too long"}}`` is ``too long``. An error that is not a string is returned as
+        JSON.
     """
     if is_web_page(content):
         return False, "a web page"
     try:
-        message = json.loads(content)
+        body = json.loads(content)
     except (ValueError, RecursionError):
         return False, content if isinstance(content, str) else content.decode("utf-8", "replace")
-    is_error = isinstance(message, dict) and any(name in message for name in _ERROR_FIELDS)
+    is_error = isinstance(body, dict) and any(name in body for name in _ERROR_FIELDS)
+    message = body
     for name in _ERROR_FIELDS:
+        # If the field holds another object, the next field is looked up in that object.
         if isinstance(message, dict) and name in message:
             message = message[name]
     return is_error, message if isinstance(message, str) else json.dumps(message)

@@ -35,8 +35,8 @@ _DELETE_ZERO_VECTORS = "DELETE FROM answers WHERE vector = zeroblob(length(vecto
 class Answers:
     """The cache of one model, which several threads and processes may use at the same time.
 
-    The cache holds vectors of texts, the texts that the server refused with its reasons, and facts about the
-    server. Texts are stored only as hashes, and API keys not at all.
+    The cache holds vectors of texts, the server's reasons for refusing other texts, and facts about the
+    server. Texts are stored only as hashes, and API keys are not stored.
     """
 
     def __init__(self, address: Address, dimensions: int | None) -> None:
@@ -73,7 +73,7 @@ class Answers:
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server under a name. It replaces any earlier fact with that name."""
+        """Store a fact about the server under a name, in place of any earlier fact with that name."""
         with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
@@ -106,7 +106,7 @@ class Answers:
         return values
 
     def _rows_of(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows that a query selects; none if the file does not exist yet."""
+        """Return the rows that a query selects; an empty list if the file does not exist yet."""
         if not (self.folder / _FILE).is_file():
             return []
         with self._locked_connection() as connection:

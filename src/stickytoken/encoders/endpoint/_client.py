@@ -41,17 +41,17 @@ _NO_CREDIT = b"insufficient_quota"
 # The pause before a retry doubles with each failure, from about the first of these values up to the second.
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-# Maximum exponent in the doubling, so that the pause does not overflow after many failures.
+# Maximum number of times that the pause is doubled, so that it does not overflow after many failures.
 _MOST_DOUBLINGS = 10
-# Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures,
-# the pause is at least as long as the doubling pause.
+# If the server asks for a wait (Retry-After), the pause before a retry is that wait up to this many failures.
+# After more failures, the pause is also at least as long as it would be without Retry-After.
 _TRUSTED_WAITS = 8
 # A request with a limited number of attempts fails after this many attempts without a complete answer.
 _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
-    """How a request failed, if a retry may succeed."""
+    """The kinds of failure after which a retry may succeed."""
 
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # a web page came back: the server is in maintenance, or the URL is not an API
@@ -89,13 +89,13 @@ class RefusedError(Exception):
     """The server refused a request, and a retry would not help.
 
     Attributes:
-        for_all: the error to raise if the server also refuses every other text, because the key or the name
-            of the model is wrong. None if the HTTP status does not suggest such a cause.
+        if_all_refused: the error to raise if the server also refuses every other text, because the key or the
+            name of the model is wrong. None if the HTTP status does not suggest a wrong key or name.
     """
 
-    def __init__(self, reason: str, for_all: ModelError | None = None) -> None:
+    def __init__(self, reason: str, if_all_refused: ModelError | None = None) -> None:
         super().__init__(reason)
-        self.for_all = for_all
+        self.if_all_refused = if_all_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class Spending:
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens in the requests in flight.
-        excess: largest ratio of counted to expected tokens in any request so far; at least 1. The cost of
-            pending requests is estimated from their expected tokens times this ratio.
+        most_counted_per_expected: largest ratio of counted to expected tokens in any request so far; at least
+            1. The cost of pending requests is estimated from their expected tokens times this ratio.
     """
 
     price_per_million: float | None = None
@@ -157,7 +157,7 @@ class Spending:
     requests: int = 0
     tokens: int = 0
     pending: float = 0.0
-    excess: float = 1.0
+    most_counted_per_expected: float = 1.0
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
@@ -174,7 +174,8 @@ class Spending:
             RunError: the request could exceed the limit.
         """
         with self._lock:
-            cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
+            most_pending = (self.pending + tokens) * self.most_counted_per_expected
+            cost = price(self.tokens + most_pending, self.price_per_million)  # None if the price is unknown
             if self.limit is not None and cost is not None and cost > self.limit:
                 raise RunError(
                     f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
@@ -188,7 +189,8 @@ class Spending:
             self.requests += 1
             self.pending -= reserved
             self.tokens += tokens
-            self.excess = max(self.excess, tokens / max(1.0, reserved))
+            counted_per_expected = tokens / max(1.0, reserved)
+            self.most_counted_per_expected = max(self.most_counted_per_expected, counted_per_expected)
 
     def failed(self, reserved: float, paid: bool) -> None:
         """Release the tokens reserved for a failed request; count them as spent if ``paid``."""
@@ -205,10 +207,11 @@ class Attempts:
     Attributes:
         patience: how long to keep retrying after the first failure, in seconds.
         limit: number of failures after which to give up, not counting failures because the server was busy.
-            If no complete answer arrives, _MOST_UNREACHED failures are enough. If None, there is no limit.
+            If there is a limit, the request is also given up after _MOST_UNREACHED attempts that got no
+            complete answer. If None, there is no limit.
         failed: number of failures.
         counted: number of failures that count towards `limit`.
-        unreached: number of failures without a complete answer.
+        unreached: number of attempts that got no complete answer from the server.
         since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 
@@ -245,9 +248,12 @@ class Attempts:
     def _pause(self, requested: float | None) -> float:
         """Return the seconds until the next attempt.
 
-        If the server requested a wait, the pause is slightly longer than the wait. Otherwise, the pause is
-        random and grows with each failure. After many failures, a requested wait is extended to at least the
-        random pause.
+        Without a requested wait, the pause is random and grows with each failure. If the server requested a
+        wait, the pause is slightly longer than that wait. After more than _TRUSTED_WAITS failures, it is also
+        at least as long as a random pause.
+
+        Args:
+            requested: seconds that the server asked the client to wait; None if it asked for no wait.
         """
         jitter = random.SystemRandom()
         doubled_pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self.failed, _MOST_DOUBLINGS)
@@ -409,7 +415,7 @@ class Client:
             raise problem
         seconds = time.perf_counter() - started
         if is_web_page(content):
-            raise TemporaryError("a web page instead of an answer", Failure.WEB_PAGE)
+            raise TemporaryError("the server sent a web page instead of an answer", Failure.WEB_PAGE)
         try:
             answer = read_answer(content, len(texts))
         except ValueError as error:

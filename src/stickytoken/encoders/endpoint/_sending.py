@@ -57,12 +57,12 @@ class _StoppedError(Exception):
     """The thread must end, because another request failed or the user interrupted the command."""
 
 
-class _Control(Enum):
+class _ControlResult(Enum):
     """How the server responded to the control text."""
 
-    ANSWERED = auto()
-    FAILED = auto()
-    REFUSED = auto()
+    ANSWERED = auto()  # with a vector
+    FAILED = auto()  # temporarily, so a retry may succeed
+    REFUSED = auto()  # in every request format
     OTHER_FORMAT = auto()  # refused in the request format used so far, but answered in a different one
 
 
@@ -73,18 +73,17 @@ class _Request:
     Attributes:
         texts: texts that still need a vector.
         attempts: counter of the failures, which decides when to retry.
-        is_half: whether these texts are the rest or a half of a batch that failed although the server answers
-            other texts.
-        once: whether to give up after one failure, because the text failed in an earlier session.
-        failures: number of failures.
-        controls: number of these failures after which the server answered the control text.
+        is_half: whether these texts are part of a batch that failed while the server answered other texts.
+        one_attempt: whether to give up after one failure, because the text failed in an earlier session.
+        failures: number of failed attempts.
+        controls: number of failed attempts after which the server answered the control text.
         failed_since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 
     texts: tuple[str, ...]
     attempts: Attempts
     is_half: bool = False
-    once: bool = False
+    one_attempt: bool = False
     failures: int = 0
     controls: int = 0
     failed_since: float | None = None
@@ -127,12 +126,12 @@ class Sender:
     # Only one thread at a time may use a tokenizer.
     _tokenizing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def send_all(self, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
+    def send_all(self, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
         """Send batches in parallel, and pass their vectors to `keep`.
 
         Args:
             batches: texts of each request.
-            once: whether to give up each text after one failure, because the text failed in an earlier
+            one_attempt: whether to give up each text after one failure, because the text failed in an earlier
                 session.
 
         Raises:
@@ -143,12 +142,13 @@ class Sender:
         failures: list[Exception] = []
 
         def work() -> None:
+            """Send batches until none is waiting. An error is stored in `failures` and stops all threads."""
             try:
                 while not self._stopped.is_set():
-                    batch = next(waiting, None)
+                    batch = next(waiting, None)  # a list's iterator may be shared between threads
                     if batch is None:
                         return
-                    self._answer(batch, once)
+                    self._answer(batch, one_attempt)
             except _StoppedError:
                 return
             except Exception as error:  # noqa: BLE001 - raised again in the main thread
@@ -176,9 +176,12 @@ class Sender:
             raise failures[0]
         self._stopped.clear()
 
-    def _answer(self, batch: Sequence[str], once: bool) -> None:
-        """Send the texts of a batch until each text has a vector or was given up."""
-        requests = [_Request(tuple(batch), Attempts(self.client.options.patience), once=once)]
+    def _answer(self, batch: Sequence[str], one_attempt: bool) -> None:
+        """Send the texts of a batch until each text either has a vector or has been given up."""
+        first_request = _Request(
+            tuple(batch), Attempts(self.client.options.patience), one_attempt=one_attempt
+        )
+        requests = [first_request]
         while requests:
             request = requests.pop()
             requests.extend(reversed(self._attempt(request)))
@@ -186,8 +189,10 @@ class Sender:
     def _attempt(self, request: _Request) -> list[_Request]:
         """Send a request once, and return the requests to send next.
 
-        After a complete answer, the list is empty. Otherwise, it holds the same request, reduced to the texts
-        that still need a vector, or two requests with half of these texts each.
+        Returns:
+            An empty list if every text of the request has a vector or has been given up. Otherwise, the same
+            request, reduced to the texts that still need a vector, or two requests with half of these texts
+            each.
         """
         self._pause(0.0)
         try:
@@ -215,26 +220,39 @@ class Sender:
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens)
 
     def _after_refusal(self, request: _Request, error: RefusedError) -> list[_Request]:
-        """Split a refused request or give up its only text; return the requests to send next.
+        """Split a refused request or give up its only text.
+
+        Returns:
+            The requests to send next: the same request if the request format was at fault and has been
+            changed, otherwise its two halves, or nothing if its only text was given up.
 
         Raises:
             ModelError: the server refuses every text.
         """
         if request.failed_since is None:
             request.failed_since = time.monotonic()
-        if len(request.texts) == 1 or error.for_all is not None:
-            control = self._server_state_since(request.failed_since)
-            if control is _Control.OTHER_FORMAT:
+        has_several_texts = len(request.texts) > 1
+        may_refuse_all = error.if_all_refused is not None
+        # Unless the error suggests that every text is refused, a batch is split without sending the control
+        # text: the refusals of single texts show whether the server refuses every text.
+        if may_refuse_all or not has_several_texts:
+            control = self._control_result_since(request.failed_since)
+            if control is _ControlResult.OTHER_FORMAT:
                 return [request]
-            if control is _Control.REFUSED or (error.for_all and control is not _Control.ANSWERED):
-                raise error.for_all or self.client.refused(error)
-        if len(request.texts) > 1:
+            refuses_all = control is _ControlResult.REFUSED
+            if refuses_all or (may_refuse_all and control is not _ControlResult.ANSWERED):
+                raise error.if_all_refused or self.client.refused(error)
+        if has_several_texts:
             return request.halves(self.client.options.patience)
         self._give_up(request, str(error))
         return []
 
     def _after_failure(self, request: _Request, error: TemporaryError) -> list[_Request]:
-        """Wait for a retry, split the request or give up its only text; return the requests to send next.
+        """After a temporary failure, wait for a retry, split the request or give up its only text.
+
+        Returns:
+            The requests to send next: the same request, its two halves, or nothing if its only text was given
+            up.
 
         Raises:
             ModelError: the request has failed for longer than the `patience` option allows.
@@ -247,14 +265,15 @@ class Sender:
         if has_several_texts and error.failure is Failure.LATE:  # half the texts take half as long
             return request.halves(self.client.options.patience)
         pause = request.attempts.pause_after(error, now)
-        if self._is_about_the_texts(request, error, out_of_patience=pause is None):
+        if self._texts_are_at_fault(request, error, is_last_attempt=pause is None):
             if has_several_texts:
                 return request.halves(self.client.options.patience)
             self._give_up(request, str(error))
             return []
-        if pause is None:
+        if pause is None:  # the patience is exhausted
             reason = request.attempts.why_given_up(error)
             raise ModelError(f"{self.client.address.name} {reason}: check the server, or try later; {KEPT}")
+        # Several texts have been given up for the same reason, so this failure is probably permanent too.
         if error.wait is None and self.client.given_up_by_reason[str(error)] >= _TEXTS_OF_A_REASON:
             pause = 0.0
         if pause >= 1:
@@ -264,51 +283,61 @@ class Sender:
         self._pause(pause)
         return [request]
 
-    def _is_about_the_texts(self, request: _Request, error: TemporaryError, *, out_of_patience: bool) -> bool:
-        """Whether a request fails because of its texts, which is so if the server answers other texts.
+    def _texts_are_at_fault(self, request: _Request, error: TemporaryError, *, is_last_attempt: bool) -> bool:
+        """Whether a request fails because of its texts, rather than because the server is down or busy.
+
+        After enough failures, the texts are taken to be at fault if the server still answers other texts.
 
         Args:
             request: the request that failed.
-            error: its last failure.
-            out_of_patience: whether no further attempt is allowed, so that the decision cannot wait for more
-                failures.
+            error: the last failure of the request.
+            is_last_attempt: whether no further attempt is allowed. In that case, the decision is made now,
+                after however few failures.
         """
         if error.failure is Failure.UNREACHED:
             return False
-        if request.once:
+        if request.one_attempt:
             return True
-        enough = request.failures >= _failures_before_control(request, error.busy)
-        if not enough and not out_of_patience:
+        has_enough_failures = request.failures >= _failures_before_control(request, error.busy)
+        if not has_enough_failures and not is_last_attempt:
             return False
         if len(request.texts) > 1:
-            return self._server_state_since(request.failed_since or 0.0) is _Control.ANSWERED
-        if self._send_control() is not _Control.ANSWERED:
+            # A wrong decision only splits the batch, so an answer to another request is evidence enough.
+            return self._control_result_since(request.failed_since or 0.0) is _ControlResult.ANSWERED
+        # A single text would be given up, so the control text must be answered right after several failures.
+        if self._send_control() is not _ControlResult.ANSWERED:
             return False
         request.controls += 1
-        return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
+        return is_last_attempt or request.controls >= _CONTROLS_OF_TEXT
 
-    def _server_state_since(self, since: float) -> _Control:
-        """Return whether the server works; send the control text unless there was an answer after `since`.
+    def _control_result_since(self, since: float) -> _ControlResult:
+        """Return how the server responds to the control text.
+
+        If the server has answered any request after `since`, the control text is not sent, and the result is
+        ANSWERED.
 
         Args:
             since: time of a failure, on the monotonic clock.
         """
         if self.client.last_answer > since:
-            return _Control.ANSWERED
+            return _ControlResult.ANSWERED
         return self._send_control()
 
-    def _send_control(self) -> _Control:
+    def _send_control(self) -> _ControlResult:
         """Send the control text, in every request format if necessary; return how the server responded."""
         try:
             self._send(_CONTROL)
         except TemporaryError:
-            return _Control.FAILED
+            return _ControlResult.FAILED
         except RefusedError:
             return self._send_control_in_other_formats()
-        return _Control.ANSWERED
+        return _ControlResult.ANSWERED
 
-    def _send_control_in_other_formats(self) -> _Control:
-        """Send the control text in the other request formats; let the client keep the first that works."""
+    def _send_control_in_other_formats(self) -> _ControlResult:
+        """Send the control text in the other request formats; let the client keep the first that works.
+
+        Return OTHER_FORMAT if one of the formats works, and REFUSED otherwise.
+        """
         refused_format = self.client.request_format
         for request_format in request_formats(self.client.options.dimensions):
             if request_format == refused_format:
@@ -318,9 +347,9 @@ class Sender:
                 self._send(_CONTROL)
             except (RefusedError, TemporaryError):
                 continue
-            return _Control.OTHER_FORMAT
+            return _ControlResult.OTHER_FORMAT
         self.client.request_format = refused_format
-        return _Control.REFUSED
+        return _ControlResult.REFUSED
 
     def _give_up(self, request: _Request, reason: str) -> None:
         """Report that the server does not embed the only text of a request.

@@ -57,8 +57,10 @@ _ROUNDING = 5e-5
 _DISTANCE_PER_NOISE = 3.0
 # Largest number of texts to try in one request.
 _MOST_TEXTS = 256
-# Number of failures after which a measurement request is given up.
+# Number of failures after which a measurement request is given up. A request that the server may be unable to
+# answer is given up after fewer failures.
 _ATTEMPTS = 4
+_ATTEMPTS_OF_UNCERTAIN_REQUEST = 2
 # Number of times that the fixed texts are sent in the same order, to measure the noise.
 _CALLS_WITH_FIXED_TEXTS = 3
 # How long to keep retrying a failing measurement request, in seconds.
@@ -145,7 +147,7 @@ class ServerBehaviour(BaseModel):
     @property
     def most_tokens(self) -> int:
         """Maximum number of tokens in a request, such that the answer comes well before the time-out."""
-        # Bounded from below, so that the quotient is at most _MOST_TOKENS.
+        # The measured time per token may be 0, so a lower bound is used that corresponds to _MOST_TOKENS.
         seconds_per_token = max(self.token_seconds, _LONGEST_REQUEST_SECONDS / _MOST_TOKENS)
         return max(_LEAST_TOKENS, int(_LONGEST_REQUEST_SECONDS / seconds_per_token))
 
@@ -167,8 +169,9 @@ class ServerBehaviour(BaseModel):
             vectors: the vectors that the server now gives for the fixed texts.
 
         Returns:
-            None if the model is the same. Otherwise, the lowest cosine between a new vector and the stored
-            vector of the same text; 0 if the vectors differ in length.
+            None if the model has not changed since the fixed texts were first sent. Otherwise, the lowest
+            cosine between a new vector and the stored vector of the same text; 0 if the vectors differ in
+            length.
         """
         if any(len(vector) != self.dimension for vector in vectors):
             return 0.0
@@ -303,20 +306,20 @@ class _Discovery:
         self.one_by_one = False
         self.timed: list[tuple[int, float]] = []
 
-    def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
+    def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, in_one_request: bool = False) -> Reply:
         """Send texts, in several attempts if necessary, and return the reply.
 
         Args:
             texts: texts to send.
             attempts: number of failures after which to give up.
-            together: whether to send all texts in one request even if `one_by_one` is set.
+            in_one_request: whether to send all texts in one request even if `one_by_one` is set.
 
         Raises:
             ModelError: the server is busy, cannot be reached, fails on the texts, or answers with a web page.
             RefusedError: the server refuses the texts.
         """
-        if self.one_by_one and not together:
-            return as_one([self.ask([text], attempts, together=True) for text in texts])
+        if self.one_by_one and not in_one_request:
+            return as_one([self.ask([text], attempts, in_one_request=True) for text in texts])
         own_tokens = sum(self.count(texts))
         tries = Attempts(_PATIENCE_SECONDS, attempts)
         while True:
@@ -329,8 +332,8 @@ class _Discovery:
             except TemporaryError as error:
                 failure = error
             except RefusedError as error:
-                if error.for_all is not None:
-                    raise error.for_all from None
+                if error.if_all_refused is not None:
+                    raise error.if_all_refused from None
                 raise
             pause = tries.pause_after(failure, time.monotonic())
             if pause is None:
@@ -349,22 +352,24 @@ class _Discovery:
         kind = ModelError if last.busy else _FaultyServerError
         return kind(f"{self.name} {tries.why_given_up(last)}: check the server, or try later")
 
-    def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
+    def answers(self, texts: Sequence[str], in_one_request: bool = False) -> Reply | None:
         """Send texts and return the reply; None if the server refuses the texts or fails on them.
 
         Args:
             texts: texts to send.
-            together: see `ask`.
+            in_one_request: whether to send all texts in one request even if `one_by_one` is set.
 
         Raises:
             ModelError: the server does not answer other texts either.
         """
         try:
-            return self.ask(texts, 2, together)
+            return self.ask(texts, _ATTEMPTS_OF_UNCERTAIN_REQUEST, in_one_request)
         except (RefusedError, _FaultyServerError):
             return None
         except _UnreachableError:
-            self.ask(SENTINELS[:1])  # raises if the server does not answer; otherwise, the texts are at fault
+            # Either the server is down, or it breaks the connection because of these texts. If it is down, it
+            # does not answer a fixed text either, and this call raises an error.
+            self.ask(SENTINELS[:1])
             return None
 
     def first_answer(self) -> Reply:
@@ -389,8 +394,8 @@ class _Discovery:
                 except RefusedError as error:
                     refusal = refusal or error
                 except _FaultyServerError as error:
-                    # A field of the request may be the cause. Retries would then fail too, so later formats
-                    # get one attempt.
+                    # A field of the request may have caused the failure. In that case, retries would fail
+                    # too, so each of the later formats is tried only once.
                     failure = failure or error
                     attempts = 1
         if failure is not None:
@@ -404,7 +409,7 @@ class _Discovery:
         batch = _MOST_TEXTS
         while batch > 1:
             texts = [f"{number}" for number in range(batch)]
-            if self.answers(texts, together=True) is not None:
+            if self.answers(texts, in_one_request=True) is not None:
                 return batch
             batch //= 2
         return 1
@@ -441,7 +446,7 @@ class _Discovery:
         """Send texts that the server has answered before, and return their new unit vectors, shape (n, d).
 
         Args:
-            texts: some of the fixed texts.
+            texts: texts from `SENTINELS`.
             first: the server's first reply, whose vectors have the expected length.
         """
         try:
@@ -458,7 +463,10 @@ class _Discovery:
         return exact_unit_vectors(reply.vectors)
 
     def longest_text(self, noise: float) -> tuple[int, Long]:
-        """Find the longest text that the server reads in full, with pairs of texts that differ at the end.
+        """Measure the length of the longest text that the server reads in full.
+
+        The server is sent pairs of texts that differ only at the end. If the vectors of a pair are equal, the
+        server did not read the ends.
 
         Args:
             noise: largest distance between two unit vectors of one text.
@@ -486,9 +494,17 @@ class _Discovery:
     def counting(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
         """Find out how the server counts tokens, from one request with short texts and one with longer texts.
 
+        If the server and the user's tokenizer count almost equally many more tokens for the longer texts than
+        for the short texts, the server uses the same tokenizer.
+
         Args:
             max_length: maximum number of tokens that the model reads; None if unknown.
             tokenizer_known: whether the user passed a tokenizer as the server's own.
+
+        Returns:
+            For a server with the same tokenizer, the number of special tokens per text as ``overhead``; for a
+            server with a different tokenizer, the ratio of the two token counts as ``tokens_per_unit``. If
+            the server reports no counts, or counts something other than tokens, ``counts_tokens`` is False.
 
         Raises:
             ModelError: the user passed a tokenizer as the server's own, but the server counts differently.
@@ -499,23 +515,26 @@ class _Discovery:
             for text, tokens in zip(_LONGER, tokens_of_longer, strict=True)
             if max_length is None or tokens <= max_length
         ]
+        does_not_count = _Counting(counts_tokens=False)
         if not longer:
-            return _Counting()
+            return does_not_count
         short = _SHORT[: len(longer)]
         counted_short = self._counted(short)
         counted_longer = self._counted(longer)
         if counted_short is None or counted_longer is None or counted_short == counted_longer:
-            return _Counting()
+            return does_not_count
         # Special tokens cancel out in the difference between two requests with the same number of texts.
         server_difference = counted_longer - counted_short
+        # Some servers report the number of characters, bytes or words instead of tokens.
         if server_difference in _differences_in_other_units(short, longer):
-            return _Counting()
+            return does_not_count
         own_short = sum(self.count(short))
         own_longer = sum(self.count(longer))
         own_difference = own_longer - own_short
         if abs(server_difference - own_difference) <= _MOST_DIFFERENT_TOKENS:
             extra_tokens = (counted_short - own_short) + (counted_longer - own_longer)
-            return _Counting(counts_tokens=True, overhead=max(0.0, extra_tokens / (2 * len(longer))))
+            text_count = len(short) + len(longer)
+            return _Counting(counts_tokens=True, overhead=max(0.0, extra_tokens / text_count))
         if tokenizer_known:
             raise ModelError(
                 f"the tokenizer does not belong to {self.name}: for a long request, it counts "
@@ -533,12 +552,12 @@ class _Discovery:
 class _LengthSearch:
     """Tests whether the server reads texts with a given number of words in full.
 
-    The test sends two texts that differ only after that many words. If their vectors are equal, the server
-    truncated the texts.
+    The test sends two texts that differ only after that many words. If the vectors of the two texts are
+    equal, the server truncated the texts.
 
     Attributes:
         is_exact: whether vectors have no noise, so that the texts of a pair need to differ in only one word.
-            With noise, they differ in as many words as they share.
+            If vectors are noisy, the texts of a pair differ in as many words as they share.
         was_refused: whether the server refused a text.
     """
 
@@ -564,7 +583,7 @@ class _LengthSearch:
         return float(np.linalg.norm(first - second)) > threshold
 
     def tokens(self, words: int) -> int:
-        """Return the number of tokens that the server is sure to read if it `reads` this many words."""
+        """Return how many tokens the server reads at least, if `reads` is true for this many words."""
         texts = self._pair(words) if self.is_exact else [" ".join([_WORD] * words)]
         return min(self._discovery.count(texts))
 

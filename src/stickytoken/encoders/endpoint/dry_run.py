@@ -71,35 +71,44 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._certain: CostEstimate | None = None
         self._recorded: set[str] = set()
         self._requests = 0
-        self._texts = 0
-        self._answered = 0
-        self._tokens = 0.0
+        self._texts_to_send = 0
+        self._cached_texts = 0
+        self._tokens = 0.0  # a fraction, because a server's tokens per text are an average
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Count the texts that would be sent, and return the cached or artificial vectors of all texts.
+
+        ``allow_zero`` has no effect, because no vector is checked.
+
+        Returns:
+            Vectors of shape (texts, d).
+        """
         del allow_zero
         texts = protocol.texts_of(texts)
         if not texts:
             return np.empty((0, self.dimension), np.float32)
         prompt = self._encoder.prompt
         vectors = self._encoder.answers.find([prompt + text for text in dict.fromkeys(texts)])
-        self._record(texts, vectors.keys())
-        new_texts = [text for text in texts if prompt + text not in vectors]
-        for text, ids in zip(new_texts, self._ids_of(new_texts), strict=True):
+        self._count_texts(texts, vectors.keys())
+        uncached_texts = [text for text in texts if prompt + text not in vectors]
+        for text, ids in zip(uncached_texts, self._ids_of(uncached_texts), strict=True):
             vectors[prompt + text] = self._artificial_vector(ids)
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
-    def _record(self, texts: Sequence[str], answered: Collection[str]) -> None:
-        """Count texts, except those that were recorded before.
+    def _count_texts(self, texts: Sequence[str], cached: Collection[str]) -> None:
+        """Add texts to the counts of cached texts, texts to send, requests and tokens.
+
+        Texts that were counted in an earlier call are skipped.
 
         Args:
             texts: texts without the prompt.
-            answered: texts that have a vector in the cache; these include the prompt.
+            cached: the texts that have a vector in the cache, each with the prompt in front.
         """
         prompt = self._encoder.prompt
         new_texts = [prompt + text for text in dict.fromkeys(texts) if text not in self._recorded]
-        to_send = [text for text in new_texts if text not in answered]
-        self._answered += len(new_texts) - len(to_send)
-        self._texts += len(to_send)
+        to_send = [text for text in new_texts if text not in cached]
+        self._cached_texts += len(new_texts) - len(to_send)
+        self._texts_to_send += len(to_send)
         self._requests += len(self._encoder.batches(to_send))
         self._tokens += self._encoder.counted_by_server(to_send)
         self._recorded.update(texts)
@@ -116,7 +125,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     @property
     def capabilities(self) -> protocol.Capabilities:
-        has_uncached_texts = self._texts > 0
+        has_uncached_texts = self._texts_to_send > 0
         return replace(super().capabilities, spec=None, makes_up_vectors=has_uncached_texts)
 
     def reached(self, stage: str) -> None:
@@ -127,8 +136,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def estimate(self) -> CostEstimate:
         """Return the estimate for the recorded texts.
 
-        If the uncertain stage was reached, the estimate covers the stages before it, and its ``most`` covers
-        all stages.
+        Once a stage has begun whose texts depend on earlier results, the estimate covers only the stages
+        before that stage, and its ``most`` covers all stages.
         """
         cost = self._recorded_cost()
         if self._certain is None or self._certain.requests == cost.requests:
@@ -139,16 +148,22 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """Return the requests and the cost of all texts recorded so far."""
         encoder = self._encoder
         server = encoder.server
-        # The encoder sends the fixed texts again after every CHECKED_EVERY requests.
-        checks = (encoder.unchecked + self._requests) // CHECKED_EVERY if self._requests else 0
+        # The encoder sends the fixed texts again after every CHECKED_EVERY requests, including those that it
+        # sent before the dry run.
+        checks = 0
+        if self._requests:
+            checks = (encoder.requests_since_check + self._requests) // CHECKED_EVERY
         tokens = self._tokens + checks * encoder.counted_by_server(SENTINELS)
+        whole_tokens = round(tokens)
+        # Every request takes a fixed time, and every token adds to it.
+        seconds = self._requests * server.request_seconds + whole_tokens * server.token_seconds
         return CostEstimate(
             requests=self._requests,
-            texts=self._texts,
-            tokens=round(tokens),
-            answered=self._answered,
+            texts=self._texts_to_send,
+            tokens=whole_tokens,
+            answered=self._cached_texts,
             cost=price(tokens, encoder.options.price_per_million),
-            seconds=self._requests * server.request_seconds + round(tokens) * server.token_seconds,
+            seconds=seconds,
         )
 
     @cached_property

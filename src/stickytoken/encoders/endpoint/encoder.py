@@ -51,7 +51,7 @@ class EndpointEncoder(TextEncoder):
         spending: the cost of all requests that this process made.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
-        unchecked: number of requests since the fixed texts were last sent to check the model.
+        requests_since_check: number of requests since the fixed texts were last sent to check the model.
         before_sending: called once, before the first texts are sent; None afterwards.
         waits: called before a pause of at least a second, with the reason and the length in seconds.
         spec: the name and options needed to load the encoder again; None if that is impossible.
@@ -89,7 +89,8 @@ class EndpointEncoder(TextEncoder):
         self.before_sending: Callable[[], None] | None = None
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}
-        self.unchecked = CHECKED_EVERY  # so that the model is checked before the first request
+        # A stored behaviour may be outdated, so the model is checked before the first request.
+        self.requests_since_check = CHECKED_EVERY
         self._request_format = RequestFormat()
         self.server = self._behaviour_of_server(max_length)
         components = self.server.dimension
@@ -102,6 +103,9 @@ class EndpointEncoder(TextEncoder):
 
     def _behaviour_of_server(self, max_length: int | None) -> ServerBehaviour:
         """Return the server's behaviour from the cache, or measure it now with a few requests.
+
+        Measuring sets the client's request format, and counts as a check of the model. With a cached
+        behaviour, the client is created later, and `_request_format` keeps the format for it.
 
         Args:
             max_length: maximum number of tokens that the model reads; if None, this number is measured.
@@ -116,7 +120,7 @@ class EndpointEncoder(TextEncoder):
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
         behaviour = discover(self.client, self.count, max_length, tokenizer_known)
         self.answers.note(fact_name, behaviour.model_dump_json())
-        self.unchecked = 0
+        self.requests_since_check = 0
         return behaviour
 
     @property
@@ -158,7 +162,7 @@ class EndpointEncoder(TextEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         if not isinstance(self.tokenizer, HuggingFaceTokenizer):
-            return super().tokenize(texts)  # it calls `content_ids`, which adds the prompt
+            return super().tokenize(texts)  # which adds the prompt, because it calls `content_ids`
         return self.tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -188,13 +192,18 @@ class EndpointEncoder(TextEncoder):
         )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the full vectors of texts from the cache or the server; NaN for texts without a vector."""
+        """Return the full vectors of texts from the cache or the server, shape (texts, d).
+
+        Vectors from the server are cached. The row of a text that the server refuses is NaN, and `refused`
+        gets the server's reason.
+        """
         prompted_texts = [self.prompt + text for text in texts]
         vectors = self.answers.find(prompted_texts)
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
-        refused_before = self.answers.refusals(unanswered)
+        refused_before = self.answers.refusals(unanswered)  # in earlier sessions, keyed by text
         needed = set(unanswered) - set(refused_before)
         to_send: list[list[str]] = []
+        # The batches are formed from all texts, including cached texts; see `batches`.
         for batch in self.batches(prompted_texts):
             needed_of_batch = [text for text in batch if text in needed]
             if needed_of_batch:
@@ -204,18 +213,20 @@ class EndpointEncoder(TextEncoder):
             self.before_sending = None
 
         def keep(answered: Mapping[str, NDArray[np.float32]]) -> None:
+            """Cache the vectors that the server returned for a request, keyed by text."""
             self._require_dimension(answered)
             self.answers.keep(answered)
             vectors.update(answered)
 
         def without_vector(text: str, reason: str) -> None:
+            """Cache the server's reason for giving no vector for a text."""
             self.refused[text] = reason
             self.answers.keep_refusal(text, reason)
 
         sender = self._sender(keep, without_vector)
         # Texts refused in an earlier session are sent once more, each alone, because the server may have been
         # repaired.
-        self._send(sender, [[text] for text in refused_before], once=True)
+        self._send(sender, [[text] for text in refused_before], one_attempt=True)
         self._send(sender, to_send)
         missing = np.full(self.server.dimension, np.nan, np.float32)
         return np.stack([vectors.get(text, missing) for text in prompted_texts])
@@ -224,7 +235,7 @@ class EndpointEncoder(TextEncoder):
         """Check that the vectors have the expected number of components.
 
         Raises:
-            EncodingError: a vector has another number of components than earlier vectors.
+            EncodingError: a vector has more or fewer components than earlier vectors.
         """
         for text, vector in vectors.items():
             if len(vector) != self.server.dimension:
@@ -234,20 +245,27 @@ class EndpointEncoder(TextEncoder):
                     "name"
                 )
 
-    def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
-        """Send batches, and check after every CHECKED_EVERY requests that the same model still answers."""
+    def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
+        """Send batches, and check after every CHECKED_EVERY requests that the same model still answers.
+
+        Args:
+            sender: sends the batches and passes on their vectors.
+            batches: texts of each request.
+            one_attempt: whether to give up each text after one failure.
+        """
         for start in range(0, len(batches), CHECKED_EVERY):
-            if self.unchecked >= CHECKED_EVERY:
+            if self.requests_since_check >= CHECKED_EVERY:
                 self.require_same_model()
             next_batches = batches[start : start + CHECKED_EVERY]
-            sender.send_all(next_batches, once=once)
-            self.unchecked += len(next_batches)
+            sender.send_all(next_batches, one_attempt=one_attempt)
+            self.requests_since_check += len(next_batches)
 
     def _sender(
         self,
         keep: Callable[[Mapping[str, NDArray[np.float32]]], None],
         without_vector: Callable[[str, str], None] | None = None,
     ) -> Sender:
+        """Return a sender that calls `keep` and `without_vector`; see `Sender` for these two functions."""
         return Sender(
             self.client,
             self.counted_by_server,
@@ -261,8 +279,8 @@ class EndpointEncoder(TextEncoder):
         """Divide texts, which include the prompt, into batches; each batch is one request.
 
         The batches depend only on the texts, not on which texts are cached, so a resumed run forms the same
-        batches as an uninterrupted run. This matters if the server's vector of a text depends on the other
-        texts in the request.
+        batches as an uninterrupted run. On some servers, the vector of a text depends on the other texts in
+        the request, so different batches would give different vectors.
         """
         batches: list[list[str]] = []
         batch_tokens = 0
@@ -301,7 +319,7 @@ class EndpointEncoder(TextEncoder):
                 f"only {lowest_cosine:.4f}. Finished measurements are kept; for the new "
                 f"model, move {self.answers.folder} away and choose another run folder"
             )
-        self.unchecked = 0
+        self.requests_since_check = 0
 
 
 def load_endpoint(

@@ -35,7 +35,8 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
     Args:
         tokenizer: a tokenizer object, or the name or folder of a tokenizer; None if it is unpublished.
-        candidates: the strings to examine in place of a tokenizer, or a file with one string per line.
+        candidates: if the tokenizer is unpublished, the strings to examine, or a file with one string per
+            line.
 
     Returns:
         The vocabulary; None if neither argument is passed.
@@ -99,7 +100,7 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
     if Path(name).suffix == _TIKTOKEN_SUFFIX:
         encoding = Path(name).stem
         raise InputError(
-            f"{name!r} is a file of tiktoken, which contains only part of an encoding: pass "
+            f"{name!r} is a tiktoken file, which contains only part of an encoding: pass "
             f"{_TIKTOKEN}{encoding}. {_OFFLINE}"
         )
     if names_endpoint(name):
