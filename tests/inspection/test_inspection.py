@@ -17,7 +17,7 @@ from stickytoken import load_encoder
 from stickytoken.encoders.prompted import Contrast, Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, rule_along, whole_rule
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, gauss_rule, panel_rule
 from stickytoken.inspection.module_embedding import backbone_of, plain_attention
 
 TEXT = "the river sings near the old bridge"
@@ -114,7 +114,7 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
     encoder = load_encoder(model)
     content, _, inside = look(encoder)
     if pooling == "max":  # is no sum, and so has no parts
-        assert (inside.supplied is None, inside.pooled is None) == (True, False)
+        assert (inside.pooled_by_part is None, inside.pooled is None) == (True, False)
         return
     states = inside.hidden[-1].astype(float)
     size = len(inside.labels)
@@ -128,8 +128,8 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
     }[pooling]
     for label in range(3):
         weights_of_label = weights * (inside.labels == label)
-        np.testing.assert_allclose(inside.supplied[label], weights_of_label @ states, atol=1e-5)
-    np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.pooled, atol=1e-5)
+        np.testing.assert_allclose(inside.pooled_by_part[label], weights_of_label @ states, atol=1e-5)
+    np.testing.assert_allclose(inside.pooled_by_part.sum(axis=0), inside.pooled, atol=1e-5)
     np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], atol=1e-5)
 
 
@@ -137,9 +137,9 @@ def test_a_static_model_is_the_mean_of_its_rows():
     encoder = load_encoder(architectures.static_model())
     content, _, inside = look(encoder)
     assert inside.attention is None
-    np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.vector, atol=1e-6)
+    np.testing.assert_allclose(inside.pooled_by_part.sum(axis=0), inside.vector, atol=1e-6)
     copy = inspector_of(encoder).embedding_matrix()[content[-1]]
-    np.testing.assert_allclose(inside.supplied[1], copy * COPIES / len(content), atol=1e-6)
+    np.testing.assert_allclose(inside.pooled_by_part[1], copy * COPIES / len(content), atol=1e-6)
     contributions_found = contributions(encoder, content, steps=1)
     rows = encoder.model[0].embedding.weight.detach().numpy()[list(content)]
     np.testing.assert_allclose(contributions_found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
@@ -225,7 +225,7 @@ def test_the_vector_is_that_of_the_encoder_and_the_sum_of_its_parts(prompt, norm
     encoder = encoder_of(prompt=prompt, layer=layer, normalize=normalize)
     content, _, inside = look(encoder)
     np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], rtol=2e-6, atol=1e-5)
-    np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.pooled, atol=1e-6)
+    np.testing.assert_allclose(inside.pooled_by_part.sum(axis=0), inside.pooled, atol=1e-6)
     read = tiny_decoders.LAYERS if layer == -1 else layer
     assert (len(inside.hidden), len(inside.attention)) == (read + 1, read)
 
@@ -259,7 +259,7 @@ def test_an_echo_has_its_text_twice_and_pools_the_second():
     states = inside.hidden[-1].astype(float)
     np.testing.assert_allclose(inside.pooled, states[second].mean(axis=0), atol=1e-6)
     copied = states[second[-COPIES:]].sum(axis=0) / len(content)
-    np.testing.assert_allclose(inside.supplied[1], copied, atol=1e-6)
+    np.testing.assert_allclose(inside.pooled_by_part[1], copied, atol=1e-6)
 
 
 @pytest.mark.parametrize("prompted", [False, True])
@@ -272,7 +272,7 @@ def test_batches_and_order_change_nothing(prompted, bert_folder):
     inspector.most_weights = 1
     one_by_one = inspector.look(contents[::-1], labels[::-1], 1)[::-1]
     for first, right in zip(together, one_by_one, strict=True):
-        for name in ("hidden", "attention", "supplied", "vector"):
+        for name in ("hidden", "attention", "pooled_by_part", "vector"):
             np.testing.assert_allclose(getattr(first, name), getattr(right, name), atol=1e-5)
 
 
@@ -400,8 +400,8 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
 def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points, degree):
     travelled = np.concatenate([[0.0], np.cumsum(legs)])
     for (positions, weights), exact in (
-        (rule_along(travelled, points), 8 if points >= 4 else 2 * points),
-        (whole_rule(points), 2 * points),
+        (panel_rule(travelled, points), 8 if points >= 4 else 2 * points),
+        (gauss_rule(points), 2 * points),
     ):
         assert positions.shape == weights.shape == (points,)
         assert (np.diff(positions) > 0).all()
@@ -417,7 +417,7 @@ def test_a_sharp_turn_is_met(turn):
     exact = value[-1] - value[0]
     error, plain = (
         abs(weights @ (1 / np.cosh((positions - turn) / 0.01) ** 2 / 0.01) - exact)
-        for positions, weights in (rule_along(travelled, 40), whole_rule(40))
+        for positions, weights in (panel_rule(travelled, 40), gauss_rule(40))
     )
     assert error < 0.05 * exact
     assert error < plain / 2

@@ -239,10 +239,10 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
             values["carrier_cosine_drift"] = (1 - _cosine(own_before, own_after)).mean(axis=1)
             distances = np.linalg.norm(own_after - own_before, axis=-1)
             values["carrier_euclidean_drift"] = distances.mean(axis=1)
-    if after.pooled is not None and after.supplied is not None:
-        from_copies = after.supplied[Part.COPIES]
+    if after.pooled is not None and after.pooled_by_part is not None:
+        from_copies = after.pooled_by_part[Part.COPIES]
         square = float(after.pooled @ after.pooled)
-        lengths = np.linalg.norm(after.supplied, axis=1)
+        lengths = np.linalg.norm(after.pooled_by_part, axis=1)
         values["pooling_share"] = from_copies @ after.pooled / square
         values["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
         if surroundings.direction is not None:

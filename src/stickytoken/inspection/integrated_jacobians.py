@@ -1,21 +1,23 @@
 """Integrated Jacobians: how much each part of a text contributes to its vector.
 
 The method comes from Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023),
-section 2. Let e be an encoder, and let a, b, r_a, r_b be the input embeddings of two texts and of their
-references. With the line x(t) = r + t (a - r) from a reference to its text,
+section 2. Let e be an encoder, let a and b be the input embeddings of two texts, and let r_a and r_b be the
+input embeddings of their references. The straight line from r_a to a is x(t) = r_a + t (a - r_a). By the
+fundamental theorem of calculus along this line, and along the corresponding line from r_b to b,
 
     e(a) - e(r_a) = sum_i v_i(a),    v_i(a) = J_a[:, i] (a - r_a)_i,    J_a = int_0^1 de/dx (x(t)) dt
     e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
 
 Apart from the terms with references, the vector of a text is thus a sum over positions, and the dot product
 of two texts is a sum over pairs of positions. In the paper, models are trained so that the vector of the
-reference is 0 and these terms vanish. For other models, the terms do not vanish. They are kept here as an
-additional row and column of the matrix.
+reference is 0, so all terms with references vanish. In a model without such training, the terms with
+references do not vanish. `similarity_matrix` therefore has an additional row and column for the references.
 
 Here, e returns the *unit* vector, so that the dot product is the cosine. The integrand therefore includes the
-normalisation. Normalising after the integration instead would not scale the reference to length 1: in some
-models, the vector of the reference is several times as long as the vector of a text, and the values in the
-other cells would mostly serve to cancel the terms with references.
+normalisation. The alternative would be to integrate without normalisation, and then to divide the result by
+the length of the text's vector. In some models, however, the vector of the reference is several times as long
+as the vector of the text. With the alternative, the terms with references would then be large, and the
+contributions of the positions would mostly cancel these large terms.
 """
 
 from __future__ import annotations
@@ -42,28 +44,34 @@ Rule: TypeAlias = tuple[Vector, Vector]
 Both arrays have shape (points,).
 """
 
+# Minimum number of integration points in a panel.
+_LEAST_POINTS_OF_PANEL = 4
 # Weight of the travelled distance in the size of a panel. The size is the weighted sum of two fractions: the
-# width of the panel, and the fraction of the distance that the vector travels in it. All panels have equal
-# sizes.
-_TRAVELLED = 0.8
+# width of the panel, and the fraction of the distance that the vector travels in the panel. All panels have
+# equal sizes.
+_WEIGHT_OF_DISTANCE = 0.8
 
 
-def whole_rule(points: int) -> Rule:
+def gauss_rule(points: int) -> Rule:
     """Return the Gauss-Legendre rule on (0, 1) with the given number of points."""
     nodes, weights = np.polynomial.legendre.leggauss(points)
     return (nodes + 1) / 2, weights / 2
 
 
-def rule_along(travelled: Vector, points: int) -> Rule:
+def panel_rule(travelled: Vector, points: int) -> Rule:
     """Divide (0, 1) into panels, and combine the Gauss-Legendre rules of all panels into one rule.
 
-    Panels are narrower where the vector travels farther, so that more points are placed there.
+    Panels are narrower where the vector travels farther, so that more points are placed there. For example,
+    11 points are placed in two panels, six in the first and five in the second.
 
     Args:
         travelled: Cumulative distance that the vector has travelled at evenly spaced points from 0 to 1.
         points: Total number of points in all panels.
+
+    Returns:
+        The points of all panels, and their weights.
     """
-    panel_count = max(1, points // 4)
+    panel_count = max(1, points // _LEAST_POINTS_OF_PANEL)
     even_fractions = np.linspace(0, 1, len(travelled))
     distance = float(travelled[-1])
     # With a smaller distance, the division below would lose all significant digits.
@@ -71,14 +79,17 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     if stands_still:
         progress = even_fractions
     else:
-        progress = (1 - _TRAVELLED) * even_fractions + _TRAVELLED * travelled / distance
+        progress = (1 - _WEIGHT_OF_DISTANCE) * even_fractions + _WEIGHT_OF_DISTANCE * travelled / distance
+    # `progress` rises from 0 to 1. The edges of the panels are the points where `progress` reaches evenly
+    # spaced values, so panels are narrow where `progress` rises steeply.
     edges = np.interp(np.linspace(0, 1, panel_count + 1), progress, even_fractions)
+    # Each panel gets an equal number of points, and the first panels get one more if there is a remainder.
     has_one_more = np.arange(panel_count) < points % panel_count
     sizes = np.full(panel_count, points // panel_count) + has_one_more
     nodes = []
     weights = []
     for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True):
-        panel_nodes, panel_weights = whole_rule(int(size))
+        panel_nodes, panel_weights = gauss_rule(int(size))
         nodes.append(low + (high - low) * panel_nodes)
         weights.append((high - low) * panel_weights)
     return np.concatenate(nodes), np.concatenate(weights)
@@ -105,7 +116,9 @@ class _Path:
 
     text: EmbeddedText
     reference: torch.Tensor  # embeddings of the reference, shape (T, D)
-    length: float | None  # constant divisor of all vectors; if None, each is divided by its own length
+    # Number by which every vector on the path is divided. If None, each vector is divided by its own length,
+    # which gives unit vectors.
+    divisor: float | None
 
     @property
     def batch(self) -> int:
@@ -118,10 +131,11 @@ class _Path:
         along = torch.as_tensor(fractions, dtype=text.dtype, device=text.device)
         return self.reference + along[:, None, None] * (text - self.reference)
 
-    def travelled(self, points: int) -> Vector:
-        """Return the cumulative distance that the unit vector has travelled at evenly spaced points.
+    def distances_travelled(self, points: int) -> Vector:
+        """Return the distance that the vector travels on the path up to each of several evenly spaced points.
 
-        The result has shape (points + 1,).
+        Vectors are divided as described for `divisor`. The result has shape (points + 1,), and begins with 0
+        for the reference.
         """
         fractions = np.linspace(0, 1, points + 1)
         vectors = torch.cat(
@@ -130,14 +144,16 @@ class _Path:
                 for start in range(0, len(fractions), self.batch)
             ]
         )
-        lengths = vectors.norm(dim=1, keepdim=True) if self.length is None else self.length
-        steps = (vectors / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
+        divisors = vectors.norm(dim=1, keepdim=True) if self.divisor is None else self.divisor
+        steps = (vectors / divisors).diff(dim=0).norm(dim=1).cpu().numpy()
         return np.concatenate([[0.0], np.cumsum(steps)])
 
     def integrals(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate the unit vector's derivative in each direction along the path, shape (directions, width).
+        """Integrate the vector's derivative in each direction along the path, shape (directions, width).
+
+        Vectors are divided as described for `divisor`.
 
         Args:
             directions: Directions in the space of embeddings, shape (directions, T, D).
@@ -153,31 +169,39 @@ class _Path:
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):
             point, direction = pairs[:, start : start + self.batch]
-            slope = self._slope(self.at(fractions[point]), directions[torch.as_tensor(direction)])
-            weighted = slope * torch.as_tensor(weights[point], device=device)[:, None]
+            derivatives = self._derivatives(self.at(fractions[point]), directions[torch.as_tensor(direction)])
+            weighted = derivatives * torch.as_tensor(weights[point], device=device)[:, None]
             total.index_add_(0, torch.as_tensor(direction, device=device), weighted)
             if watch is not None:
                 watch(start + len(point), pair_count)
         return total
 
-    def _slope(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        """Return the directional derivative of the unit vector for each pair of embeddings and direction.
+    def _derivatives(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+        """Return the derivative of the text's vector at each of n points, in one direction per point.
 
-        Embeddings and directions have shape (n, T, D) and are paired by index. The result has shape (n, d).
+        The vector is divided as described for `divisor`, and so is the derivative.
+
+        Args:
+            embeddings: Embeddings at the points, shape (n, T, D).
+            directions: Direction at each point, shape (n, T, D).
+
+        Returns:
+            The derivatives, shape (n, d).
         """
         with _forward_mode.dual_level():
             dual = _forward_mode.make_dual(embeddings, directions)
             vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
         vector = vector.double()
-        slope: torch.Tensor = torch.zeros_like(vector) if tangent is None else tangent.double()
-        if self.length is not None:
-            return slope / self.length
+        # The tangent is None if the vector does not depend on the embeddings.
+        derivative: torch.Tensor = torch.zeros_like(vector) if tangent is None else tangent.double()
+        if self.divisor is not None:
+            return derivative / self.divisor
         # The derivative of v / |v| is the component of dv that is orthogonal to v, divided by |v|.
         norms = vector.norm(dim=1, keepdim=True)
         units = vector / norms
-        orthogonal = slope - units * (units * slope).sum(dim=1, keepdim=True)
-        unit_slope: torch.Tensor = orthogonal / norms
-        return unit_slope
+        orthogonal = derivative - units * (units * derivative).sum(dim=1, keepdim=True)
+        derivative_of_unit: torch.Tensor = orthogonal / norms
+        return derivative_of_unit
 
 
 class JacobianIntegrator:
@@ -190,7 +214,8 @@ class JacobianIntegrator:
 
     Derivatives are computed exactly, by forward-mode differentiation, and integrals by Gauss-Legendre
     quadrature. A large error indicates that the vector turns sharply on a short section of the path, where
-    attention moves to other tokens. More points are then used, and most of them are placed on that section.
+    attention moves to other tokens. If the error is large, more points are used, and most of the points are
+    placed where the vector turns sharply.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
@@ -210,6 +235,10 @@ class JacobianIntegrator:
             steps: Number of points per integral. If the error is large, more points are used.
             watch: Called after every batch.
 
+        Returns:
+            The unit vector of the text, the unit vector of the reference (zeros if the reference's vector has
+            no direction), and the contribution of each part.
+
         Raises:
             EncodingError: The text has no tokens or no usable vector.
             ModelError: The model cannot be differentiated.
@@ -219,7 +248,8 @@ class JacobianIntegrator:
             raise EncodingError(f"{name}: the text to explain has no tokens")
         with self._inspector.differentiating():
             text = self._inspector.embedded(content)
-            reference = torch.where(text.content[:, None] >= 0, text.filler, text.rows)
+            is_content = text.content_index >= 0
+            reference = torch.where(is_content[:, None], text.padding, text.rows)
             vector, reference_vector = text.vectors(torch.stack([text.rows, reference])).double()
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
@@ -227,17 +257,19 @@ class JacobianIntegrator:
             text_unit = vector / length
             reference_length = reference_vector.norm()
             if float(reference_length) > _MIN_REFERENCE_SHARE * length:
-                path = _Path(text, reference, None)
+                path = _Path(text, reference, divisor=None)
                 reference_unit = reference_vector / reference_length
             else:
-                path = _Path(text, reference, length)
+                # The reference's vector is close to zero, so it has no direction and cannot be normalised.
+                path = _Path(text, reference, divisor=length)
                 reference_unit = torch.zeros_like(reference_vector)
             # The direction of a part is nonzero only at the positions of the part. The tokens around the text
-            # have the content index -1, which selects the part of the last id. This is harmless, because the
-            # text and the reference have equal embeddings there, so the direction is zero.
+            # belong to no part. They are treated like the first id, which has no effect, because the text and
+            # the reference have equal embeddings there.
             label_tensor = torch.tensor(labels, device=reference.device)
-            members = torch.nn.functional.one_hot(label_tensor).to(reference)
-            directions = members[text.content].T[:, :, None] * (text.rows - reference)
+            parts_of_ids = torch.nn.functional.one_hot(label_tensor).to(reference)  # shape (ids, parts)
+            parts_of_positions = parts_of_ids[text.content_index.clamp(min=0)]  # shape (T, parts)
+            directions = parts_of_positions.T[:, :, None] * (text.rows - reference)
             try:
                 parts = self._integrals(path, directions, text_unit - reference_unit, steps, watch)
             except NotImplementedError as error:
@@ -262,17 +294,26 @@ class JacobianIntegrator:
         """Return the integral for each direction, shape (directions, d).
 
         The number of points is doubled until the sum of the integrals is close to ``expected``, or until the
-        maximum number of points is reached.
+        maximum number of points is reached. With many directions, the number of points is chosen with a
+        single integral in the direction of their sum, which equals the sum of the integrals. The integral for
+        each direction is then computed once, at the end.
+
+        Args:
+            path: The path from the reference to the text.
+            directions: Direction of each part, shape (directions, T, D).
+            expected: Sum that exact integrals would have, shape (d,).
+            steps: Number of points to begin with.
+            watch: Called after every batch of the final computation, if there are many directions.
         """
         width = len(expected)
         is_few = len(directions) <= _FEW_PARTS
         tried_directions = directions if is_few else directions.sum(dim=0, keepdim=True)
         points = steps
-        rule = whole_rule(points)
+        rule = gauss_rule(points)
         integrals = path.integrals(tried_directions, rule, width)
         while _error(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:
             points *= 2
-            rule = rule_along(path.travelled(points), points)
+            rule = panel_rule(path.distances_travelled(points), points)
             integrals = path.integrals(tried_directions, rule, width)
         return integrals if is_few else path.integrals(directions, rule, width, watch)
 

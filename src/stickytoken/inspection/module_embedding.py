@@ -40,10 +40,10 @@ class EmbeddedText:
     """The token embeddings of a text, and a function that maps them to the text's vector."""
 
     rows: torch.Tensor  # embeddings of T tokens, including the tokens around the text, shape (T, D)
-    filler: torch.Tensor  # embedding of the padding token, or zeros if there is none, shape (D,)
+    padding: torch.Tensor  # embedding of the padding token, or zeros if there is none, shape (D,)
     # For each position, the index of its token in the content ids, or -1 for tokens around the text, shape
     # (T,). If the prompt repeats the text, several positions have the same index.
-    content: torch.Tensor
+    content_index: torch.Tensor
     # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), without any final normalisation.
     vectors: Callable[[torch.Tensor], torch.Tensor]
 
@@ -56,17 +56,17 @@ class Inside:
     around the text. States that the model does not expose are None.
     """
 
-    # For each position, the number of its part, shape (T,). The last part consists of the tokens that the
-    # model adds around the text.
+    # For each position, the index of the part that the token belongs to, shape (T,). The last part consists
+    # of the tokens that the model adds around the text.
     labels: NDArray[np.intp]
     hidden: NDArray[np.float32] | None  # embeddings, then states of each layer, shape (layers + 1, T, D)
     # Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the attending
     # part has no positions.
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # Contribution of each part to the pooled states, shape (parts, P). This is also None if the pooling is
-    # not a sum over parts.
-    supplied: NDArray[np.float64] | None
+    # Contribution of each part to the pooled states, shape (parts, P). This is also None if the pooled states
+    # are not a sum over parts.
+    pooled_by_part: NDArray[np.float64] | None
     vector: NDArray[np.float32]  # output of the model, shape (d,)
 
 
@@ -92,9 +92,10 @@ def input_embeddings(model: Any) -> Any:
 
 
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
-    """Return all embedding modules that share their weights with ``embeddings``.
+    """Return all embedding modules that share their weights with ``embeddings``, including ``embeddings``.
 
-    T5 has several such modules, and the module that it calls is not the one that it declares.
+    In T5, several modules share their weights. The model does not call the module that it declares as its
+    input embeddings, but another of these modules.
     """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
@@ -107,7 +108,7 @@ class Inspector(ABC):
     Attributes:
         encoder: The encoder.
         pooling: Name of the pooling method; None if unknown.
-        has_layers: Whether the model has layers. A static embedding model has none.
+        has_layers: Whether the model has layers. A static embedding model has no layers.
     """
 
     # Limits on the size of a batch, so that the internal states of its inputs fit into memory.
@@ -129,25 +130,29 @@ class Inspector(ABC):
 
     @abstractmethod
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return the token embeddings of the text with the given content ids."""
+        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
+
+        ``content`` are the content ids of the text.
+        """
 
     @abstractmethod
-    def _look(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around: int
+    def _look_at_batch(
+        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
-        """Run `look` on one batch of contents that have the same length."""
+        """Run `look` on one batch of texts that have the same number of content ids."""
 
     def look(
-        self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], around: int
+        self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
         """Encode texts, and return the internal states of the model for each text.
 
         Args:
-            contents: Content ids of each text: its token ids, without the tokens that the model adds around
-                it.
-            labels: For each content id, the number of its part. Parts are numbered from 0.
-            around: Number of the part that consists of the tokens around a text. This number is larger than
-                all others.
+            contents: Content ids of each text, which are the text's token ids without the tokens that the
+                model adds around the text.
+            labels: For each content id, the index of the part that the token belongs to. Parts are numbered
+                from 0.
+            around_label: Index of the part that consists of the tokens around a text. This index is larger
+                than the indices of all other parts.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -163,7 +168,8 @@ class Inspector(ABC):
         with self._computing("inspect"):
             for batch in self._batches([self._length(len(content)) for content in rows]):
                 batch_contents = [rows[row] for row in batch]
-                batch_insides = self._look(batch_contents, [labels[row] for row in batch], around)
+                batch_labels = [labels[row] for row in batch]
+                batch_insides = self._look_at_batch(batch_contents, batch_labels, around_label)
                 insides |= dict(zip(batch.tolist(), batch_insides, strict=True))
         in_order = [insides[row] for row in range(len(rows))]
         if in_order:
@@ -191,13 +197,22 @@ class Inspector(ABC):
     def differentiating(self) -> Iterator[None]:
         """Context manager that makes forward-mode derivatives work.
 
-        It keeps the model in evaluation mode, and switches it to plain attention.
+        The model stays in evaluation mode, and is switched to plain (eager) attention.
         """
         with self._computing("explain", gradients=True), plain_attention(self._backbone):
             yield
 
     @contextmanager
     def _computing(self, work: str, *, gradients: bool = False) -> Iterator[None]:
+        """Context manager for a computation with the model.
+
+        Args:
+            work: Verb for the error message, such as "inspect".
+            gradients: Whether derivatives are computed.
+
+        Raises:
+            EncodingError: The device does not have enough memory.
+        """
         try:
             with computing(self._network, gradients=gradients):
                 yield
@@ -208,22 +223,23 @@ class Inspector(ABC):
             ) from error
 
 
-def _insides(
+def _split_by_text(
+    *,
     labels: NDArray[np.intp],
     hidden: torch.Tensor | None,
     layers: Sequence[torch.Tensor],
     pooled: torch.Tensor | None,
-    supplied: torch.Tensor | None,
+    pooled_by_part: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
     """Split a batch's states into one record per text.
 
     Args:
-        labels: For each position, the number of its part, shape (texts, T).
+        labels: For each position, the index of the part that the token belongs to, shape (texts, T).
         hidden: Hidden states, shape (texts, layers + 1, T, D).
         layers: Mean attention weights, one tensor of shape (texts, heads, parts, parts) per layer.
         pooled: Pooled states, shape (texts, P).
-        supplied: Contribution of each part to the pooled states, shape (texts, parts, P).
+        pooled_by_part: Contribution of each part to the pooled states, shape (texts, parts, P).
         vectors: Output of the model, shape (texts, d).
     """
     # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
@@ -236,7 +252,7 @@ def _insides(
             hidden=None if hidden is None else hidden[row].numpy(),
             attention=None if weights is None else as_numbers(weights[row]),
             pooled=None if pooled is None else as_numbers(pooled[row]),
-            supplied=None if supplied is None else as_numbers(supplied[row]),
+            pooled_by_part=None if pooled_by_part is None else as_numbers(pooled_by_part[row]),
             vector=vector,
         )
         for row, vector in enumerate(vectors)
@@ -268,6 +284,13 @@ class ModuleInspector(Inspector):
         self.pooling = mode if mode is None or isinstance(mode, str) else "+".join(mode)
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
+        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
+
+        ``content`` are the content ids of the text.
+
+        Raises:
+            ModelError: The token embeddings of the model are not accessible.
+        """
         embeddings = self._embeddings
         ids = tuple(content)
         if embeddings is None:
@@ -275,29 +298,41 @@ class ModuleInspector(Inspector):
         template = self.encoder.template
         features = self.encoder.features([ids])
 
-        def embed(ids: torch.Tensor) -> Any:
+        def embed(token_ids: torch.Tensor) -> Any:
+            if template.flat:  # the module of a static model returns only the mean of the embeddings
+                return embeddings.weight.detach()[token_ids]
             # Call the module instead of indexing its weights, because some models scale the embeddings in it.
-            return embeddings.weight.detach()[ids] if template.flat else embeddings(ids[None])[0]
+            return embeddings(token_ids[None])[0]
 
         rows = embed(features["input_ids"].reshape(-1))
         padding_id = getattr(self._model.tokenizer, "pad_token_id", None)
-        filler = torch.zeros_like(rows[0])
+        padding = torch.zeros_like(rows[0])
         if padding_id is not None and 0 <= padding_id < len(embeddings.weight):
-            filler = embed(torch.tensor([padding_id], device=rows.device))[0]
+            padding = embed(torch.tensor([padding_id], device=rows.device))[0]
         content_index = torch.full((len(rows),), -1, device=rows.device)
         start = 0 if template.flat else len(template.before)
         content_index[start : start + len(ids)] = torch.arange(len(ids), device=rows.device)
-        return EmbeddedText(rows, filler, content_index, partial(self._vectors_of_embeddings, features))
+        return EmbeddedText(
+            rows=rows,
+            padding=padding,
+            content_index=content_index,
+            vectors=partial(self._vectors_of_embeddings, features),
+        )
 
     def _vectors_of_embeddings(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
-        """Compute the vectors of texts from the given token embeddings, shape (n, T, D).
+        """Compute the vectors of n texts from the given token embeddings.
 
-        ``features`` are the model's inputs for one text, whose own token embeddings are replaced.
+        The model runs on the inputs of one text, but hooks replace the text's own token embeddings.
+
+        Args:
+            features: The model's inputs for the text.
+            embeddings: Token embeddings to use instead of the text's own, shape (n, T, D).
 
         Returns:
             The vectors before any final normalisation, shape (n, d).
         """
         model = self._model
+        # A static embedding model has no layers, and its vector is the mean of the token embeddings.
         is_flat = self.encoder.template.flat
         before_normalisation: list[torch.Tensor] = []
         tables_called: list[Any] = []
@@ -313,9 +348,9 @@ class ModuleInspector(Inspector):
 
         tables = sharing_weights(model, self._embeddings)
         handles = [table.register_forward_hook(replace_output) for table in tables]
-        normalize = self._first_final_normalisation()
-        if normalize is not None:
-            handles.append(normalize.register_forward_pre_hook(keep_input))
+        final_normalisation = self._final_normalisation()
+        if final_normalisation is not None:
+            handles.append(final_normalisation.register_forward_pre_hook(keep_input))
         try:
             inputs = features if is_flat else _expanded(features, len(embeddings))
             vectors: torch.Tensor = model(inputs)["sentence_embedding"]
@@ -330,8 +365,11 @@ class ModuleInspector(Inspector):
             vectors = before_normalisation[-1]
         return vectors[:, : model.truncate_dim]
 
-    def _first_final_normalisation(self) -> Any:
-        """Return the first of the normalisation modules at the end of the model, or None if it has none."""
+    def _final_normalisation(self) -> Any:
+        """Return the normalisation module at the end of the model; None if there is no such module.
+
+        If the model ends with several normalisation modules, return the first of them.
+        """
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None
@@ -341,22 +379,34 @@ class ModuleInspector(Inspector):
             normalize = module
         return normalize
 
-    def _look(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around: int
+    def _look_at_batch(
+        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
+        """Return the internal states of the model for each text.
+
+        All texts have the same number of content ids. The arguments are those of `look`.
+        """
         template = self.encoder.template
         length = len(contents[0])
         start = len(template.before)
-        part_labels = np.full((len(contents), length + template.overhead), around, dtype=np.intp)
+        part_labels = np.full((len(contents), length + template.overhead), around_label, dtype=np.intp)
         part_labels[:, start : start + length] = labels
-        members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), around + 1).float()
+        # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
+        members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), around_label + 1).float()
         if template.flat:
             # In a static embedding model, the token embeddings are the states, and the pooling is their mean.
             weight = self._embeddings.weight
             rows = weight[torch.tensor(contents, device=weight.device)].float()
-            supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
-            vectors = self.encoder.encode_ids(contents, allow_zero=True)
-            return _insides(part_labels, rows[:, None].cpu(), (), supplied.sum(dim=1), supplied, vectors)
+            # t: text, q: position, g: part, d: component
+            pooled_by_part = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
+            return _split_by_text(
+                labels=part_labels,
+                hidden=rows[:, None].cpu(),
+                layers=(),
+                pooled=pooled_by_part.sum(dim=1),
+                pooled_by_part=pooled_by_part,
+                vectors=self.encoder.encode_ids(contents, allow_zero=True),
+            )
         pooling = self._pooling
         pooling_inputs: list[dict[str, Any]] = []
         with ExitStack() as stack:
@@ -375,11 +425,18 @@ class ModuleInspector(Inspector):
         if states_by_layer is not None:
             hidden = torch.stack([states.float().cpu() for states in states_by_layer], dim=1)
         pooled = None
-        shares = None
+        pooled_by_part = None
         if pooling is not None and pooling_inputs:
-            pooled, shares = _pooled_by_part(pooling, pooling_inputs[-1], members)
+            pooled, pooled_by_part = _pool_by_part(pooling, pooling_inputs[-1], members)
         output = features["sentence_embedding"].float().cpu().numpy()
-        return _insides(part_labels, hidden, layers, pooled, shares, output[:, : self._model.truncate_dim])
+        return _split_by_text(
+            labels=part_labels,
+            hidden=hidden,
+            layers=layers,
+            pooled=pooled,
+            pooled_by_part=pooled_by_part,
+            vectors=output[:, : self._model.truncate_dim],
+        )
 
     @cached_property
     def _attention_sources(self) -> Sources:
@@ -395,7 +452,7 @@ class ModuleInspector(Inspector):
         return next((module for module in self._model if isinstance(module, Pooling)), None)
 
 
-def _pooled_by_part(
+def _pool_by_part(
     pooling: Any, inputs: dict[str, Any], members: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the pooled states, shape (texts, P), and the contribution of each part, shape (texts, parts, P).
@@ -410,18 +467,20 @@ def _pooled_by_part(
 
     pooled = pool(states.clone())  # a copy, because the pooling may change its input
     part_masks = members.to(states).unbind(dim=-1)
-    shares = torch.stack([pool(states * mask[..., None]) for mask in part_masks], dim=1)
-    error = (shares.sum(dim=1) - pooled).norm(dim=-1)
+    pooled_by_part = torch.stack([pool(states * mask[..., None]) for mask in part_masks], dim=1)
+    error = (pooled_by_part.sum(dim=1) - pooled).norm(dim=-1)
     is_sum = bool((error <= _MAX_POOLING_ERROR * pooled.norm(dim=-1)).all())
-    return pooled, shares if is_sum else None
+    return pooled, pooled_by_part if is_sum else None
 
 
 class PromptInspector(Inspector):
     """Gives access to the internal states of a prompted language model.
 
     The tokens around a text come from the prompt template, including the placeholder token. `look` does
-    not record the layers after the layer from which the vector is read. It also does not record the auxiliary
-    prompt, which is used for contrast. `embedded` includes the auxiliary prompt, and so do attributions.
+    not record the layers after the layer from which the vector is read. If the encoder uses contrast, it also
+    runs an auxiliary prompt with each text, and subtracts attention outputs of the auxiliary prompt from
+    those of the other prompts. `look` does not record the states of the auxiliary prompt, but `embedded` and
+    attributions include its tokens.
     """
 
     encoder: CausalPromptEncoder
@@ -442,19 +501,31 @@ class PromptInspector(Inspector):
             self.pooling = "lasttoken of several prompts"
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
+        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
+
+        ``content`` are the content ids of the text. The positions are those of all prompts with the text, one
+        prompt after another. If the encoder uses contrast, the auxiliary prompt is included as the last one,
+        because its embeddings also affect the vector.
+        """
         ids = tuple(content)
         prompted = self._prompted
         models = [prompted] if prompted.auxiliary is None else [prompted, prompted.auxiliary]
         rows = [(model, row) for model in models for row in model.rows([ids])]
         batches = [model.batch(model.layout([row])) for model, row in rows]
         embedded = torch.cat([batch.embeddings[0] for batch in batches])
-        content_index = torch.cat([_by_position(model, row, range(len(ids)), -1) for model, row in rows])
-        filler = torch.zeros_like(embedded[0])
+        content_index = torch.cat(
+            [_by_position(model, row, range(len(ids)), template_value=-1) for model, row in rows]
+        )
+        padding = torch.zeros_like(embedded[0])
         padding_id = prompted.padding_id
         if padding_id is not None and 0 <= padding_id < self._decoder.rows:
-            filler = self._embeddings(torch.tensor([[padding_id]], device=embedded.device))[0, 0]
-        vectors = partial(self._vectors_of_embeddings, batches)
-        return EmbeddedText(embedded, filler, content_index.to(embedded.device), vectors)
+            padding = self._embeddings(torch.tensor([[padding_id]], device=embedded.device))[0, 0]
+        return EmbeddedText(
+            rows=embedded,
+            padding=padding,
+            content_index=content_index.to(embedded.device),
+            vectors=partial(self._vectors_of_embeddings, batches),
+        )
 
     def _vectors_of_embeddings(
         self, batches: Sequence[PromptBatch], embeddings: torch.Tensor
@@ -462,8 +533,12 @@ class PromptInspector(Inspector):
         """Compute the vectors of texts, shape (n, d), from the given token embeddings.
 
         Args:
-            batches: For each prompt of the text, a batch with a single row. The auxiliary prompt comes last.
+            batches: For each prompt of the text, a batch with a single row. If the encoder uses contrast, the
+                auxiliary prompt comes last.
             embeddings: Concatenated embeddings of all prompts, shape (n, tokens, D).
+
+        Returns:
+            The mean over all prompts except the auxiliary prompt, without any final normalisation.
         """
         sizes = [batch.embeddings.shape[1] for batch in batches]
         filled = []
@@ -474,10 +549,10 @@ class PromptInspector(Inspector):
             filled.append(replace(batch, embeddings=batch_embeddings, by_layer=by_layer, **tensors))
         auxiliary = self._prompted.auxiliary
         if auxiliary is not None:
-            values = auxiliary.attended(filled.pop())
-            filled = [replace(batch, auxiliary=values) for batch in filled]
-        number = self._prompted.number
-        by_prompt = [pooled_states(self._decoder, batch, [number])[:, 0] for batch in filled]
+            attention_output = auxiliary.attended(filled.pop())
+            filled = [replace(batch, auxiliary=attention_output) for batch in filled]
+        layer_count = self._prompted.number
+        by_prompt = [pooled_states(self._decoder, batch, [layer_count])[:, 0] for batch in filled]
         # If the model is spread over several devices, its last layer and its embeddings may be on different
         # devices.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
@@ -490,15 +565,20 @@ class PromptInspector(Inspector):
             model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         )
 
-    def _look(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around: int
+    def _look_at_batch(
+        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
+        """Return the internal states of the model for each text, merged over all prompts.
+
+        All texts have the same number of content ids. The arguments are those of `look`.
+        """
         auxiliary = self._prompted.auxiliary
-        values = None
+        auxiliary_output = None
         if auxiliary is not None:
-            values = auxiliary.attended(auxiliary.batch(auxiliary.layout(auxiliary.rows(contents))))
+            auxiliary_batch = auxiliary.batch(auxiliary.layout(auxiliary.rows(contents)))
+            auxiliary_output = auxiliary.attended(auxiliary_batch)
         by_prompt = [
-            self._look_at_prompt(prompt, contents, labels, around, values)
+            self._look_at_prompt(prompt, contents, labels, around_label, auxiliary_output)
             for prompt in range(len(self._prompted.prompts))
         ]
         return [self._joined(prompts) for prompts in zip(*by_prompt, strict=True)]
@@ -508,51 +588,70 @@ class PromptInspector(Inspector):
         prompt_index: int,
         contents: Sequence[tuple[int, ...]],
         labels: Sequence[Sequence[int]],
-        around: int,
-        auxiliary: torch.Tensor | None,
+        around_label: int,
+        auxiliary_output: torch.Tensor | None,
     ) -> list[Inside]:
-        """Run `look` for one prompt.
+        """Return the internal states of the model for each text in one of the prompts.
 
-        ``auxiliary`` is the attention output at the last tokens of the auxiliary prompts, or None if there
-        are no auxiliary prompts.
+        Args:
+            prompt_index: Index of the prompt.
+            contents: Content ids of each text; all texts have the same number of ids.
+            labels: For each content id, the index of the part that the token belongs to.
+            around_label: Index of the part that consists of the tokens of the prompt around a text.
+            auxiliary_output: Attention output at the last token of each text's auxiliary prompt; None if
+                there is no auxiliary prompt.
         """
         prompted = self._prompted
         rows = [PromptRow(prompt_index, content) for content in contents]
         part_labels = torch.stack(
             [
-                _by_position(prompted, row, row_labels, around)
+                _by_position(prompted, row, row_labels, template_value=around_label)
                 for row, row_labels in zip(rows, labels, strict=True)
             ]
         )
-        members = torch.nn.functional.one_hot(part_labels, around + 1).float()
-        batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary)
+        # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
+        members = torch.nn.functional.one_hot(part_labels, around_label + 1).float()
+        batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary_output)
+        layer_count = prompted.number
         with attention_of(self._decoder.model, self._attention_sources, members) as layers:
-            states = prompt_states(self._decoder, batch, range(prompted.number + 1))
-        last = states[prompted.number]
+            states = prompt_states(self._decoder, batch, range(layer_count + 1))
+        last = states[layer_count]
         part_masks = members.to(last).unbind(dim=-1)
-        supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in part_masks], dim=1)
+        # Pooling is linear, so the results for the states of single parts add up to the pooled states.
+        pooled_by_part = torch.stack(
+            [batch.pool(last * mask[..., None]).float() for mask in part_masks], dim=1
+        )
         pooled = batch.pool(last).float()
         by_layer = [states[number].float().cpu() for number in sorted(states)]
         # Layers that differ in width cannot be stacked.
         have_one_shape = len({layer.shape for layer in by_layer}) == 1
         hidden = torch.stack(by_layer, dim=1) if have_one_shape else None
-        return _insides(part_labels.numpy(), hidden, layers, pooled, supplied, pooled.cpu().numpy())
+        return _split_by_text(
+            labels=part_labels.numpy(),
+            hidden=hidden,
+            layers=layers,
+            pooled=pooled,
+            pooled_by_part=pooled_by_part,
+            vectors=pooled.cpu().numpy(),
+        )
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
         """Merge the records of a text in several prompts into one record.
 
-        Labels and hidden states are concatenated in the order of the prompts. All other states are averaged.
+        Labels and hidden states are concatenated along the positions, in the order of the prompts. All other
+        states are averaged over the prompts. Hidden states and attention are None if any prompt lacks them;
+        every prompt has pooled states.
         """
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
-        states = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
+        hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
-        supplied = [prompt.supplied for prompt in prompts if prompt.supplied is not None]
+        pooled_by_part = [prompt.pooled_by_part for prompt in prompts if prompt.pooled_by_part is not None]
         return Inside(
             labels=np.concatenate([prompt.labels for prompt in prompts]),
-            hidden=np.concatenate(states, axis=1) if len(states) == len(prompts) else None,
+            hidden=np.concatenate(hidden, axis=1) if len(hidden) == len(prompts) else None,
             attention=_mean_attention(prompts),
             pooled=np.stack(pooled).mean(axis=0),
-            supplied=np.stack(supplied).mean(axis=0),
+            pooled_by_part=np.stack(pooled_by_part).mean(axis=0),
             vector=unit_vectors(vector) if self.encoder.normalizes else vector,
         )
 
@@ -578,13 +677,19 @@ def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
     return means
 
 
-def _by_position(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
-    """Return a tensor with one value per position of a prompt.
+def _by_position(
+    model: PromptedModel, row: PromptRow, values: Sequence[int], template_value: int
+) -> torch.Tensor:
+    """Return a tensor with one value per position of a prompt, shape (T,).
 
-    Text positions get the value of their content id. Template positions get ``other``.
+    Args:
+        model: The model, which has the templates of the prompts.
+        row: The prompt and the content ids in it.
+        values: For each content id, the value of its positions.
+        template_value: Value of the positions of template tokens.
     """
     prompt = model.prompts[row.prompt]
-    by_position = torch.full((prompt.length(len(row.content)),), other)
+    by_position = torch.full((prompt.length(len(row.content)),), template_value)
     for content_range in prompt.content_ranges(len(row.content)):
         by_position[content_range.start : content_range.stop] = torch.tensor(values, dtype=torch.long)
     return by_position
