@@ -445,7 +445,7 @@ def test_a_continued_audit_counts_the_time_of_all_sessions(finished, tampered_ru
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["a river of stone"] * 5, "a top 10 needs more than 20 documents"),
+        (["a river of stone"] * 5, "to rank the top 10, pass more than 20 documents"),
         ([""] * 40, "0 documents with text"),
     ],
 )

@@ -50,8 +50,9 @@ class ColumnCleaner:
             RefusedTextError: A text has a finding whose action is ``refuse``.
         """
         self._require_columns(batch)
-        # A text or a missing value where a batch has a list means that this is a single row. Other columns of
-        # a single row may hold lists of texts. A single row gets one note for all columns.
+        # In a batch, the value of every column is a list. So if a column holds a text or a missing value, the
+        # argument is a single row, even if other columns hold lists of texts. A single row gets one note for
+        # all columns.
         single_columns = [
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]

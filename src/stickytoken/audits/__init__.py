@@ -45,6 +45,8 @@ _IDENTITY_VERSION = 4
 # to encode as one document.
 _JUDGED_TEXTS = 8_000
 _TEXTS_PER_DOCUMENT = 8
+# Number of groups of tokens, each with up to `AuditSettings.tokens` tokens, as described there.
+_TOKEN_GROUPS = 5
 
 
 def audit(
@@ -68,14 +70,14 @@ def audit(
         source: a run or its folder, or a model (anything that `load_encoder` takes). For a model, the newest
             run over its whole vocabulary is used; if there is none, a detection is run.
         documents: the documents to index: anything that `stickytoken.scan` takes.
-        queries: the queries, in the same formats. With None, the queries of a BEIR folder are used; for any
-            other documents, the first sentences of some of them serve as queries.
+        queries: the queries, in any format that ``documents`` may have. If None, the queries of a BEIR folder
+            are used; for any other documents, the first sentences of some documents serve as queries.
         column: the column that contains the text of the documents.
-        encoder: the model of the run; None loads the model that the run names.
+        encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
-        settings: settings of the audit; None stands for the defaults.
-        out: folder of the audit. With None, it is ``audit-<identity>`` in the run folder, where the report of
-            the run includes it.
+        settings: settings of the audit. If None, the default settings are used.
+        out: folder of the audit. If None, the audit is stored as ``audit-<identity>`` in the run folder, and
+            the report of the run includes the audit.
         engine: where to compute, as in `detect`.
         progress: called after every step.
 
@@ -86,7 +88,8 @@ def audit(
         InputError: documents, queries or settings cannot be used.
         ModelError: the model cannot be found or used.
         EncodingError: the model returns no usable vector for a text.
-        RunError: a run is damaged or belongs to another model, or the folder contains something else.
+        RunError: a run is damaged or belongs to another model, or the folder contains something other than
+            this audit.
     """
     own_settings = settings is not None
     settings = or_default("settings", settings, AuditSettings())
@@ -159,15 +162,13 @@ def _measure(
     engine: engines.Engine,
     progress: engines.ProgressCallback,
 ) -> None:
-    """Measure tokens and documents, write the tables, and finish the record."""
+    """Measure tokens and documents, write the tables, and finish the record.
+
+    The effect of copies of a token is measured by inserting the copies into random documents. All tokens are
+    measured in a first round. The tokens that seem to help documents are measured again with other documents.
+    """
     folder = held.folder
-    texts_by_stage = {
-        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
-        PLAIN_TEXTS: JUDGED_ANCHORS,
-        MEASURING: _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
-        _stuffing.STUFFED: 5 * settings.tokens * len(settings.copies) * settings.stuffed,
-    }
-    whole_progress = WholeProgress("audit", texts_by_stage, progress)
+    whole_progress = WholeProgress("audit", _texts_by_stage(index, settings), progress)
     scan = _copies.find_copies(run, index, progress)
     search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
     with_findings = _copies.numbers_with_findings(scan)
@@ -179,7 +180,7 @@ def _measure(
         encoder,
         search,
         stuffed.first,
-        pairs_by_word.counted,
+        pairs_by_word.evaluated,
         _copies.words_found(scan),
         clean_texts,
         settings,
@@ -187,48 +188,65 @@ def _measure(
         whole_progress,
     )
 
-    def measured_round(stage: str, tokens: Sequence[Candidate], documents: list[int]) -> _Round:
+    def measure_round(stage: str, tokens: Sequence[Candidate], documents: list[int]) -> _Round:
+        """Insert copies of each token into each document, and compare the ranks with and without copies."""
         ranks = _stuffing.measure_ranks(
             stage, tokens, index, documents, search, encoder, settings, engine, folder, whole_progress
         )
         return _Round.of(tokens, documents, ranks, index, search, settings)
 
-    # No query counts for a word that all queries contain.
-    words = [token for token in candidates.tokens if not pairs_by_word.is_asked_by_all(token.text)]
-    first = measured_round(_stuffing.STUFFED, words, stuffed.first)
-    # Some of many words seem to help only by chance. Other documents decide.
-    suspect_ids = {row["token_id"] for row in first.tokens if row["helps"] or row["may_help"]}
+    # Queries that contain a word are not evaluated for this word. So a word that all queries contain cannot
+    # be measured.
+    tokens = [token for token in candidates.tokens if not pairs_by_word.is_in_all_queries(token.text)]
+    first = measure_round(_stuffing.STUFFED, tokens, stuffed.first)
+    # With many tokens, some seem to help only by chance. So they are measured again with other documents.
+    ids_to_repeat = {row["token_id"] for row in first.tokens if row["helps"] or row["may_help"]}
     second = None
-    if suspect_ids and stuffed.second:
-        suspects = [token for token in words if token.token_id in suspect_ids]
-        second = measured_round(_stuffing.SECOND_ROUND, suspects, stuffed.second)
-    tokens = _in_order(_latest(first, second, lambda measured: measured.tokens))
-    shares = _latest(first, second, lambda measured: measured.shares)
+    if ids_to_repeat and stuffed.second:
+        tokens_to_repeat = [token for token in tokens if token.token_id in ids_to_repeat]
+        second = measure_round(_stuffing.SECOND_ROUND, tokens_to_repeat, stuffed.second)
+    token_rows = _in_order(_latest(first, second, lambda measured: measured.tokens))
+    share_rows = _latest(first, second, lambda measured: measured.shares)
     copies_now = _copies.rank_documents(run, scan, index, search, encoder, settings, engine, folder, progress)
-    tables = {"tokens.parquet": tokens, "shares.parquet": shares, "documents.parquet": copies_now.rows}
+    tables = {
+        "tokens.parquet": token_rows,
+        "shares.parquet": share_rows,
+        "documents.parquet": copies_now.rows,
+    }
     for name, rows in tables.items():
         folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
-    result = _result(index, candidates.predicted, tokens, first, second, copies_now, folder)
+    result = _result(index, candidates.predicted, token_rows, first, second, copies_now, folder)
     update = {"result": result, "notes": candidates.notes}
     held.finish(held.record.model_copy(update=update))
 
 
+def _texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
+    """Return the approximate number of texts that each stage encodes, keyed by the name of the stage."""
+    stuffed_documents = settings.stuffed * len(settings.copies)
+    return {
+        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
+        PLAIN_TEXTS: JUDGED_ANCHORS,
+        MEASURING: _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
+        _stuffing.STUFFED: _TOKEN_GROUPS * settings.tokens * stuffed_documents,
+    }
+
+
 @dataclass(frozen=True)
 class _Round:
-    """Tokens that were measured with the same documents.
+    """The measurement of several tokens whose copies were inserted into the same documents.
 
     Attributes:
         documents: index positions of the documents that received copies.
-        without: ranks of these documents without copies, shape (queries, documents).
-        counted: whether each pair of a query and a document counts, shape (queries, documents). For a single
-            token, queries that contain it are excluded as well.
+        ranks_without: ranks of these documents without copies, shape (queries, documents).
+        evaluated: whether each pair of a query and a document is evaluated, shape (queries, documents). For a
+            single token, queries that contain the token are excluded as well.
         tokens: rows of tokens.parquet, in the order of the table.
         shares: rows of shares.parquet.
     """
 
     documents: list[int]
-    without: NDArray[np.int64]
-    counted: NDArray[np.bool_]
+    ranks_without: NDArray[np.int64]
+    evaluated: NDArray[np.bool_]
     tokens: list[dict[str, Any]]
     shares: list[dict[str, Any]]
 
@@ -242,21 +260,37 @@ class _Round:
         search: ExactSearch,
         settings: AuditSettings,
     ) -> _Round:
-        """Compare the ranks with and without copies, and return the result as a round.
+        """Compare the ranks of documents with and without copies, and return all results as a `_Round`.
 
-        ``ranks`` are the ranks with copies, from `measure_ranks`.
+        Args:
+            candidates: the tokens whose copies were inserted.
+            documents: index positions of the documents that received copies.
+            ranks: the ranks with copies from `measure_ranks`, shape (tokens, numbers of copies, queries,
+                documents).
+            index: the index.
+            search: exact search in the index.
+            settings: settings of the audit.
         """
         pairs_by_word = _PairsByWord(index, documents, settings)
-        without = search.ranks_of_documents(documents)
-        shares = _share_rows(candidates, ranks, without, pairs_by_word, settings)
+        ranks_without = search.ranks_of_documents(documents)
+        shares = _share_rows(candidates, ranks, ranks_without, pairs_by_word, settings)
         tokens = _token_rows(candidates, shares, pairs_by_word)
-        return cls(documents, without, pairs_by_word.counted, _in_order(tokens), shares)
+        return cls(
+            documents=documents,
+            ranks_without=ranks_without,
+            evaluated=pairs_by_word.evaluated,
+            tokens=_in_order(tokens),
+            shares=shares,
+        )
 
 
 def _latest(
     first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of both rounds; for a token measured in both, only the rows of the second."""
+    """Return rows of both rounds; for a token that was measured in both, only the rows of the second round.
+
+    ``rows_of`` returns the rows of a round.
+    """
     if second is None:
         return rows_of(first)
     measured_again = {row["token_id"] for row in second.tokens}
@@ -264,59 +298,77 @@ def _latest(
 
 
 class _PairsByWord:
-    """Which pairs of a query and a stuffed document count for a token.
+    """Which pairs of a query and a document with copies are evaluated for a token.
 
-    A pair does not count if the query was taken from the document or contains the word, because the document
-    may then belong in the results of the query.
+    A pair is left out if the query was taken from the document or contains the copied word, because the
+    document may then belong in the results of the query.
+
+    Args:
+        index: the index.
+        stuffed: index positions of the documents that receive copies.
+        settings: settings of the audit.
+
+    Attributes:
+        evaluated: whether each pair is evaluated if the query does not contain the copied word, shape
+            (queries, documents).
     """
 
     def __init__(self, index: Index, stuffed: Sequence[int], settings: AuditSettings) -> None:
         owners = np.array(index.owners)
-        self.counted: NDArray[np.bool_] = owners[:, None] != np.array(stuffed)[None, :]
+        self.evaluated: NDArray[np.bool_] = owners[:, None] != np.array(stuffed)[None, :]
         self._settings = settings
-        self._words = [set(re.findall(r"\w+", query.casefold())) for query in index.queries]
-        self._known: dict[bytes, Pairs] = {}
+        self._words_of_queries = [set(re.findall(r"\w+", query.casefold())) for query in index.queries]
+        self._cache: dict[bytes, Pairs] = {}  # keyed by the bytes of the mask of evaluated pairs
 
-    def without_word(self, text: str) -> NDArray[np.bool_]:
-        """Return the pairs that count for the token with this text."""
+    def evaluated_for(self, text: str) -> NDArray[np.bool_]:
+        """Return whether each pair is evaluated for the token with this text, shape (queries, documents)."""
         word = text.strip().casefold()
-        lacks_word = np.array([word not in words for words in self._words])
-        return np.asarray(self.counted & lacks_word[:, None])
+        lacks_word = np.array([word not in words for words in self._words_of_queries])
+        return np.asarray(self.evaluated & lacks_word[:, None])
 
-    def is_asked_by_all(self, text: str) -> bool:
-        """Return whether every query contains the word with this text."""
-        return not self.without_word(text).any()
+    def is_in_all_queries(self, text: str) -> bool:
+        """Return whether every query contains the word with this text, so that no pair can be evaluated."""
+        return not self.evaluated_for(text).any()
 
     def of(self, text: str) -> Pairs:
-        """Return the pairs that count for the token with this text, along with their bootstrap samples."""
-        counted = self.without_word(text)
-        key = counted.tobytes()
-        if key not in self._known:
-            self._known[key] = _stuffing.make_pairs(counted, self._settings)
-        return self._known[key]
+        """Return the pairs that are evaluated for the token with this text, and their bootstrap samples."""
+        evaluated = self.evaluated_for(text)
+        key = evaluated.tobytes()
+        if key not in self._cache:
+            self._cache[key] = _stuffing.make_pairs(evaluated, self._settings)
+        return self._cache[key]
 
 
 def _share_rows(
     candidates: Sequence[Candidate],
     ranks: NDArray[np.int64],
-    without: NDArray[np.int64],
+    ranks_without: NDArray[np.int64],
     pairs_by_word: _PairsByWord,
     settings: AuditSettings,
 ) -> list[dict[str, Any]]:
-    """Return the rows of shares.parquet."""
+    """Return the rows of shares.parquet: one for each token and number of copies, starting with no copies.
+
+    Args:
+        candidates: the tokens whose copies were inserted.
+        ranks: ranks of the documents with copies, shape (tokens, numbers of copies, queries, documents).
+        ranks_without: ranks of the documents without copies, shape (queries, documents).
+        pairs_by_word: which pairs of a query and a document are evaluated for a token.
+        settings: settings of the audit.
+    """
     rows = []
-    for candidate, own_ranks in zip(candidates, ranks, strict=True):
+    for candidate, ranks_of_token in zip(candidates, ranks, strict=True):
         pairs = pairs_by_word.of(candidate.text)
-        for copies, with_copies in zip((0, *settings.copies), (without, *own_ranks), strict=True):
-            share = pairs.share(with_copies, without)
+        ranks_by_copies = zip((0, *settings.copies), (ranks_without, *ranks_of_token), strict=True)
+        for copies, ranks_with in ranks_by_copies:
+            hits = pairs.hits(ranks_with, ranks_without)
             row = {
                 "token_id": candidate.token_id,
                 "token": candidate.token,
                 "group": candidate.group,
                 "copies": copies,
-                **ends("share", share.share),
-                **ends("rise", share.rise),
-                "mean_rank": share.mean_rank,
+                **ends("share", hits.share),
+                **ends("rise", hits.rise),
+                "mean_rank": hits.mean_rank,
             }
             rows.append(row)
     return rows
@@ -325,17 +377,26 @@ def _share_rows(
 def _token_rows(
     candidates: Sequence[Candidate], shares: Sequence[dict[str, Any]], pairs_by_word: _PairsByWord
 ) -> list[dict[str, Any]]:
-    """Return the rows of tokens.parquet, in the order of the candidates."""
+    """Return the rows of tokens.parquet, in the order of the candidates.
+
+    A row describes the effect of the number of copies that helps documents most.
+
+    Args:
+        candidates: the tokens.
+        shares: the rows of shares.parquet.
+        pairs_by_word: which pairs of a query and a document are evaluated for a token.
+    """
     rows = []
     for candidate in candidates:
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
-        without = next(row["share"] for row in token_shares if not row["copies"])
-        with_copies = [row for row in token_shares if row["copies"]]
-        outcomes = [_Outcome.of(row, without) for row in with_copies]
-        best = max(outcomes, key=lambda outcome: outcome.order)
+        share_without = next(row["share"] for row in token_shares if not row["copies"])
+        rows_with_copies = [row for row in token_shares if row["copies"]]
+        outcomes = [_Outcome.of(row, share_without) for row in rows_with_copies]
+        best = max(outcomes, key=lambda outcome: outcome.sort_key)
+        is_query_evaluated = pairs_by_word.evaluated_for(candidate.text).any(axis=1)
         row = {
             **asdict(candidate),
-            "queries": int(pairs_by_word.without_word(candidate.text).any(axis=1).sum()),
+            "queries": int(is_query_evaluated.sum()),
             "helps": best.is_large and best.is_certain,
             "may_help": best.is_large and not best.is_certain,
         }
@@ -347,11 +408,12 @@ def _token_rows(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a number of copies of a token does.
+    """The effect of a certain number of copies of a token on the ranks of documents.
 
     Attributes:
-        row: a row of shares.parquet.
-        is_large: whether the share of queries is at least `HELPS_FROM` times the share without copies.
+        row: the row of shares.parquet for the token and this number of copies.
+        is_large: whether the share of queries that have a document with copies in their top 10 is at least
+            `HELPS_FROM` times the share without copies.
         is_certain: whether the whole interval of the rise lies above zero.
     """
 
@@ -360,16 +422,16 @@ class _Outcome:
     is_certain: bool
 
     @classmethod
-    def of(cls, row: dict[str, Any], without: float) -> _Outcome:
+    def of(cls, row: dict[str, Any], share_without: float) -> _Outcome:
         """Compare a row of shares.parquet with the share without copies."""
-        # If no query finds a document, both shares are 0 and the ratio condition holds trivially, so a rise
-        # is required too.
-        is_large = row["rise"] > 0 and row["share"] >= results.HELPS_FROM * without
-        return cls(row, is_large, row["rise_low"] > 0)
+        # If no query has any of the documents in its top 10, both shares are 0, and 0 is at least
+        # `HELPS_FROM` times 0. So a rise is required too.
+        is_large = row["rise"] > 0 and row["share"] >= results.HELPS_FROM * share_without
+        return cls(row=row, is_large=is_large, is_certain=row["rise_low"] > 0)
 
     @property
-    def order(self) -> tuple[bool, bool, float, float]:
-        """Sort key: the number of copies that helps most comes last."""
+    def sort_key(self) -> tuple[bool, bool, float, float]:
+        """Key by which the number of copies that helps documents most comes last."""
         return (
             self.is_large and self.is_certain,
             self.is_large,
@@ -379,7 +441,10 @@ class _Outcome:
 
 
 def _in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort rows of tokens.parquet: tokens that help or may help, flagged and found tokens, the rest."""
+    """Sort rows of tokens.parquet: first tokens that help documents, and tokens that may help.
+
+    Flagged tokens and tokens whose copies some documents already contain follow, and then all other tokens.
+    """
     return sorted(
         rows,
         key=lambda row: (
@@ -408,24 +473,26 @@ def _result(
         index: the index.
         predicted: number of tokens for which a share of queries was predicted.
         tokens: the rows of tokens.parquet.
-        first: the round with all tokens.
-        second: the round with the tokens that seem to help; None if there was none.
+        first: the first round, in which all tokens were measured.
+        second: the second round, in which tokens that seemed to help documents were measured again; None if
+            there was no second round.
         copies_now: the documents that already contain copies.
         folder: folder of the audit.
     """
     scan = copies_now.scan
-    stages = {_index.INDEX: _index.shard_count(index), _stuffing.STUFFED: len(first.tokens)}
+    shards_by_stage = {_index.INDEX: _index.shard_count(index), _stuffing.STUFFED: len(first.tokens)}
     if second is not None:
-        stages[_stuffing.SECOND_ROUND] = len(second.tokens)
-    cost = folder.total_cost(stages)
-    baseline = first.without[first.counted]
+        shards_by_stage[_stuffing.SECOND_ROUND] = len(second.tokens)
+    cost = folder.total_cost(shards_by_stage)
+    evaluated_ranks = first.ranks_without[first.evaluated]
 
     def document_ids(measured: _Round) -> list[str]:
+        """Return the ids of the documents that received copies in a round."""
         return [index.documents[index.places[position]].id for position in measured.documents]
 
     return AuditResultRecord(
-        share_without=float((baseline <= TOP).mean()),
-        mean_rank_without=float(baseline.mean()),
+        share_without=float((evaluated_ranks <= TOP).mean()),
+        mean_rank_without=float(evaluated_ranks.mean()),
         stuffed_ids=document_ids(first),
         second_round_tokens=() if second is None else tuple(row["token_id"] for row in second.tokens),
         second_round_ids=() if second is None else tuple(document_ids(second)),

@@ -73,12 +73,12 @@ def rank_documents(
 ) -> CopiesNow:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
-    At most 500 documents are ranked. A document is not ranked if the model reads nothing of it without its
-    copies.
+    At most 500 documents are ranked. A document is not ranked if nothing that the model could read is left
+    after its copies have been removed.
 
     Returns:
-        The scan, and one row for each document with findings: first those that are in more top 10 lists
-        because of their copies, then the others in the order of the scan.
+        The scan, and one row for each document with findings. Documents that are in more top 10 lists because
+        of their copies come first, followed by all other documents in the order of the scan.
     """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
@@ -91,7 +91,8 @@ def rank_documents(
         probes = [text.clean(settings.insertion) for text in texts]
         vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
         position_of = {number: position for position, number in enumerate(index.places)}
-        # A ranked text replaces its own document in the index; -1 if the document is not in the index.
+        # The index position of each document. The ranked text replaces the document at this position; at -1,
+        # the document is not in the index, so the text is added to the index.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
@@ -120,7 +121,15 @@ class _Pair:
 def readable_pairs(
     numbers: Sequence[int], index: Index, cleaner: Cleaner, encoder: WordEncoder, settings: AuditSettings
 ) -> list[_Pair]:
-    """Return the documents that have at least one token both with their copies and without them."""
+    """Return each document with and without its copies, if both forms have at least one token.
+
+    Args:
+        numbers: positions of the documents in `Index.documents`.
+        index: the index.
+        cleaner: removes the copies.
+        encoder: the model, which decides where a text is truncated.
+        settings: settings of the audit.
+    """
     texts = []
     for number in numbers:
         text = index.documents[number].text
@@ -183,9 +192,9 @@ def numbers_with_findings(scan: Scan) -> set[int]:
 
 
 def words_found(scan: Scan) -> list[str]:
-    """Return the words that documents have copies of, the one with the most copies first.
+    """Return the words of which documents contain copies, in descending order of the number of copies.
 
-    Words whose copies are only suspected come after all others.
+    Words whose copies are only suspected come after all other words.
     """
     certain: Counter[str] = Counter()
     suspected: Counter[str] = Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,12 +47,12 @@ class Index:
     Attributes:
         record: what the audit records about the index.
         documents: all documents of the collection that have text.
-        places: positions in `documents` of the documents in the index.
+        places: for each index position, the position of the indexed document in `documents`.
         queries: the queries.
-        owners: for each query, the index position of the document that it was taken from; -1 for other
-            queries.
+        owners: for each query, the index position of the document that the query was taken from; -1 for a
+            query that was not taken from a document.
         fitted: the indexed documents, truncated where the model truncates them.
-        fitted_queries: the queries, truncated in the same way.
+        fitted_queries: the queries, truncated where the model truncates them.
     """
 
     record: IndexRecord
@@ -74,7 +75,7 @@ def read_index(
 
     Args:
         source: the documents.
-        queries: the queries. With None, the queries of a BEIR folder are used, or else the first sentences of
+        queries: the queries. If None, the queries of a BEIR folder are used, or else the first sentences of
             documents.
         column: the column that contains the text of the documents.
         encoder: the model.
@@ -92,20 +93,16 @@ def read_index(
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
-    numbers = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
-    texts_of_drawn = [documents[place].text for place in numbers]
-    fitted_by_place = dict(
-        zip(
-            numbers,
-            fit_texts(encoder, texts_of_drawn, 0, settings.insertion, collection.name),
-            strict=True,
-        )
-    )
+    sampled = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
+    sampled_texts = [documents[place].text for place in sampled]
+    # No room is left for copies: `measure_ranks` truncates documents that receive copies again.
+    fitted_texts = fit_texts(encoder, sampled_texts, 0, settings.insertion, collection.name)
+    fitted_by_place = dict(zip(sampled, fitted_texts, strict=True))
     # A text has no tokens if the tokenizer drops all of its characters.
-    places = tuple(place for place in numbers if fitted_by_place[place].content.words)
+    places = tuple(place for place in sampled if fitted_by_place[place].content.words)
     if len(places) <= 2 * TOP:
         raise InputError(
-            f"{collection.name} has {len(places)} documents with text: a top {TOP} needs more than "
+            f"{collection.name} has {len(places)} documents with text: to rank the top {TOP}, pass more than "
             f"{2 * TOP} documents"
         )
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
@@ -120,15 +117,17 @@ def read_index(
             )
     else:
         texts = _read_queries(queries, settings)
-        owners = [-1] * len(texts)
+        owners = [-1] * len(texts)  # none of these queries was taken from a document
         queries_from = "the given list" if not isinstance(queries, (str, Path)) else Path(queries).name
     content = [[document.id, document.text] for document in documents]
+    without_text = len(read) - len(documents)
+    without_tokens = len(sampled) - len(places)
     record = IndexRecord(
         name=collection.name if not isinstance(source, (str, Path)) else Path(source).name,
         read=len(records) - len(skipped),
         documents=len(places),
         cut=sum(fitted_by_place[place].cut for place in places),
-        blank=len(read) - len(documents) + len(numbers) - len(places),
+        blank=without_text + without_tokens,
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
         text_columns=tuple(dict.fromkeys(name for document in documents for name in document.columns)),
@@ -163,11 +162,11 @@ def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
     if not texts:
         raise InputError(f"{collection.name} has no queries: pass a file with one query per line or row")
     chosen = np.random.default_rng([settings.seed, len(texts)]).permutation(len(texts))[: settings.queries]
-    return [texts[place] for place in sorted(chosen.tolist())]
+    return [texts[number] for number in sorted(chosen.tolist())]
 
 
 def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
-    """Return the first sentences of random documents as queries, and the indices of these documents."""
+    """Return first sentences of random texts as queries, and the index in ``texts`` of each query's text."""
     order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
     sentences: dict[int, str] = {}
     for number in order:
@@ -177,7 +176,7 @@ def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[lis
         if len(words) >= _LEAST_QUERY_WORDS:
             sentences[number] = " ".join(words[:_MOST_QUERY_WORDS])
     owners = sorted(sentences)
-    return [sentences[place] for place in owners], owners
+    return [sentences[number] for number in owners], owners
 
 
 @dataclass(frozen=True)
@@ -187,11 +186,13 @@ class _Encoding:
     name: str
 
     def prepare(self, shard: Shard[Probe], encoder: Encoder) -> tuple[int, Sequence[Probe]]:
+        """Return the index of the shard's first text among all texts, and the tokenized texts."""
         return shard.index * _SHARD_TEXTS, engines.tokenized_probes(encoder, shard.items)
 
     def compute(
         self, prepared: tuple[int, Sequence[Probe]], encoder: Encoder
     ) -> tuple[list[dict[str, Any]], int]:
+        """Return one row per text, and the number of encoded texts."""
         first, probes = prepared
         vectors = engines.encode_probes(encoder, probes)
         rows = [{UNIT: first + offset, "vector": vector} for offset, vector in enumerate(vectors)]
@@ -205,8 +206,9 @@ def _shards_of(probes: Sequence[Probe]) -> list[Shard[Probe]]:
 
 
 def shard_count(index: Index) -> int:
-    """Return the number of shards in the index."""
-    return -(-(len(index.fitted) + len(index.fitted_queries)) // _SHARD_TEXTS)
+    """Return the number of shards in which the documents and queries of an index are encoded."""
+    texts = len(index.fitted) + len(index.fitted_queries)
+    return math.ceil(texts / _SHARD_TEXTS)
 
 
 def encode_in_shards(
@@ -223,13 +225,16 @@ def encode_in_shards(
     """
 
     def make_work() -> tuple[_Encoding, ShardCost]:
-        return _Encoding(name), ShardCost(0, 0)
+        return _Encoding(name), ShardCost(seconds=0, sequences=0)
 
-    def units_of(shard: Shard[Probe]) -> list[int]:
+    def text_numbers(shard: Shard[Probe]) -> list[int]:
+        """Return the indices of a shard's texts among all texts, which are the keys of its rows."""
         first = shard.index * _SHARD_TEXTS
         return list(range(first, first + len(shard.items)))
 
-    rows: engines.Rows[Shard[Probe]] = engines.Rows(units_of, UNIT, lambda shard: len(shard.items))
+    rows: engines.Rows[Shard[Probe]] = engines.Rows(
+        keys=text_numbers, column=UNIT, size=lambda shard: len(shard.items)
+    )
     frames = engines.run_work(name, make_work, _shards_of(probes), rows, engine, folder, progress)
     return np.concatenate([np.array(frame["vector"].to_list(), dtype=np.float32) for frame in frames])
 

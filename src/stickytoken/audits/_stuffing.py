@@ -26,7 +26,7 @@ from stickytoken.settings.impact import ImpactSettings
 STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
-"""Name of the stage that measures tokens that seem to help again, with more documents."""
+"""Name of the stage in which the tokens that seem to help are measured again, with other documents."""
 # The second round has up to this many times as many documents as the first. Four times as many documents make
 # the intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
@@ -34,19 +34,31 @@ _SECOND_ROUND_FACTOR = 4
 
 @dataclass(frozen=True)
 class _StuffingWork:
-    """Ranks each document with each number of copies for all queries; one shard per token."""
+    """Ranks documents with copies of a token for all queries; one shard per token.
+
+    A shard has one row for each number of copies and each document: first all documents with the first number
+    of copies, then all documents with the second number, and so on.
+
+    Attributes:
+        name: name of the stage.
+        settings: where and how copies are inserted.
+        copies: the numbers of copies.
+        fitted: for each number of copies, all documents, truncated to leave room for that number of copies.
+        positions: index positions of the documents.
+        search: exact search in the index.
+    """
 
     name: str
     settings: ImpactSettings
     copies: tuple[int, ...]
-    # The documents for each number of copies, truncated to leave room for that number.
     fitted: Sequence[Sequence[FittedText]]
-    places: Sequence[int]  # index positions of the documents
+    positions: Sequence[int]
     search: ExactSearch
 
     def prepare(self, shard: Shard[Token], encoder: Encoder) -> Sequence[Probe]:
+        """Return the inputs of the model: every document with every number of copies of the shard's token."""
         (token,) = shard.items
-        condition = Condition(Kind.STICKY, (token,), 0, self.settings.seed)
+        condition = _condition_of(token, self.settings.seed)
         probes = [
             with_copies(self.settings, text, condition, copies)
             for copies, texts in zip(self.copies, self.fitted, strict=True)
@@ -55,10 +67,16 @@ class _StuffingWork:
         return engines.tokenized_probes(encoder, probes, truncate=True)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Return the rows of a shard with the ranks for all queries, and the number of encoded texts."""
         vectors = engines.encode_probes(encoder, prepared)
-        ranks = self.search.ranks(vectors, list(self.places) * len(self.copies))
-        rows = [{UNIT: unit, "ranks": column.tolist()} for unit, column in enumerate(ranks.T)]
+        ranks = self.search.ranks(vectors, list(self.positions) * len(self.copies))
+        rows = [{UNIT: unit, "ranks": ranks_of_text.tolist()} for unit, ranks_of_text in enumerate(ranks.T)]
         return rows, len(rows)
+
+
+def _condition_of(token: Token, seed: int) -> Condition:
+    """Return the condition in which copies of this token are inserted."""
+    return Condition(kind=Kind.STICKY, tokens=(token,), repetition=0, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -66,10 +84,10 @@ class StuffedDocuments:
     """Positions in the index of the documents that receive copies.
 
     Attributes:
-        first: documents of the first round, which measures all tokens.
-        second: documents of the second round, which measures tokens that seem to help again. None of them is
-            in the first round, so they did not affect the choice of these tokens. Empty if the index has too
-            few documents.
+        first: documents of the first round, in which all tokens are measured.
+        second: documents of the second round, in which the tokens that seem to help are measured again. No
+            document is used in both rounds, so the documents of the second round do not affect which tokens
+            seem to help. Empty if the index has too few documents.
     """
 
     first: list[int]
@@ -85,18 +103,20 @@ def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSetting
         settings: settings of the audit.
 
     Returns:
-        The documents for the first round and for the second.
+        The index positions of the documents for the first round and for the second round.
     """
-    clean = [position for position, document in enumerate(index.places) if document not in with_findings]
+    # `Index.places` gives the index in `Index.documents` of the document at each index position.
+    clean_positions = [
+        position for position, number in enumerate(index.places) if number not in with_findings
+    ]
     generator = np.random.default_rng([settings.seed, len(index.places), 3])
-    order = [clean[place] for place in generator.permutation(len(clean)).tolist()]
-    first = order[: settings.stuffed]
-    others = order[settings.stuffed :]
-    second = others[: _SECOND_ROUND_FACTOR * settings.stuffed]
+    shuffled = [clean_positions[entry] for entry in generator.permutation(len(clean_positions)).tolist()]
+    first = shuffled[: settings.stuffed]
+    second = shuffled[settings.stuffed :][: _SECOND_ROUND_FACTOR * settings.stuffed]
     # A second round is useful only if it has more documents than the first.
     if len(second) <= len(first):
         second = []
-    return StuffedDocuments(sorted(first), sorted(second))
+    return StuffedDocuments(first=sorted(first), second=sorted(second))
 
 
 def measure_ranks(
@@ -112,6 +132,8 @@ def measure_ranks(
     progress: engines.ProgressCallback,
 ) -> NDArray[np.int64]:
     """Rank documents with copies of each token among the other documents of the index.
+
+    Each measurement inserts copies of one token into one document, and leaves all other documents unchanged.
 
     Args:
         stage: name of the stage.
@@ -129,11 +151,14 @@ def measure_ranks(
         Ranks, starting at 1, shape (tokens, numbers of copies, queries, documents).
     """
     tokens = [Token(candidate.token_id, candidate.text) for candidate in candidates]
-    conditions = [Condition(Kind.STICKY, (token,), 0, settings.seed) for token in tokens]
+    conditions = [_condition_of(token, settings.seed) for token in tokens]
     texts = [index.documents[index.places[position]].text for position in stuffed]
 
     def make_work() -> tuple[_StuffingWork, ShardCost]:
-        # Truncate each document so that the copies fit into the model's input.
+        """Truncate the documents for each number of copies, and return the work and the cost of preparing it.
+
+        The cost is zero, because truncation encodes no text.
+        """
         fitted = []
         for copies in settings.copies:
             room = needed_room(encoder, conditions, copies, settings.insertion)
@@ -141,24 +166,34 @@ def measure_ranks(
         impact_settings = ImpactSettings(
             placement=settings.placement, insertion=settings.insertion, seed=settings.seed
         )
-        work = _StuffingWork(stage, impact_settings, settings.copies, fitted, stuffed, search)
-        return work, ShardCost(0, 0)
+        work = _StuffingWork(
+            name=stage,
+            settings=impact_settings,
+            copies=settings.copies,
+            fitted=fitted,
+            positions=stuffed,
+            search=search,
+        )
+        return work, ShardCost(seconds=0, sequences=0)
 
     rows_per_token = len(settings.copies) * len(stuffed)
     shards = [Shard(number, (token,)) for number, token in enumerate(tokens)]
 
-    def units_of(_: Shard[Token]) -> list[int]:
+    def row_keys(_: Shard[Token]) -> list[int]:
+        """Return the keys of a shard's rows, which are the same for every token."""
         return list(range(rows_per_token))
 
-    rows: engines.Rows[Shard[Token]] = engines.Rows(units_of, UNIT, lambda _: 1)
+    # Each shard is one unit of progress.
+    rows: engines.Rows[Shard[Token]] = engines.Rows(keys=row_keys, column=UNIT, size=lambda _: 1)
     frames = engines.run_work(stage, make_work, shards, rows, engine, folder, progress)
     ranks = np.array([frame["ranks"].to_list() for frame in frames], dtype=np.int64)
+    # The rows of a shard are ordered by number of copies, then by document; see `_StuffingWork`.
     by_copies = ranks.reshape(len(tokens), len(settings.copies), len(stuffed), len(index.queries))
     return by_copies.transpose(0, 1, 3, 2)
 
 
 @dataclass(frozen=True)
-class Share:
+class HitStatistics:
     """How many queries have a document with copies in their top 10.
 
     Attributes:
@@ -174,56 +209,73 @@ class Share:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Which pairs of a query and a document count, and how they are resampled.
+    """Which pairs of a query and a document are evaluated, and bootstrap samples of these pairs.
 
     Attributes:
-        counted: whether each pair counts, shape (queries, documents).
+        evaluated: whether each pair is evaluated, shape (queries, documents).
         query_weights: how often each query occurs in each sample, shape (samples, queries).
         document_weights: how often each document occurs in each sample, shape (samples, documents).
         confidence: nominal coverage of the intervals.
     """
 
-    counted: NDArray[np.bool_]
+    evaluated: NDArray[np.bool_]
     query_weights: NDArray[np.float64]
     document_weights: NDArray[np.float64]
     confidence: float
 
-    def share(self, with_copies: NDArray[np.int64], without: NDArray[np.int64]) -> Share:
+    def hits(self, ranks_with: NDArray[np.int64], ranks_without: NDArray[np.int64]) -> HitStatistics:
         """Compare the ranks with and without copies, both of shape (queries, documents)."""
-        hits = self._shares(with_copies <= TOP)
-        hits_without = self._shares(without <= TOP)
-        return Share(
-            share=self._interval(hits),
-            rise=self._interval(hits - hits_without),
-            mean_rank=float(with_copies[self.counted].mean()),
+        shares_with = self._shares(ranks_with <= TOP)
+        shares_without = self._shares(ranks_without <= TOP)
+        return HitStatistics(
+            share=self._interval(shares_with),
+            rise=self._interval(shares_with - shares_without),
+            mean_rank=float(ranks_with[self.evaluated].mean()),
         )
 
-    def _shares(self, hits: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the share of hits among the pairs that count, then that share in each bootstrap sample."""
-        counted = self.counted.astype(np.float64)
-        hits_of_samples = self._sums(counted * hits)
-        pairs_of_samples = np.maximum(self._sums(counted), 1)
-        return np.concatenate([[hits[self.counted].mean()], hits_of_samples / pairs_of_samples])
+    def _shares(self, is_hit: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the share of hits among the evaluated pairs, followed by the share in each bootstrap sample.
+
+        ``is_hit`` has the shape (queries, documents), and the result has the shape (1 + samples,).
+        """
+        weights = self.evaluated.astype(np.float64)
+        hits_of_samples = self._sums(weights * is_hit)
+        pairs_of_samples = np.maximum(self._sums(weights), 1)
+        return np.concatenate([[is_hit[self.evaluated].mean()], hits_of_samples / pairs_of_samples])
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of values over all pairs in each bootstrap sample."""
         return np.asarray(((self.query_weights @ values) * self.document_weights).sum(axis=1))
 
     def _interval(self, values: NDArray[np.float64]) -> Interval:
+        """Return the first value and its interval, computed from the other values, the bootstrap samples."""
         tail = (1 - self.confidence) / 2
         low, high = np.quantile(values[1:], [tail, 1 - tail]).tolist()
         return Interval(float(values[0]), low, high)
 
 
-def make_pairs(counted: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
+def make_pairs(evaluated: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
     """Draw bootstrap samples of the queries and, independently, of the documents (Owen 2007).
 
-    Both are resampled, because both the choice of queries and the choice of documents affect the share.
+    Queries and documents are both resampled, because the choice of either affects the share of hits.
+
+    Args:
+        evaluated: whether each pair of a query and a document is evaluated, shape (queries, documents).
+        settings: the number of samples, the seed, and the confidence level of the intervals.
+
+    Returns:
+        The pairs, with the bootstrap samples as weights of queries and of documents.
     """
-    queries, documents = counted.shape
+    queries, documents = evaluated.shape
     generator = np.random.default_rng([settings.seed, queries, documents])
 
     def weights(size: int) -> NDArray[np.float64]:
+        """Return how often each of ``size`` items occurs in each bootstrap sample, shape (samples, size)."""
         return generator.multinomial(size, np.full(size, 1 / size), settings.resamples).astype(np.float64)
 
-    return Pairs(counted, weights(queries), weights(documents), settings.confidence)
+    return Pairs(
+        evaluated=evaluated,
+        query_weights=weights(queries),
+        document_weights=weights(documents),
+        confidence=settings.confidence,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,7 @@ def choose_candidates(
     encoder: Encoder,
     search: ExactSearch,
     stuffed: Sequence[int],
-    counted: NDArray[np.bool_],
+    evaluated: NDArray[np.bool_],
     words_found: Sequence[str],
     texts: Sequence[str],
     settings: AuditSettings,
@@ -87,54 +87,31 @@ def choose_candidates(
     """Choose the tokens to measure.
 
     The flagged tokens are the tokens that the run flags and the tokens that are sticky on these documents.
-    The found tokens are words that documents have copies of now. The strongest other
-    tokens have the largest predicted shares of queries or the largest lifts on these documents. The ordinary
-    tokens are drawn at random.
+    The found tokens are words of which the documents already contain copies. The strongest tokens have the
+    largest predicted shares of queries or the largest lifts on these documents. The ordinary tokens are drawn
+    at random. A token that belongs to several groups is listed only in the first one. Each group has at most
+    ``settings.tokens`` tokens, except the strongest tokens, which are that many by share and that many by
+    lift.
 
     Args:
         run: the run of the model.
         encoder: the model.
         search: exact search in the index.
         stuffed: index positions of the documents that will receive copies.
-        counted: whether each pair of a query and a stuffed document counts.
-        words_found: words that documents have copies of, the one with the most copies first.
-        texts: texts of the documents, for the judgement.
+        evaluated: whether each pair of a query and such a document is evaluated, shape (queries, documents).
+        words_found: words of which documents contain copies, in descending order of the number of copies.
+        texts: texts of the documents on which the tokens are judged.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.
         progress: called after every step of the judgement.
 
     Returns:
-        The tokens to measure.
+        The tokens to measure, the number of tokens with a predicted share, and notes on the choice.
     """
     notes: list[str] = []
     judged = _judged(run, encoder, texts, folder, progress, notes)
-    shares = _predicted_by_id(run, search, stuffed, counted, notes)
-
-    flagged = flagged_ids(run.tokens)
-    by_lift: list[int] = []
-    if judged is not None:
-        sticky_here = judged.filter(pl.col("verdict") == "sticky")
-        flagged += [token_id for token_id in sticky_here["token_id"].to_list() if token_id not in flagged]
-        measured = judged.drop_nulls("lift_sd_low").sort("lift_sd_low", "token_id", descending=[True, False])
-        by_lift = measured["token_id"].to_list()
-    by_share = sorted(shares, key=lambda token_id: (-shares[token_id], token_id))
-    if shares:
-        flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
-    if len(flagged) > settings.tokens:
-        notes.append(
-            f"{len(flagged)} tokens are flagged; the {settings.tokens} with the largest predicted shares "
-            "were measured (--set tokens=NUMBER measures more)"
-        )
-    groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
-    found = _unlisted(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
-    groups |= dict.fromkeys(found, FOUND)
-    others = _unlisted(by_share, flagged, settings.tokens) + _unlisted(by_lift, flagged, settings.tokens)
-    if not others:
-        others = run.strongest(settings.tokens)["token_id"].to_list()
-    for token_id in others:
-        groups.setdefault(token_id, STRONGEST)
-    for token_id in _ordinary(run, {*flagged, *groups}, settings):
-        groups[token_id] = ORDINARY
+    shares = _predicted_by_id(run, search, stuffed, evaluated, notes)
+    groups = _groups_by_id(run, judged, shares, words_found, settings, notes)
     rows = _rows_by_id(run.tokens, list(groups))
     judged_rows = {} if judged is None else _rows_by_id(judged, list(groups))
     tokens = []
@@ -151,7 +128,57 @@ def choose_candidates(
             severity=judged_row.get("severity"),
         )
         tokens.append(candidate)
-    return Candidates(tokens, len(shares), notes)
+    return Candidates(tokens=tokens, predicted=len(shares), notes=notes)
+
+
+def _groups_by_id(
+    run: Run,
+    judged: pl.DataFrame | None,
+    shares: Mapping[int, float],
+    words_found: Sequence[str],
+    settings: AuditSettings,
+    notes: list[str],
+) -> dict[int, str]:
+    """Choose the tokens of each group.
+
+    Args:
+        run: the run of the model.
+        judged: the judgement of the tokens on the documents; None if there is none.
+        shares: the predicted shares of queries, keyed by token id; empty if there are none.
+        words_found: words of which documents contain copies, in descending order of the number of copies.
+        settings: settings of the audit.
+        notes: receives a note if not all flagged tokens can be measured.
+
+    Returns:
+        The group of each token to measure, keyed by token id.
+    """
+    flagged = flagged_ids(run.tokens)
+    by_lift: list[int] = []
+    if judged is not None:
+        sticky_here = judged.filter(pl.col("verdict") == "sticky")
+        flagged += [token_id for token_id in sticky_here["token_id"].to_list() if token_id not in flagged]
+        measured = judged.drop_nulls("lift_sd_low").sort("lift_sd_low", "token_id", descending=[True, False])
+        by_lift = measured["token_id"].to_list()
+    by_share = sorted(shares, key=lambda token_id: (-shares[token_id], token_id))
+    if shares:
+        flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
+    if len(flagged) > settings.tokens:
+        notes.append(
+            f"{len(flagged)} tokens are flagged; the {settings.tokens} with the largest predicted shares "
+            "were measured (--set tokens=NUMBER measures more)"
+        )
+    groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
+    found = _first_without(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
+    groups |= dict.fromkeys(found, FOUND)
+    strongest = _first_without(by_share, flagged, settings.tokens)
+    strongest += _first_without(by_lift, flagged, settings.tokens)
+    if not strongest:  # neither shares nor lifts are known
+        strongest = run.strongest(settings.tokens)["token_id"].to_list()
+    for token_id in strongest:
+        groups.setdefault(token_id, STRONGEST)
+    for token_id in _ordinary(run, {*flagged, *groups}, settings):
+        groups[token_id] = ORDINARY
+    return groups
 
 
 def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -161,10 +188,11 @@ def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, 
 
 
 def _ids_of_words(tokens: pl.DataFrame, words: Sequence[str]) -> list[int]:
-    """Return the ids of the tokens that are these words, in the order of the words.
+    """Return the ids of the tokens whose text is one of these words, in the order of the words.
 
-    The words are those of a scan, without accents and in lower case. Words of several tokens are left out. If
-    several tokens are the same word, the one with exactly this text is used, or else the first.
+    The words come from a scan, which writes them without accents and in lower case. Words that consist of
+    several tokens are left out. If the texts of several tokens differ from a word only in accents and case,
+    the token whose text equals the word is used, or else the token with the lowest id.
     """
     id_of_text: dict[str, int] = {}
     id_of_key: dict[str, int] = {}
@@ -180,15 +208,15 @@ def _ids_of_words(tokens: pl.DataFrame, words: Sequence[str]) -> list[int]:
     return list(dict.fromkeys(ids))
 
 
-def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int]:
-    """Return the first ``count`` ids that are not in ``listed``."""
-    barred = set(listed)
-    return [token_id for token_id in ids if token_id not in barred][:count]
+def _first_without(ids: Sequence[int], excluded: Sequence[int], count: int) -> list[int]:
+    """Return the first ``count`` ids that are not in ``excluded``."""
+    excluded_ids = set(excluded)
+    return [token_id for token_id in ids if token_id not in excluded_ids][:count]
 
 
-def _ordinary(run: Run, barred: set[int], settings: AuditSettings) -> list[int]:
-    """Return the ids of random tokens that are not in ``barred``."""
-    ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in barred]
+def _ordinary(run: Run, excluded: set[int], settings: AuditSettings) -> list[int]:
+    """Return the ids of ``settings.tokens`` random tokens that are not in ``excluded``."""
+    ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in excluded]
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
     return sorted(ids[position] for position in order[: settings.tokens].tolist())
 
@@ -225,10 +253,10 @@ def _predicted_by_id(
     run: Run,
     search: ExactSearch,
     stuffed: Sequence[int],
-    counted: NDArray[np.bool_],
+    evaluated: NDArray[np.bool_],
     notes: list[str],
 ) -> dict[int, float]:
-    """Predict the share of queries for every token of the run.
+    """Predict, for all tokens, the share of queries that have a document with copies in their top 10.
 
     Returns:
         The predicted shares, keyed by token id. Empty if a prediction is not possible; the reason is then
@@ -244,18 +272,25 @@ def _predicted_by_id(
     if search.similarity is not Similarity.COSINE:
         notes.append(f"shares cannot be predicted, because the model compares vectors by {search.similarity}")
         return {}
-    shares = predicted_shares(effects, search, stuffed, counted)
+    shares = predicted_shares(effects, search, stuffed, evaluated)
     return dict(zip(effects.ids.tolist(), shares.tolist(), strict=True))
 
 
 def predicted_shares(
-    effects: TokenEffects, search: ExactSearch, stuffed: Sequence[int], counted: NDArray[np.bool_]
+    effects: TokenEffects, search: ExactSearch, stuffed: Sequence[int], evaluated: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Predict, for each token, the share of queries that have a document with copies in their top 10.
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p; see `stickytoken.methods.statistics.Effects`. A document is
-    in the top 10 if its similarity exceeds the similarity of the tenth-best other document.
+    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. The share is that of
+    the evaluated pairs of a query and a document in which the document is in the top 10.
+
+    Args:
+        effects: contraction k and pull p of the tokens.
+        search: exact search in the index.
+        stuffed: index positions of the documents that will receive copies.
+        evaluated: whether each pair of a query and such a document is evaluated, shape (queries, documents).
 
     Returns:
         The shares in the order of ``effects.ids``, shape (tokens,).
@@ -271,5 +306,5 @@ def predicted_shares(
     shares = np.empty(len(effects.ids))
     for row, contraction in enumerate(effects.contraction):
         after = (1 - contraction) * before + pulls[row][:, None]
-        shares[row] = np.mean((after > limit)[counted])
+        shares[row] = np.mean((after > limit)[evaluated])
     return shares

@@ -13,7 +13,7 @@ from stickytoken.settings.audit import AuditSettings
 from stickytoken.validation import file_path
 
 AUDIT = "audit"
-"""The names of audit folders begin with this."""
+"""What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
 AUDIT_SCHEMA_VERSION = 2
 
@@ -47,7 +47,8 @@ TABLES = resume.table_schemas(
     integers="token_id queries copies number hits hits_without better worse",
     switches="helps may_help suspected_only copies_read rises",
 )
-# The queries whose top 10 contains the document only because of its copies, the largest change of rank first.
+# The queries whose top 10 contains the document only because of its copies, in descending order of the change
+# of rank.
 TABLES["documents.parquet"]["entered"] = pl.List(
     pl.Struct({"query": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
 )
@@ -89,8 +90,10 @@ class AuditResultRecord(resume.Record):
     share_without: float  # share of queries that have a random document in their top 10, without copies
     mean_rank_without: float  # mean rank of the random documents, without copies
     stuffed_ids: list[str]  # ids of the documents that received copies, one at a time
-    # Ids of the tokens that seemed to help in the first round, and of the other documents for them.
+    # Ids of the tokens that were measured again in a second round, because they seemed to help in the first
+    # round.
     second_round_tokens: tuple[int, ...] = ()
+    # Ids of the documents that received copies in the second round.
     second_round_ids: tuple[str, ...] = ()
     predicted: int  # tokens whose share was predicted from the run; 0 if the run allows no prediction
     helping: int  # tokens whose copies help documents into results
@@ -100,7 +103,7 @@ class AuditResultRecord(resume.Record):
     rising: int  # documents in the top 10 of more queries with their copies than without
     searched: int  # documents that were searched for copies
     ranked: int  # documents with copies whose ranks were measured
-    sequences: int  # texts encoded
+    sequences: int  # texts encoded for the index, and documents encoded with inserted copies
     seconds: float  # wall time
 
 
@@ -184,7 +187,7 @@ class Audit:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The texts of the tokens that help, as input to `scan`, `clean` and `check`."""
+        """The texts of the tokens whose copies help documents, as input to `scan`, `clean` and `check`."""
         texts = [text.strip() for text in self.helping["text"].to_list()]
         return tuple(dict.fromkeys(text for text in texts if text))
 

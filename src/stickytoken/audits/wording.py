@@ -40,7 +40,7 @@ DOCUMENT_COLUMNS = (
 
 
 def share(value: float) -> str:
-    """Write a share of queries as a percentage."""
+    """Return a share of queries as a percentage, such as "12.5%"."""
     return f"{value:.1%}"
 
 
@@ -189,6 +189,9 @@ def _rising_sentence(audit: Audit) -> str:
 def _gain(document: Mapping[str, Any]) -> str:
     """Say how many top 10 lists a document enters and leaves because of its copies, and name some of them.
 
+    Example: "d7 (3 queries instead of 1: rank 2 instead of 40 for "first query", rank 9 instead of 11 for
+    "second query", and 1 more, but no longer for 1 query)".
+
     Args:
         document: a row of documents.parquet.
     """
@@ -197,12 +200,13 @@ def _gain(document: Mapping[str, Any]) -> str:
     for change in entered[:_NAMED_QUERIES]:
         query = quoted(_beginning(change["query"]))
         changes.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
-    left_out = len(entered) - len(changes)
-    if left_out:
-        changes.append(f"and {left_out:,} more")
-    left = len(entered) - (document["hits"] - document["hits_without"])
-    if left:
-        changes.append(f"but no longer for {counted_queries(left)}")
+    not_named = len(entered) - len(changes)
+    if not_named:
+        changes.append(f"and {not_named:,} more")
+    # hits = hits without copies + lists that the document enters - lists that it leaves
+    lists_left = document["hits_without"] + len(entered) - document["hits"]
+    if lists_left:
+        changes.append(f"but no longer for {counted_queries(lists_left)}")
     queries = counted_queries(document["hits"])
     return f"{document['id']} ({queries} instead of {document['hits_without']:,}: {', '.join(changes)})"
 
@@ -229,7 +233,7 @@ def title(audit: Audit) -> str:
 
 
 def counted_queries(count: int) -> str:
-    """Write a number of queries."""
+    """Return a number of queries in words, such as "3 queries"."""
     return "1 query" if count == 1 else f"{count:,} queries"
 
 
@@ -252,19 +256,25 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
 
 
 def share_rows(audit: Audit) -> pl.DataFrame:
-    """Return the rows of the token table, starting with the token that helps documents most."""
+    """Return the rows of the token table, in the order of tokens.parquet.
+
+    Each row has the share of queries for every number of copies, and describes the effect of the number of
+    copies that helps documents most; `share_columns` gives the heading of each column.
+    """
     rows = []
     for token in audit.tokens.iter_rows(named=True):
         token_shares = audit.shares.filter(token_id=token["token_id"])
         row: dict[str, Any] = {"token": token["token"], "group": token["group"]}
         for share_row in token_shares.iter_rows(named=True):
             row[f"share_{share_row['copies']}"] = share_row["share"]
+        # In tokens.parquet, "copies" is the number of copies that helps documents most.
         best = _share_of(audit, token["token_id"], token["copies"])
         interval = points_interval(best["rise_low"], best["rise_high"])
-        without = _share_of(audit, token["token_id"], 0)["share"]
+        share_without = _share_of(audit, token["token_id"], 0)["share"]
         row["copies"] = token["copies"]
-        # Rounded down: otherwise, a ratio just below the threshold would look as if it reached it.
-        row["ratio"] = math.floor(100 * best["share"] / without) / 100 if without else None
+        # Round down to two decimals: otherwise, a ratio just below the threshold would appear to reach the
+        # threshold.
+        row["ratio"] = math.floor(100 * best["share"] / share_without) / 100 if share_without else None
         row["rise"] = f"{points(best['rise'])} ({interval})"
         row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
@@ -273,7 +283,7 @@ def share_rows(audit: Audit) -> pl.DataFrame:
 
 
 def _named_tokens(audit: Audit, token_ids: Sequence[int]) -> str:
-    """Return the quoted names of some tokens, of which the first few are named."""
+    """Return the quoted names of the first few tokens, and the number of the remaining tokens."""
     token_of = dict(audit.tokens.select("token_id", "token").iter_rows())
     names = [quoted(token_of[token_id]) for token_id in token_ids[:_NAMED]]
     left_out = len(token_ids) - len(names)
@@ -338,7 +348,7 @@ def next_steps(audit: Audit) -> list[NextStep]:
     if not helping.is_empty():
         purpose = "keep copies of these words out of new documents"
         steps.append(NextStep(purpose, f"stickytoken scan {run} NEW_DOCUMENTS{column} --audit {folder}"))
-    # The state of the model is known from the audit. From now on, only documents decide.
+    # The audit has already shown what the model does, so this check fails only because of documents.
     check = f"stickytoken check {run} --fail-on none --documents {documents}{column}"
     check += " --fail-on-documents special --fail-on-documents repetition"
     if helping.is_empty():
@@ -350,5 +360,5 @@ def next_steps(audit: Audit) -> list[NextStep]:
 
 
 def _token_options(helping: pl.DataFrame) -> str:
-    """Write the options of `repair` that name the tokens."""
+    """Return the options that name the tokens in a `repair` command."""
     return "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in helping["token_id"].to_list())
