@@ -78,7 +78,7 @@ class Cleaned:
     Attributes:
         text: The cleaned text.
         removals: The parts that were removed, replaced or escaped, in order, with offsets in the original
-            text. The first copy of a repetition is not among them.
+            text. The first copy of a repetition is not removed.
         reported: The findings that were left in the text, with offsets in the cleaned text.
         edits: The edits that turn the original text into the cleaned one.
         causes: The kinds of findings in the original text that led to changes.
@@ -214,7 +214,7 @@ class Cleaner:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the cleaner as JSON values. `from_json` makes an equal cleaner from them."""
+        """Return the cleaner as JSON values, from which `from_json` makes an equal cleaner."""
         return {
             "format": _FORMAT,
             "rules": self.rules.to_json(),
@@ -267,9 +267,10 @@ class Cleaner:
             draft.apply([change.edit for change in planned])
             spans = self._find(draft.text)
             rounds += 1
-            # A removal joins the text before and after it, which can create a new finding. Ordinary texts are
-            # clean after one or two rounds. Someone who wants to evade cleaning can nest findings, so the
-            # margins then grow to keep the number of rounds small.
+            # A removal joins the text before and after the removed part, which can create a new finding.
+            # Ordinary texts are clean after one or two rounds. Someone who wants to evade cleaning can nest
+            # findings. After several rounds, each removal therefore also covers a margin of text around the
+            # finding, and the margin grows, which keeps the number of rounds small.
             if rounds >= _ORDINARY_ROUNDS:
                 margin = max(1, margin) * _MARGIN_GROWTH
         return Cleaned(draft.text, _outermost(removals), tuple(spans), draft.edits(), causes)
@@ -292,25 +293,28 @@ class Cleaner:
         for text in texts[:-1]:
             starts.append(starts[-1] + len(text) + 1)
 
-        def origin(position: int) -> int:
-            """Map the offset of a character in the edited document to its offset in the original."""
+        def original_offset(position: int) -> int:
+            """Map the offset of a character in the edited document to its offset in the original document."""
             for draft, start in zip(drafts, starts, strict=True):
                 if position <= len(draft.text):
                     return start + draft.origins[position]
-                position -= len(draft.text) + 1
+                position -= len(draft.text) + 1  # the space that joins this text to the next one
             raise IndexError(position)
 
         removals = list(whole.removals)
         cleaned = whole
-        # The spaces that join the texts are not removed, so joining the edited texts can create new findings.
+        # `clean` may remove a space that joins two texts, but here the texts stay separate and are joined
+        # again by a space. So the joined texts can contain new findings, and cleaning is repeated until
+        # nothing changes.
         while cleaned.edits:
             lengths = [len(draft.text) for draft in drafts]
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
                 draft.apply(edits)
             cleaned = self.clean(" ".join(draft.text for draft in drafts))
+            # The drafts do not have these removals yet, so the offsets can still be mapped to the original.
             for removal in cleaned.removals:
-                start = origin(removal.start)
-                end = origin(removal.end - 1) + 1 if removal.end > removal.start else start
+                start = original_offset(removal.start)
+                end = original_offset(removal.end - 1) + 1 if removal.end > removal.start else start
                 removals.append(Removal(start, end, removal.kind, removal.what))
         edits_by_part = [draft.edits() for draft in drafts]
         document_edits = []
@@ -349,7 +353,7 @@ class Cleaner:
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
-        """Return the changes of one round, in order. Words are changed only once no special tokens are left.
+        """Return the changes of one round, in order. Words are changed only after no special tokens are left.
 
         Args:
             text: The text at the start of the round.
@@ -409,7 +413,7 @@ _MARGIN_GROWTH = 16
 
 
 class _Change(NamedTuple):
-    """A planned edit, and the finding that it changes."""
+    """A planned edit, with the kind and the word or special token of the finding to which it is applied."""
 
     edit: Edit
     kind: SpanKind
@@ -437,7 +441,7 @@ def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:
 
 
 def word_key(text: str) -> str:
-    """Return the form of a text that a scan compares: without accents, in lower case and half width."""
+    """Return the form in which a scan compares texts: in lower case, without accents, and in half width."""
     return _units.word_key(text)
 
 
@@ -446,14 +450,19 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 
 
 def names_rules_file(source: object) -> TypeGuard[str | Path]:
-    """Return whether a value is the path of a rules file: of any file, or of a missing one in .json."""
+    """Return whether a value is taken as the path of a rules file.
+
+    This is the path of any existing file, or a path that ends in .json and does not exist.
+    """
     if not isinstance(source, (str, os.PathLike)):
         return False
     try:
         path = file_path("the rules file", source)
         is_missing_json = path.suffix.lower() == ".json" and not path.exists()
         return path.is_file() or is_missing_json
-    except (InputError, OSError):  # such as a name that is too long; whoever opens it says so
+    except (InputError, OSError):
+        # The path cannot be used, for example because a name is too long. The code that opens the path as a
+        # run folder reports the reason.
         return False
 
 
@@ -471,9 +480,11 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 def document_counts(
     count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
 ) -> tuple[str, str]:
-    """Write a count of documents and its breakdown by cause: "3 of 1,400 documents", " (flagged token: 2)".
+    """Return a number of documents in words, and the numbers of these documents with each cause.
 
-    Scans, cleaning and checks all use this wording. A document with two causes counts for both.
+    Example: "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)"; the second text is empty if no
+    document has a cause. Scans, cleaning and checks all use this wording. A document with two causes is
+    counted under both causes.
     """
     noun = "document" if documents == 1 else "documents"
     counted = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"
@@ -483,7 +494,7 @@ def document_counts(
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind, int]) -> str:
-    """Write how many findings of each kind were removed and how many are left."""
+    """Return a phrase that says how many findings of each kind were removed, and how many are left."""
     phrases = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     phrases += [f"{count:,} {kind.value} left" for kind, count in sorted(remaining.items())]
     return ", ".join(phrases)

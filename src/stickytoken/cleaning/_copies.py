@@ -21,21 +21,25 @@ from stickytoken.cleaning._units import UnitReader, Units
 FEWEST_COPIES = 4
 
 
-class Company(NamedTuple):
-    """Statistics of the words next to the copies of a word. In ordinary use, the same neighbours recur."""
+class NeighbourStatistics(NamedTuple):
+    """Statistics of the words next to the copies of a word.
 
-    matching_pairs: float  # number of pairs of copies with the same word before or after them
+    In ordinary use of a word, the same neighbours recur, as in "the boundary layer". Planted copies have
+    neighbours as different as any two words of the text.
+    """
+
+    matching_pairs: float  # number of pairs of copies that have the same word before or after them
     expected_pairs: float  # expected number of such pairs if the copies stood at random positions
-    distinct_share: float  # share of distinct words among the neighbours
+    distinct_share: float  # number of distinct neighbours, divided by the number of neighbours
 
 
 class Document:
-    """A text, divided into units.
+    """A text, divided into units such as words; see `stickytoken.cleaning._units`.
 
     Attributes:
         text: The text.
         keys: The key of each unit. Units with equal keys are copies of each other.
-        positions: The indices of the units with each key.
+        positions: The indices of the units that have the same key, keyed by this key.
     """
 
     def __init__(self, text: str, reader: UnitReader) -> None:
@@ -66,8 +70,11 @@ class Document:
         return Units(self._plain, [start for start, _ in spans], [end for _, end in spans])
 
     @cached_property
-    def joints(self) -> list[str]:
-        """The text before each unit, and the text after the last unit."""
+    def separators(self) -> list[str]:
+        """The text before each unit, followed by the text after the last unit.
+
+        Example: in "(so able)", the separators are "(", " " and ")".
+        """
         ends = [0, *self.units.ends]
         starts = [*self.units.starts, len(self.text)]
         return [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
@@ -78,63 +85,74 @@ class Document:
         equal_pairs = sum(len(positions_of_word) ** 2 for positions_of_word in self.positions.values())
         return equal_pairs / max(1, len(self)) ** 2
 
-    def company(self, positions: Sequence[int]) -> Company:
-        """Return statistics of the words beside copies of a word.
+    def neighbour_statistics(self, positions: Sequence[int]) -> NeighbourStatistics:
+        """Return statistics of the words next to the copies of a word.
 
-        Adjacent copies, and words on the other side of punctuation, do not count as neighbours.
+        Other copies of the word do not count as neighbours, and neither do words that punctuation separates
+        from a copy.
+
+        Args:
+            positions: The indices of the copies.
         """
         keys = self.keys
         word = keys[positions[0]]
         before: Counter[str] = Counter()
         after: Counter[str] = Counter()
+        # `_is_joined_by_space` is false before the first unit and after the last unit, so all indices below
+        # are valid.
         for position in positions:
-            if self._is_spaced[position] and keys[position - 1] != word:
+            if self._is_joined_by_space[position] and keys[position - 1] != word:
                 before[keys[position - 1]] += 1
-            if self._is_spaced[position + 1] and keys[position + 1] != word:
+            if self._is_joined_by_space[position + 1] and keys[position + 1] != word:
                 after[keys[position + 1]] += 1
         matching_pairs = 0.0
         expected_pairs = 0.0
         for side in (before, after):
-            neighbours = side.total()
+            # n copies with the same neighbour form n (n - 1) / 2 pairs.
             matching_pairs += sum(count * (count - 1) / 2 for count in side.values())
+            neighbours = side.total()
             expected_pairs += neighbours * (neighbours - 1) / 2 * self.chance_of_equality
         distinct_share = (len(before) + len(after)) / max(1, before.total() + after.total())
-        return Company(matching_pairs, expected_pairs, distinct_share)
+        return NeighbourStatistics(matching_pairs, expected_pairs, distinct_share)
 
-    def is_listed(self, positions: Sequence[int]) -> bool:
+    def are_on_consecutive_lines(self, positions: Sequence[int]) -> bool:
         """Return whether most copies stand on consecutive lines, as in a list."""
         lines = [bisect(self._line_ends, self.units.starts[position]) for position in positions]
         on_next_line = sum(after - before == 1 for before, after in pairwise(lines))
         return on_next_line >= _LISTED_SHARE * (len(lines) - 1)
 
-    def bare_share(self, positions: Sequence[int]) -> float:
-        """Return the share of copies with exactly one space on both sides, as planted copies have."""
-        return sum(self._is_bare[position] for position in positions) / len(positions)
+    def single_spaced_share(self, positions: Sequence[int]) -> float:
+        """Return the share of copies with exactly one space on each side, as planted copies have."""
+        return sum(self._is_single_spaced[position] for position in positions) / len(positions)
 
     @cached_property
     def _line_ends(self) -> list[int]:
+        """The offsets of all line breaks in the text."""
         return [match.start() for match in re.finditer("\n", self.text)]
 
     @cached_property
-    def _is_spaced(self) -> list[bool]:
+    def _is_joined_by_space(self) -> list[bool]:
         """Whether only whitespace separates each unit from the unit before it.
 
-        The entry of the first unit is false, and so is an additional last entry for the end of the text.
+        The first entry is false, because no unit comes before the first one. The list has an additional entry
+        after the last unit, which is false too.
         """
-        return [False, *map(str.isspace, self.joints[1:-1]), False]
+        return [False, *map(str.isspace, self.separators[1:-1]), False]
 
     @cached_property
-    def _is_bare(self) -> list[bool]:
+    def _is_single_spaced(self) -> list[bool]:
         """Whether each unit has exactly one space, or the start or end of the text, on each side."""
-        joints = self.joints
-        distinct = set(joints)
-        ends_in_one_space = {joint for joint in distinct if joint[-1:] == " " and not joint[-2:-1].isspace()}
-        begins_with_one = {joint for joint in distinct if joint[:1] == " " and not joint[1:2].isspace()}
-        has_space_before = [joint in ends_in_one_space for joint in joints[:-1]]
-        has_space_after = [joint in begins_with_one for joint in joints[1:]]
-        if has_space_before:
-            has_space_before[0] = has_space_before[0] or not joints[0]
-            has_space_after[-1] = has_space_after[-1] or not joints[-1]
+        # Most separators of a text are equal, so each distinct separator is examined only once.
+        distinct = set(self.separators)
+        ends_in_one_space = {text for text in distinct if text[-1:] == " " and text.rstrip() == text[:-1]}
+        begins_with_one_space = {text for text in distinct if text[:1] == " " and text.lstrip() == text[1:]}
+        before_units = self.separators[:-1]
+        after_units = self.separators[1:]
+        has_space_before = [separator in ends_in_one_space for separator in before_units]
+        has_space_after = [separator in begins_with_one_space for separator in after_units]
+        if before_units:
+            has_space_before[0] = has_space_before[0] or not before_units[0]  # the start of the text
+            has_space_after[-1] = has_space_after[-1] or not after_units[-1]  # the end of the text
         return [before and after for before, after in zip(has_space_before, has_space_after, strict=True)]
 
 
@@ -143,49 +161,63 @@ class Document:
 # Minimum number of units in a stretch that repeats a few words in no fixed order. Shorter stretches occur
 # naturally.
 MIXED_RUN = 16
-_MIXED_WORDS = 3  # maximum number of distinct words in such a stretch
-_LONGEST_PERIOD = 16  # maximum length of a repeated phrase, in units
-_MIXED_GAP = 4  # maximum mean distance between copies of a word, in units, without a fixed order
+# Maximum number of distinct words in a stretch without a fixed order.
+_MIXED_WORDS = 3
+# Maximum length of a repeated phrase, in units.
+_LONGEST_PERIOD = 16
+# Maximum mean distance between the copies of a word in a stretch without a fixed order, in units.
+_MIXED_GAP = 4
 
 
 class Stretch(NamedTuple):
     """A part of a text that repeats a word or phrase, or a few words in varying order."""
 
-    first: int  # index of the first unit
-    last: int  # index after the last unit
-    period: int  # number of units per copy; 0 if the order varies
+    # Index of the first unit.
+    first: int
+    # Index after the last unit.
+    last: int
+    # Number of units of the repeated word or phrase; 0 if the order of the words varies.
+    period: int
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
     """Return the stretches of a text in order, without overlaps.
 
+    There are two kinds of stretches. A regular stretch repeats a phrase of one or more units, as in "buy now
+    buy now buy now buy now". A mixed stretch consists of at most three different words in varying order, as
+    in "lists of tuples, tuples of lists".
+
     Args:
         keys: The keys of the text's units.
-        positions: For each word that occurs often enough, the indices of its copies.
+        positions: The indices of the copies of each word that occurs often enough, keyed by the word's key.
         copies: Minimum number of copies that form a stretch.
     """
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
-    gaps = copies - 1
+    steps = copies - 1  # number of distances between as many copies
     for word_positions in positions.values():
+        # Where the latest stretches that contain this word end.
         regular_end = mixed_end = 0
-        for first, last in zip(word_positions, word_positions[gaps:], strict=False):
-            if first < regular_end or last - first > gaps * _LONGEST_PERIOD:
+        # `first` and `last` are the positions of the first and last of ``copies`` successive copies.
+        for first, last in zip(word_positions, word_positions[steps:], strict=False):
+            distance = last - first
+            if first < regular_end or distance > steps * _LONGEST_PERIOD:
                 continue
-            period, rest = divmod(last - first, gaps)
-            if not rest and keys[first : last - period] == keys[first + period : last]:
-                stretch = _lengthened(keys, first, last, period)
+            period, remainder = divmod(distance, steps)
+            # A phrase is repeated if each unit equals the unit one period later.
+            if remainder == 0 and keys[first : last - period] == keys[first + period : last]:
+                stretch = _extended_with_period(keys, first, last, period)
                 regular.append(stretch)
                 regular_end = stretch.last
-            elif first >= mixed_end and last - first <= gaps * _MIXED_GAP:
+            elif first >= mixed_end and distance <= steps * _MIXED_GAP:
                 words = set(keys[first : last + 1])
                 if len(words) <= _MIXED_WORDS:
-                    stretch = _filled(keys, first, last + 1, words)
+                    stretch = _extended_with_words(keys, first, last + 1, words)
                     mixed.append(stretch)
                     mixed_end = stretch.last
-    # Keep one of several overlapping stretches. Long mixed stretches take precedence over regular ones, and
-    # these over short mixed ones. Then the earlier stretch is kept and, if both begin at the same unit, the
-    # longer one.
+    # Keep one of several overlapping stretches. Long mixed stretches take precedence over regular stretches,
+    # and regular stretches over short mixed ones. Of two stretches of the same kind, the one that begins
+    # first is kept, and if both begin at the same unit, the longer one.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
     kept_stretches = []
@@ -197,8 +229,11 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     return sorted(kept_stretches)
 
 
-def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    """Extend a part of a text to the longest stretch that consists only of these words."""
+def _extended_with_words(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
+    """Return the longest stretch around a part of a text that consists only of the given words.
+
+    ``first`` is the index of the part's first unit, and ``last`` the index after its last unit.
+    """
     while first > 0 and keys[first - 1] in words:
         first -= 1
     while last < len(keys) and keys[last] in words:
@@ -206,37 +241,27 @@ def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stre
     return Stretch(first, last, 0)
 
 
-def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Extend a part of a text to the longest stretch with this period.
+def _extended_with_period(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
+    """Return the longest stretch around a part of a text that repeats with the given period.
 
-    A unit belongs to the stretch if it equals the unit one period before it. Whole slices are compared: the
-    steps double while the slices are equal, and then halve. Example: in "x a b a b a b a b a b y" with the
-    period 2, the first four "a" have the indices 1, 3, 5 and 7. The end moves from 7 by 1 to 8, and then by 2
-    to 10. Steps of 4 and 2 would include "y", so the last step is 1, and the end is 11, the index of "y".
+    In such a stretch, each unit equals the unit one period before it. ``first`` and ``last`` are the indices
+    of the part's first and last unit. Example: in "x a b a b a b a b a b y", a part with four copies of "a"
+    has the first index 1 and the last index 7. With the period 2, the stretch around this part begins at 1
+    and ends before 11, the index of "y".
     """
-    step = 1
-    while step:
-        if keys[last : last + step] == keys[last - period : last - period + step]:
-            last += step
-            step *= 2
-        else:
-            step //= 2
-    step = 1
-    while step:
-        if step <= first and keys[first - step : first] == keys[first - step + period : first + period]:
-            first -= step
-            step *= 2
-        else:
-            step //= 2
+    while last < len(keys) and keys[last] == keys[last - period]:
+        last += 1
+    while first > 0 and keys[first - 1] == keys[first - 1 + period]:
+        first -= 1
     return Stretch(first, last, period)
 
 
 # Copies of flagged words.
 
-# Maximum number of other words between two copies that count as close together.
+# Two copies of a word are close together if at most this many other words are between them.
 _BETWEEN_COPIES = 2
-# The words between copies count as planted if each of them occurs at least twice, and at least once for every
-# four copies.
+# The words between close copies count as planted if each of these words occurs at least twice, and at least
+# once for every four copies.
 _FEWEST_REPEATED = 2
 _REPEATED_SHARE = 0.25
 # A text has too many copies spread over it if there is at least one for every `_UNITS_PER_COPY` units, or if
@@ -254,10 +279,21 @@ _COMMON_SHARE = 0.2
 
 
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
-    """Return the indices of copies of flagged words, and of the words repeated between them.
+    """Return the indices of copies of flagged words that would not occur in ordinary text.
 
-    Copies of a word are included if four of them in a row are separated by at most two other words each, or
-    if the text has more copies than its length explains.
+    The copies of a word are included in these cases:
+
+    - The word is common, and the copies make up a fifth of the text.
+    - The word is not common, there are many copies for the length of the text, and these copies have few
+      neighbours in common.
+    - The word is not common, and at least four successive copies are close together. If the words between
+      these copies are repeated as well, these words are included.
+
+    At least four consecutive flagged words are also included, even if the words differ.
+
+    Args:
+        document: The text.
+        words: The keys of the flagged words.
     """
     copies: set[int] = set()
     for word in words.intersection(document.positions):
@@ -269,13 +305,14 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
                 copies.update(positions)
             continue
         if len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-            company = document.company(positions)
-            if company.matching_pairs <= _MOST_MATCHING_PAIRS + _TIMES_CHANCE * company.expected_pairs:
+            neighbours = document.neighbour_statistics(positions)
+            most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
+            if neighbours.matching_pairs <= most_matching_pairs:
                 copies.update(positions)
         for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
-            copies.update(_repeated_between(document, group))
-    # Consecutive flagged words are a finding even if the words differ.
+            copies.update(_repeated_words_between(document, group))
+    # Consecutive flagged words are a finding even if the words differ, unless all of them are common.
     for group in _close_groups(sorted(document.positions_of(words)), 1, FEWEST_COPIES):
         if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
@@ -288,7 +325,7 @@ def _is_common(key: str) -> bool:
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield groups of at least ``fewest`` positions, with neighbours at most ``farthest`` apart."""
+    """Yield groups of at least ``fewest`` positions in which neighbours are at most ``farthest`` apart."""
     start = 0
     for number in range(1, len(positions) + 1):
         if number == len(positions) or positions[number] - positions[number - 1] > farthest:
@@ -297,14 +334,24 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
             start = number
 
 
-def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]:
-    """Return the indices of the words between copies; empty unless each of these words is itself repeated."""
+def _repeated_words_between(document: Document, positions: Sequence[int]) -> list[int]:
+    """Return the indices of the words between close copies, if each of these words is repeated often enough.
+
+    How often each word must occur is given by `_FEWEST_REPEATED` and `_REPEATED_SHARE`. Up to two words
+    before the first copy and after the last copy are included if they also occur between the copies, because
+    a repeated pattern may extend there, as in "able to able by able to able by".
+
+    Args:
+        document: The text.
+        positions: The indices of the copies.
+
+    Returns:
+        The indices in ascending order; empty if a word is not repeated often enough.
+    """
     keys = document.keys
     first = positions[0]
     last = positions[-1] + 1
     words = set(keys[first:last])
-    # A repeated pattern may begin before the first copy or end after the last one, as in "able to able by
-    # able to able by".
     while first > max(0, positions[0] - _BETWEEN_COPIES) and keys[first - 1] in words:
         first -= 1
     while last < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[last] in words:
@@ -330,7 +377,7 @@ _UNITS_PER_MANY = 60
 # The copies are dense if there is at least one for every `_UNITS_PER_DENSE` units.
 _UNITS_PER_DENSE = 5
 # Many or dense copies seem planted only if at least this share of them has exactly one space on each side.
-_BARE_SHARE = 0.9
+_SINGLE_SPACED_SHARE = 0.9
 # A word with many copies counts as the subject of the text, not as planted, if the number of copy pairs that
 # share a neighbour exceeds this multiple of the number expected by chance.
 _TIMES_CHANCE_UNFLAGGED = 1.6
@@ -340,7 +387,7 @@ _REGULAR_COPIES = 6
 _REGULAR_CLOSE_COPIES = 5
 _UNEVEN = 1.2
 # Regular copies seem planted only if at least this share of them has exactly one space on each side.
-_REGULAR_BARE_SHARE = 0.8
+_REGULAR_SINGLE_SPACED_SHARE = 0.8
 # Regular or dense copies seem planted only if at least this share of their neighbours are distinct words.
 _VARIED_SHARE = 0.8
 # A text is a list if at least this share of the copies stand on consecutive lines. The entries of a list may
@@ -349,12 +396,15 @@ _LISTED_SHARE = 0.75
 
 
 def planted_copies(document: Document, words: frozenset[str], repetitions: Iterable[Stretch]) -> set[int]:
-    """Return the indices of copies that seem to have been planted, of words that are not flagged.
+    """Return the indices of copies of unflagged words that seem to have been planted.
+
+    All copies of a word are included if their number or their even spacing suggests that they were planted.
+    Otherwise, each group of close copies is included if the spacing within the group suggests it.
 
     Args:
         document: The text.
-        words: The flagged words, which are skipped.
-        repetitions: Stretches that are already findings; copies in them are ignored.
+        words: The keys of the flagged words, which are skipped.
+        repetitions: Stretches that are already findings; copies in these stretches are ignored.
     """
     copies: set[int] = set()
     taken: set[int] = set()
@@ -368,34 +418,40 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
         free_positions = (
             [position for position in all_positions if position not in taken] if taken else all_positions
         )
-        if len(free_positions) < FEWEST_COPIES or document.is_listed(free_positions):
+        # The entries of a list may begin with the same word.
+        if len(free_positions) < FEWEST_COPIES or document.are_on_consecutive_lines(free_positions):
             continue
-        if _is_crowded(document, free_positions) or (
-            len(free_positions) >= _REGULAR_COPIES and _is_regular(document, free_positions)
+        if _seem_planted_by_number(document, free_positions) or (
+            len(free_positions) >= _REGULAR_COPIES and _seem_planted_by_spacing(document, free_positions)
         ):
             copies.update(free_positions)
             continue
         for group in _close_groups(free_positions, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):
-            if _is_regular(document, group):
+            if _seem_planted_by_spacing(document, group):
                 copies.update(group)
     return copies
 
 
-def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether there are so many copies, with such varied neighbours, that they seem planted."""
+def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> bool:
+    """Return whether there are so many copies, with such varied neighbours, that they seem planted.
+
+    The copies must be many, with neighbours that match hardly more often than by chance, or dense, with
+    neighbours that are mostly distinct words; the constants above say what many and dense mean.
+    """
     is_many = len(positions) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
     is_dense = len(positions) >= len(document) / _UNITS_PER_DENSE
-    if not (is_many or is_dense) or document.bare_share(positions) < _BARE_SHARE:
+    if not (is_many or is_dense) or document.single_spaced_share(positions) < _SINGLE_SPACED_SHARE:
         return False
-    company = document.company(positions)
-    is_random = company.matching_pairs <= _TIMES_CHANCE_UNFLAGGED * company.expected_pairs
-    return (is_many and is_random) or (is_dense and company.distinct_share >= _VARIED_SHARE)
+    neighbours = document.neighbour_statistics(positions)
+    has_random_neighbours = neighbours.matching_pairs <= _TIMES_CHANCE_UNFLAGGED * neighbours.expected_pairs
+    has_varied_neighbours = neighbours.distinct_share >= _VARIED_SHARE
+    return (is_many and has_random_neighbours) or (is_dense and has_varied_neighbours)
 
 
-def _is_regular(document: Document, positions: Sequence[int]) -> bool:
+def _seem_planted_by_spacing(document: Document, positions: Sequence[int]) -> bool:
     """Return whether copies are evenly spaced, with varied neighbours, so that they seem planted."""
-    gaps = [after - before for before, after in pairwise(positions)]
-    if max(gaps) > _UNEVEN * min(gaps) + 1:
+    distances = [after - before for before, after in pairwise(positions)]
+    if max(distances) > _UNEVEN * min(distances) + 1:
         return False
-    is_varied = document.company(positions).distinct_share >= _VARIED_SHARE
-    return is_varied and document.bare_share(positions) >= _REGULAR_BARE_SHARE
+    is_varied = document.neighbour_statistics(positions).distinct_share >= _VARIED_SHARE
+    return is_varied and document.single_spaced_share(positions) >= _REGULAR_SINGLE_SPACED_SHARE

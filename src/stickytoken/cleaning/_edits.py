@@ -60,12 +60,14 @@ class Draft:
 
     def edits(self) -> tuple[Edit, ...]:
         """Return the edits that turn the original into the current text, in order."""
-        if isinstance(self.origins, range):
+        if isinstance(self.origins, range):  # no edit has been applied yet
             return ()
+        origins = self.origins[:-1]
+        end_of_original = self.origins[-1]
         edits = []
         done = 0  # offset in the original up to which edits have been determined
-        replacement: list[str] = []
-        for character, origin, is_written in zip(self.text, self.origins, self._written, strict=False):
+        replacement: list[str] = []  # inserted characters since the last character of the original
+        for character, origin, is_written in zip(self.text, origins, self._written, strict=True):
             if is_written:
                 replacement.append(character)
                 continue
@@ -73,32 +75,38 @@ class Draft:
                 edits.append(Edit(done, origin, "".join(replacement)))
                 replacement.clear()
             done = origin + 1
-        if self.origins[-1] > done or replacement:
-            edits.append(Edit(done, self.origins[-1], "".join(replacement)))
+        if end_of_original > done or replacement:
+            edits.append(Edit(done, end_of_original, "".join(replacement)))
         return tuple(edits)
 
 
-# Punctuation that may join copies.
-_JOINTS = ",;:.!?…/|_~·-–—"
-_JOINING = re.compile(f"[{re.escape(_JOINTS)}]+")
+# Punctuation that may separate copies from each other, as in "able, able".
+_SEPARATING_SIGNS = ",;:.!?…/|_~·-–—"
+_SEPARATORS = re.compile(f"[{re.escape(_SEPARATING_SIGNS)}]+")
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
 def tidied(text: str, edit: Edit) -> Edit:
     """Extend an edit so that the removed copies leave no stray characters behind.
 
-    It then also covers adjoining punctuation of the kind that separates the copies, adjoining invisible
-    characters, and one of the two spaces that would be left next to each other.
+    The extended edit also covers invisible characters next to the copies, and the punctuation after the last
+    copy if the same punctuation separates the copies from each other. If nothing is inserted, so that two
+    spaces would be left next to each other, the extended edit also covers one of these spaces. Example: in
+    "so able, able, able, flow", the removal of "able, able, able" is extended to "able, able, able, ".
     """
     start, end, replacement = edit
-    joints = set("".join(_JOINING.findall(text[start:end])))
-    if len(joints) > 1:
-        joints.update(_JOINTS)
-    while end < len(text) and (text[end] in joints or _INVISIBLE.match(text[end])):
+    signs = set("".join(_SEPARATORS.findall(text[start:end])))
+    if (
+        len(signs) > 1
+    ):  # the copies are separated by varying signs, so any other sign may follow the last copy
+        signs.update(_SEPARATING_SIGNS)
+    while end < len(text) and (text[end] in signs or _INVISIBLE.match(text[end])):
         end += 1
-    if joints:  # a space may separate the last copy from the punctuation after it
+    if signs:
+        # A space may stand between the last copy and the punctuation after it, as in "able - able - flow".
+        # Punctuation that is attached to the next word belongs to this word and stays.
         last = end
-        while last < len(text) and (text[last] in joints or text[last] == " "):
+        while last < len(text) and (text[last] in signs or text[last] == " "):
             last += 1
         if last == len(text) or text[last].isspace() or text[last - 1].isspace():
             end += len(text[end:last].rstrip())
@@ -117,10 +125,15 @@ def tidied(text: str, edit: Edit) -> Edit:
 
 
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
-    """Divide the edits of a document among the texts that form it, joined by single spaces.
+    """Divide the edits of a document that consists of texts joined by single spaces among these texts.
 
-    An edit that spans two texts is split at the space between them, which stays. The replacement goes to the
-    text where the edit begins; an edit that begins at the space belongs to the text before it.
+    An edit that spans two texts is split at the space between the texts, which stays. The replacement goes to
+    the text where the edit begins; an edit that begins at a space between texts belongs to the text before
+    the space.
+
+    Args:
+        edits: The edits of the document, with offsets in the document.
+        lengths: The length of each text, in characters.
 
     Returns:
         The edits of each text, with offsets in that text.

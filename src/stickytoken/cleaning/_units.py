@@ -1,4 +1,8 @@
-"""Divide a text into units: words, ideographs, and copies of a word that are glued to each other."""
+"""Divide a text into units: words, ideographs, and copies of a word that are written without spaces.
+
+Units are compared by their keys. The key of a unit is its text in lower case, without accents and invisible
+characters, and with full-width characters converted to half width.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,15 @@ from stickytoken.cleaning.rules import alternation
 if TYPE_CHECKING:
     import regex
 
-# A word consists of glued copies if it has at least `_FEWEST_COPIES` copies, each of which has
+# A word consists of copies without spaces if it has at least `_FEWEST_COPIES` copies, each of which has
 # `_SHORTEST_COPY` to `_LONGEST_COPY` characters. "banana", "hahaha", "couscous" and "bonbon" are ordinary
 # words. "ableableableable" is not, nor is "contractcontract" if "contract" is flagged.
 _SHORTEST_COPY = 3
 _LONGEST_COPY = 32
 _FEWEST_COPIES = 4
-_SHORTEST_DOUBLED = 4  # two copies are enough for a flagged word of at least this length, in characters
+# Two copies are enough for a flagged word of at least this length, in characters.
+_SHORTEST_DOUBLED = 4
+
 # Letters of DNA and RNA sequences, which repeat naturally.
 _BASES = frozenset("acgtu")
 
@@ -35,15 +41,17 @@ _LONGEST_DECOMPOSED = 4
 
 _BREAKS = re.compile(f"[{MARKS}{INVISIBLE}]+")
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-_SINGLE_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
-_PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")  # characters that are identical to their keys
+# Matches a single ideograph, or a part of a word without ideographs.
+_IDEOGRAPH_OR_OTHERS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
+# Ideographs that stay the same when the key of a word is computed.
+_PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")
 _ASCII_WORD = "[A-Za-z0-9]+"
 _LOWER_WORD = "[a-z0-9]+"
 _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
 class Units(NamedTuple):
-    """The units of a text: the key, the start and the end (exclusive) of each."""
+    """The units of a text: the key of each unit, and its start and end (exclusive) in the text."""
 
     keys: list[str]
     starts: list[int]
@@ -51,7 +59,7 @@ class Units(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A unit within a word: its key, and its start and end (exclusive) in the word."""
+    """A unit that is part of a word: its key, and where it starts and ends (exclusive) in the word."""
 
     key: str
     start: int
@@ -59,7 +67,11 @@ class Part(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Consecutive copies in a key: where they start and end, and the length of one copy."""
+    """Copies that follow each other directly in the key of a word, as in "ableableableable".
+
+    ``start`` and ``end`` (exclusive) are the offsets of all copies together, and ``period`` is the length of
+    one copy.
+    """
 
     start: int
     end: int
@@ -67,7 +79,11 @@ class Repeat(NamedTuple):
 
 
 class UnitReader:
-    """Divides texts into units, treating the given flagged texts as units.
+    """Divides texts into units.
+
+    Args:
+        flagged: The texts of the flagged tokens. Each of these texts is a unit, even if it is not a word,
+            like "'s". Two copies of a flagged word without spaces are enough to be recognized as copies.
 
     Attributes:
         flagged: The keys of the flagged texts.
@@ -85,9 +101,11 @@ class UnitReader:
             else:
                 self._flagged_nonwords.add(text.casefold())
         self.flagged = frozenset(words | self._flagged_nonwords)
+        # Matches two or more copies of a flagged word without spaces.
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
-        self._remembered = lru_cache(_REMEMBERED)(self._divided)
-        self._whole: set[str] = set()  # cached lower-case ASCII words that are one unit
+        # Caches: texts repeat their words, and dividing a word takes much longer than a look-up.
+        self._cached_units = lru_cache(_REMEMBERED)(self._units_of_word)
+        self._single_units: set[str] = set()  # lower-case ASCII words that are one unit each
         ascii_nonwords = sorted(text for text in self._flagged_nonwords if text.isascii())
         self._ascii_word = re.compile(_either(ascii_nonwords, _ASCII_WORD), re.IGNORECASE)
         self.lower_word = re.compile(_either(ascii_nonwords, _LOWER_WORD))
@@ -102,28 +120,34 @@ class UnitReader:
         """Return the keys of a simple text, several times as fast as `read`.
 
         Returns:
-            The keys; None if the text is not ASCII or has glued copies.
+            The keys of all units. None if the text is not ASCII or contains copies without spaces; `read`
+            must then be used.
         """
         if not text.isascii():
             return None
+        # The key of an ASCII word is the word in lower case.
         words: list[str] = self.lower_word.findall(text.lower())
-        new_words = set(words) - self._whole
+        new_words = set(words) - self._single_units
         if any(len(self._parts(word)) > 1 for word in new_words):
             return None
-        if len(self._whole) > _REMEMBERED:
-            self._whole.clear()
-        self._whole.update(word for word in new_words if len(word) <= _LONGEST_REMEMBERED)
+        if len(self._single_units) > _REMEMBERED:
+            self._single_units.clear()
+        self._single_units.update(word for word in new_words if len(word) <= _LONGEST_REMEMBERED)
         return words
 
     def read(self, text: str) -> Units:
-        """Return the units of a text: words, ideographs, glued copies, and flagged texts other than words."""
+        """Return the units of a text.
+
+        A unit is a word, an ideograph, a copy of a word in copies without spaces, or a flagged text that is
+        not a word.
+        """
         units = Units([], [], [])
         pattern = self._ascii_word if text.isascii() else self._unicode_word
         for match in pattern.finditer(text):
             start = match.start()
             word = match[0]
-            # Each ideograph is a unit. The comparison rules out nearly all other words without a regex
-            # search.
+            # In a word of ideographs, each ideograph is a unit. Nearly all other words sort before the first
+            # ideograph, so comparing strings rules out these words without a regex search.
             if word > "\u3400" and _PLAIN_IDEOGRAPHS.fullmatch(word):
                 units.keys.extend(word)
                 units.starts.extend(range(start, start + len(word)))
@@ -141,28 +165,37 @@ class UnitReader:
 
     def _parts(self, word: str) -> tuple[Part, ...]:
         """Return the units of a word, from the cache if the word is short."""
-        return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
+        return self._cached_units(word) if len(word) <= _LONGEST_REMEMBERED else self._units_of_word(word)
 
-    def _divided(self, word: str) -> tuple[Part, ...]:
-        """Divide a word into units: at ideographs, at invisible characters, and between glued copies."""
+    def _units_of_word(self, word: str) -> tuple[Part, ...]:
+        """Divide a word into units.
+
+        The word is divided before and after each ideograph, between copies without spaces, and between copies
+        that invisible characters separate.
+        """
         if word.isascii():
             return tuple(self._split_copies(word.lower(), range(len(word) + 1)))
         parts: list[Part] = []
-        for piece, positions in _pieces(word):
-            if piece.isascii() and len(piece) <= _LONGEST_REMEMBERED:
-                for key, start, end in self._parts(piece):
+        for piece_key, positions in _pieces(word):
+            if piece_key.isascii() and len(piece_key) <= _LONGEST_REMEMBERED:
+                # The key itself is a simple word, which is probably in the cache.
+                for key, start, end in self._parts(piece_key):
                     parts.append(Part(key, positions[start], positions[end]))
                 continue
-            for match in _SINGLE_IDEOGRAPHS.finditer(piece):
+            for match in _IDEOGRAPH_OR_OTHERS.finditer(piece_key):
                 start, end = match.span()
-                parts += self._split_copies(piece[start:end], positions[start : end + 1])
+                parts += self._split_copies(piece_key[start:end], positions[start : end + 1])
         return tuple(parts)
 
     def _split_copies(self, key: str, positions: Sequence[int]) -> Iterator[Part]:
-        """Yield the units of a key.
+        """Yield the units of a word or of a part of a word: copies without spaces, and any text between them.
 
-        ``positions`` gives the position in the word of each of the key's characters, and then the position
-        where the key ends.
+        Example: "xableableableabley" -> "x", "able", "able", "able", "able", "y".
+
+        Args:
+            key: The key of the word or part.
+            positions: For each character of the key, its position in the word, followed by the position in
+                the word where the key ends.
         """
         done = 0
         if len(key) >= _FEWEST_COPIES:
@@ -177,7 +210,11 @@ class UnitReader:
             yield Part(key[done:], positions[done], positions[len(key)])
 
     def _copies_in(self, key: str) -> Iterator[Repeat]:
-        """Yield the repeats of flagged words in a key, and the other repeats in the gaps between them."""
+        """Yield all repeats in the key of a word, in order.
+
+        Repeats of flagged words take precedence: other repeats are found only in the text before, between and
+        after the repeats of flagged words.
+        """
         done = 0
         if self._copies is not None:
             for match in self._copies.finditer(key):
@@ -207,13 +244,19 @@ def _either(literals: Sequence[str], word: str) -> str:
 
 
 def word_key(word: str) -> str:
-    """Return the key of a word: its text without marks, in lower case and half width."""
+    """Return the key of a word: the word in lower case, without accents and invisible characters.
+
+    Full-width characters are converted to half width.
+    """
     return "".join(map(_plain, _BREAKS.sub("", word)))
 
 
 @cache
 def _plain(character: str) -> str:
-    """Return a character without accents, in lower case and half width: one character, several or none."""
+    """Return a character in lower case, without accents, and converted from full width to half width.
+
+    The result can be one character, several (such as "ss" for a sharp s) or none (for an accent alone).
+    """
     decomposed = unicodedata.normalize("NFKD", character)
     if len(decomposed) > _LONGEST_DECOMPOSED:
         return character
@@ -221,14 +264,17 @@ def _plain(character: str) -> str:
 
 
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
-    """Divide a word at invisible characters and marks.
+    """Divide a word at invisible characters and combining marks, if these characters separate copies.
 
-    Such characters may be inside a copy or between copies. If any two pieces of several letters are equal,
-    the pieces are kept apart as copies; otherwise all pieces form one word.
+    If any two pieces of several letters are equal, the pieces are returned separately, because they are
+    copies. Otherwise, all pieces are returned as one, because such characters also occur within a single word
+    or copy.
 
     Returns:
-        Each piece as a pair: its key, and a list of positions in the word. The list gives the position of
-        each of the key's characters, and then the position where the next piece begins or the word ends.
+        The pieces as pairs of a key and a list of positions. For each character of the key, the list has its
+        position in the word, followed by the position where the next piece begins or the word ends. With an
+        invisible character at position 2, "ab_ab" -> ("ab", [0, 1, 3]) and ("ab", [3, 4, 5]), but "ab_cd" ->
+        ("abcd", [0, 1, 3, 4, 5]).
     """
     breaks = [match.span() for match in _BREAKS.finditer(word)]
     pieces: list[tuple[str, list[int]]] = []
@@ -244,20 +290,22 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
             pieces.append(("".join(characters), [*piece_positions, next_start]))
         start = next_start
     long_keys = [key for key, _ in pieces if len(key) > 1]
-    if len(pieces) > 1 and len(set(long_keys)) == len(long_keys):
-        plain_text = "".join(key for key, _ in pieces)
-        whole_positions = []
-        for _, piece_positions in pieces:
-            whole_positions += piece_positions[:-1]
-        _, last_positions = pieces[-1]
-        return [(plain_text, [*whole_positions, last_positions[-1]])]
-    return pieces
+    has_copies = len(set(long_keys)) < len(long_keys)
+    if has_copies or len(pieces) <= 1:
+        return pieces
+    joined_key = "".join(key for key, _ in pieces)
+    joined_positions = []
+    for _, piece_positions in pieces:
+        joined_positions += piece_positions[:-1]
+    _, last_positions = pieces[-1]
+    return [(joined_key, [*joined_positions, last_positions[-1]])]
 
 
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
-    """Return the repeats in a part of a key, in order.
+    """Return the repeats in the part of a word's key from ``start`` to ``end`` (exclusive), in order.
 
-    Repeats of digits or signs, of a single letter, and in DNA or RNA sequences are left out.
+    Repeats of digits, of signs or of a single letter are left out, and so are repeats in DNA and RNA
+    sequences.
     """
     repeats = []
     for repeat in _repeats_in(key[start:end]):
@@ -269,7 +317,7 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _repeats_in(text: str) -> Iterator[Repeat]:
-    """Yield consecutive copies, those with the shortest period first, without overlaps.
+    """Yield copies that follow each other directly in a text, the shortest copies first, without overlaps.
 
     In copies with a period of p characters, each character equals the one p characters later. In
     "xabcabcabcabc", the nine characters at positions 1 to 9 each equal the one three positions later, which

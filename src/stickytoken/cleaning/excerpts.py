@@ -23,20 +23,21 @@ class Piece(NamedTuple):
 def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) -> list[Piece]:
     """Return part of a text as pieces, with the given ranges marked.
 
-    The excerpt does not begin or end within an unmarked word, except in writing without spaces. It begins or
-    ends with an ellipsis if the text continues there.
+    An unmarked word at either end of the excerpt is left out if it would be incomplete, but a text without
+    spaces is cut within a word. The excerpt begins or ends with an ellipsis if the text continues there.
 
     Args:
         text: The text.
-        ranges: Start and end (exclusive) of the parts to mark, in order and without overlaps. Parts after the
-            excerpt are left out, and one that ends after the excerpt is cut.
+        ranges: Start and end (exclusive) of the parts to mark, in order and without overlaps. A part that
+            begins after the excerpt is left out, and a part that extends past the end of the excerpt is cut.
         start: Where the excerpt begins; at most the start of the first range.
         end: Where the excerpt ends (exclusive).
     """
     end = min(end, len(text))
     shown_ranges = []
     for first, last in ranges:
-        if first < end or last == end:  # an empty range at the end is shown
+        # A range that marks an insertion is empty, and it is shown even if it lies at the end of the excerpt.
+        if first < end or last == end:
             shown_ranges.append((first, min(last, end)))
     first_marked = shown_ranges[0][0] if shown_ranges else end
     last_marked = shown_ranges[-1][1] if shown_ranges else start
@@ -57,7 +58,10 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 
 
 def _next_word(text: str, start: int, end: int) -> int:
-    """Return where the first whole word from ``start`` on begins; ``start`` if none begins before ``end``."""
+    """Return the offset of the first word that begins at or after ``start``.
+
+    If no word begins up to ``end``, return ``start``.
+    """
     if start == 0 or text[start - 1].isspace():
         return start
     for offset in range(start, end):
@@ -67,7 +71,10 @@ def _next_word(text: str, start: int, end: int) -> int:
 
 
 def _last_word(text: str, start: int, end: int) -> int:
-    """Return where the last whole word up to ``end`` ends; ``end`` if none ends after ``start``."""
+    """Return the offset after the last word that ends at or before ``end``.
+
+    If no word ends between ``start`` and ``end``, return ``end``.
+    """
     if end == len(text) or text[end].isspace():
         return end
     for offset in range(end - 1, start - 1, -1):
@@ -88,13 +95,14 @@ _BLANKS = re.compile(r"[ \t\n\v\f\r]+")
 def word_diff(text: str, cleaned: Cleaned) -> list[str]:
     """Return lines that show what cleaning changed in a text.
 
-    Each line begins with the cause. As in ``git diff --word-diff``, removed text is written ``[-so-]`` and
-    added text ``{+so+}``. Changes with the same cause that are close to each other share a line. Whitespace
-    is shown as single spaces. Control characters are kept, so escape the lines before you print them.
+    Each line begins with the cause of its changes, such as "flagged token". As in ``git diff --word-diff``,
+    removed text is written ``[-so-]`` and added text ``{+so+}``. Changes with the same cause that are close
+    to each other share a line. Whitespace is shown as single spaces. Control characters are kept, so escape
+    the lines before you print them.
 
     Args:
         text: The original text.
-        cleaned: What `Cleaner.clean` returned for it.
+        cleaned: What `Cleaner.clean` returned for the original text.
     """
     groups = _grouped(_changes(cleaned))
     lines = []
@@ -116,13 +124,19 @@ class _Change(NamedTuple):
 
 
 def _changes(cleaned: Cleaned) -> list[_Change]:
-    """Return the edits of a cleaned text with their causes, in order."""
+    """Return the edits of a cleaned text with their causes, in order.
+
+    The cause of an edit names the kinds of all removals that overlap the edit.
+    """
     changes = []
     removals = cleaned.removals
-    first = 0  # index of the first removal that does not end before the current edit
+    # Index of the first removal that can overlap the current edit. Edits and removals are in order, so a
+    # removal that ends before an edit overlaps no later edit either.
+    first = 0
     for edit in cleaned.edits:
         while first < len(removals) and removals[first].end < edit.start:
             first += 1
+        # If no removal overlaps the edit, name all kinds of findings that led to changes in the text.
         kinds = _kinds_in(edit, removals, first) or cleaned.causes
         cause = ", ".join(kind.cause for kind in SpanKind if kind in kinds)
         changes.append(_Change(edit, cause))
@@ -130,7 +144,10 @@ def _changes(cleaned: Cleaned) -> list[_Change]:
 
 
 def _kinds_in(edit: Edit, removals: Sequence[Removal], first: int) -> set[SpanKind]:
-    """Return the kinds of the removals that overlap an edit. Those before the index ``first`` do not."""
+    """Return the kinds of the removals that overlap an edit.
+
+    The search begins at index ``first``: all removals before this index end before the edit.
+    """
     kinds = set()
     for removal in islice(removals, first, None):
         if removal.start > edit.end:
@@ -142,7 +159,7 @@ def _kinds_in(edit: Edit, removals: Sequence[Removal], first: int) -> set[SpanKi
 
 
 def _grouped(changes: Sequence[_Change]) -> list[list[_Change]]:
-    """Divide changes into groups with the same cause whose surroundings touch."""
+    """Group successive changes that have the same cause, and that are so close that their contexts meet."""
     groups: list[list[_Change]] = []
     for change in changes:
         previous = groups[-1][-1] if groups else None
@@ -175,7 +192,11 @@ def _marked(text: str, edits: Sequence[Edit], start: int, end: int) -> str:
 
 
 def _removed(text: str) -> str:
-    """Return removed text in its marks. Outer spaces stand outside the marks, and a long text is cut."""
+    """Return removed text in the marks of a word diff, as ``[-text-]``.
+
+    Spaces at either end of the text are put outside the marks, and the middle of a long text is left out. The
+    result is empty if the text is empty.
+    """
     words = text.strip(" ")
     if not words:
         return f"[-{text}-]" if text else ""

@@ -16,7 +16,7 @@ from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_pr
 
 # Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
-# Progress is reported once for this many documents.
+# Progress is reported each time this many documents have been cleaned.
 _PROGRESS_EVERY = 100
 
 
@@ -28,8 +28,8 @@ class CleaningTotals:
         documents: Number of documents read.
         changed: Number of documents changed.
         emptied: Number of changed documents that have no text left.
-        changed_by_cause: Number of documents changed for each kind of finding. A document can count for
-            several kinds.
+        changed_by_cause: Number of documents changed for each kind of finding. A document can be counted
+            under several kinds.
         left_by_cause: Number of documents that still contain findings of each kind.
         skipped: Number of unreadable records, which are written unchanged.
         skipped_first: The first unreadable records, at most 100.
@@ -102,7 +102,8 @@ def clean_file(
         cleaner: What to remove.
         output: Where to write. After an error, the output is incomplete.
         on_cleaned: Called with each changed document and the result of cleaning it.
-        compress: Whether to compress the output with gzip. With None, it is compressed if the source is.
+        compress: Whether to compress the output with gzip. If None, the output is compressed if the source is
+            compressed.
         progress: Called after every 100 documents with the number of documents done.
 
     Returns:

@@ -68,7 +68,7 @@ class CleaningRules:
         """Read rules from JSON values.
 
         Raises:
-            InputError: The values are not rules, or a newer version wrote them.
+            InputError: The values do not form valid rules, or a newer version wrote the values.
         """
         if not isinstance(value, Mapping):
             raise InputError(f"the rules are {shown(value)}: pass what to_json returned")

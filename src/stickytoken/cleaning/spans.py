@@ -1,10 +1,12 @@
 """Find copies of sticky tokens, special tokens written as text, and repetitions in a text.
 
-A single natural occurrence of a flagged word is not a finding, because the word also has a meaning.
+A single natural occurrence of a flagged word is not a finding, because flagged words also occur in ordinary
+text.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections import Counter
@@ -104,7 +106,7 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     return finder_of(rules).find(text)
 
 
-# Length of a segment, in characters. Longer texts are searched in segments to limit the memory.
+# Length of a segment, in characters. Longer texts are searched in segments to limit memory use.
 _SEGMENT = 1_000_000
 # A segment is shortened by up to this many characters so that it ends at a space.
 _CUT_WITHIN = 1_000
@@ -134,6 +136,8 @@ class SpanFinder:
             done = special.end
         blanked.append(text[done:])
         others = self._find_words("".join(blanked), every_flagged)
+        # Of overlapping spans, keep the span whose kind takes precedence. Of spans of the same kind, keep the
+        # span that begins first and, if both begin at the same offset, the longer one.
         kept_spans: list[Span] = []
         for span in sorted([*specials, *others], key=lambda span: (span.start, -span.end)):
             while kept_spans and span.start < kept_spans[-1].end and _precedes(span, kept_spans[-1]):
@@ -143,7 +147,10 @@ class SpanFinder:
         return kept_spans
 
     def _find_words(self, text: str, every_flagged: bool) -> list[Span]:
-        """Return the spans of a text without special tokens, searched in segments, in order."""
+        """Search a text segment by segment, and return its spans in order.
+
+        Special tokens are not searched for; spaces must replace them in the text.
+        """
         spans: list[Span] = []
         for start, end in _segments(text):
             in_segment = sorted(
@@ -161,12 +168,12 @@ class SpanFinder:
         return spans
 
     def _find_in_segment(self, text: str, offset: int, every_flagged: bool) -> Iterator[Span]:
-        """Yield the spans in one segment of a long text, in no particular order; they may overlap.
+        """Yield the spans in one segment of a long text, in no particular order. The spans may overlap.
 
         Args:
             text: The segment, in which spaces replace special tokens.
             offset: Where the segment starts in the whole text.
-            every_flagged: Whether each flagged word is a span, even a single one.
+            every_flagged: Whether to find every occurrence of a flagged word, including single ones.
         """
         document = _copies.Document(text, self._reader)
         words = self._reader.flagged
@@ -185,7 +192,15 @@ class SpanFinder:
         suspected = _copies.planted_copies(document, words, repetitions)
 
         def span(positions: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
-            """Return the span of the units at these positions; the first copy has ``first_copy`` units."""
+            """Return the span of consecutive units, with offsets in the whole text.
+
+            Args:
+                positions: The indices of the units.
+                kind: Kind of the finding.
+                what: The word or phrase.
+                count: Number of copies.
+                first_copy: Number of units in the first copy.
+            """
             units = document.units
             return Span(
                 start=offset + units.starts[positions[0]],
@@ -200,8 +215,11 @@ class SpanFinder:
             positions = range(stretch.first, stretch.last)
             flagged_keys = [key for key in keys[stretch.first : stretch.last] if key in words]
             if flagged_keys and stretch.period == 1:
+                # Only a flagged word is repeated. Its copies are grouped below with copies of other flagged
+                # words that stand next to them.
                 flagged.update(positions)
                 continue
+            # The whole stretch becomes one span, so its units must not be grouped again below.
             flagged.difference_update(positions)
             if flagged_keys:
                 yield span(positions, SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(positions))
@@ -209,7 +227,7 @@ class SpanFinder:
                 phrase = " ".join(keys[stretch.first : stretch.first + stretch.period])
                 copies = len(positions) // stretch.period
                 yield span(positions, SpanKind.REPETITION, phrase, copies, stretch.period)
-            else:
+            else:  # a few words in varying order: name the most frequent one
                 counts = Counter(keys[stretch.first : stretch.last])
                 word, copies = counts.most_common(1)[0]
                 is_long = len(positions) >= _copies.MIXED_RUN
@@ -226,12 +244,15 @@ class SpanFinder:
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
             return True
+        # Different words of at most two letters are symbols or abbreviations, as in "o, o, n, n, no, no". The
+        # words next to the stretch are included, because the stretch may be part of a longer list of symbols.
         around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.last + 1]}
         if len(around) > 1 and all(len(word) <= 2 and word.isascii() for word in around):
             return False
-        if len(keys) < self._fewest * stretch.period:
+        is_too_short = len(keys) < self._fewest * stretch.period
+        if is_too_short:
             return False
-        # Tables and formulas naturally repeat numbers, letters and placeholders.
+        # Tables and formulas naturally repeat numbers, single letters, such as "x" or "xx", and placeholders.
         counts = Counter(keys)
         repeated = [word for word in words if counts[word] > 1 and word not in _PLACEHOLDERS]
         if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in repeated):
@@ -249,8 +270,11 @@ def _precedes(span: Span, other: Span) -> bool:
 
 
 def _segments(text: str) -> list[tuple[int, int]]:
-    """Return the bounds of about equally long segments of a text. They end at spaces if possible."""
-    count = -(-len(text) // _SEGMENT)
+    """Return the start and end (exclusive) of segments of roughly equal length that make up a text.
+
+    The segments end at spaces if possible.
+    """
+    count = math.ceil(len(text) / _SEGMENT)
     bounds = [0]
     for number in range(1, count):
         offset = number * len(text) // count
@@ -274,31 +298,46 @@ _COMPOUND = 4
 
 
 def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
-    """Return whether a stretch is code, a table, a list of lines or a hyphenated compound."""
-    between = document.joints[stretch.first + 1 : stretch.last]
-    around = document.joints[stretch.first : stretch.last + 1]
-    code = sum(not _CODE.isdisjoint(joint) for joint in around)
-    if code >= _CODE_SHARE * len(around):
+    """Return whether a stretch is code, a table, a list of lines or a hyphenated compound.
+
+    The text between and around the words of the stretch decides. A single repeated word (period 1) can only
+    be code or a table.
+    """
+    between = document.separators[stretch.first + 1 : stretch.last]
+    around = document.separators[stretch.first : stretch.last + 1]
+    with_code = sum(not _CODE.isdisjoint(separator) for separator in around)
+    if with_code >= _CODE_SHARE * len(around):  # code, or a table drawn with text characters
         return True
     if stretch.period == 1:
         return False
     if set(between) == {"-"} and len(between) < _COMPOUND * stretch.period:
         return True
-    copies = (len(between) + 1) // stretch.period if stretch.period else len(between)
-    lines = sum("\n" in joint for joint in between)
-    names = sum(not _NAMES.isdisjoint(joint) for joint in between)
-    return lines >= copies - 1 or names >= _NAMES_SHARE * len(between)
+    # In a list of lines, a line break separates all copies. If the order varies, a line break separates all
+    # words, except that it may be missing once.
+    units = len(between) + 1
+    needed_breaks = units // stretch.period - 1 if stretch.period else units - 2
+    line_breaks = sum("\n" in separator for separator in between)
+    with_names = sum(not _NAMES.isdisjoint(separator) for separator in between)
+    return line_breaks >= needed_breaks or with_names >= _NAMES_SHARE * len(between)
 
 
 def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
-    """Yield groups of consecutive unit positions, split where a sentence ends."""
+    """Yield groups of consecutive unit positions, split where a sign with a space before it ends a sentence.
+
+    A sign directly after a word does not split a group, because it may separate copies: "able. able. able."
+
+    Args:
+        document: The text.
+        positions: The positions of the units to group, in ascending order.
+    """
     if not positions:
         return
-    joints = document.joints
+    separators = document.separators
     first = last = positions[0]
     for position in positions[1:]:
-        signs = joints[position].strip()
-        starts_sentence = bool(signs) and joints[position][0].isspace() and set(signs) <= set(".?!")
+        separator = separators[position]
+        signs = separator.strip()
+        starts_sentence = bool(signs) and separator[0].isspace() and set(signs) <= set(".?!")
         if position != last + 1 or starts_sentence:
             yield range(first, last + 1)
             first = position
@@ -320,6 +359,7 @@ class SpecialFinder:
         # Match consecutive tokens together.
         self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
         self._single = re.compile(source)
+        # Maximum number of a token's characters on either side of an offset within the token.
         self._reach = max(map(len, texts), default=1) - 1
 
     def find(self, text: str) -> Iterator[Span]:
@@ -349,54 +389,61 @@ class SpecialFinder:
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
         """Return the parts to remove so that no special token is left.
 
-        A removal joins the text before and after it, which can form a new special token, as in
-        ``<|endof<|endoftext|>text|>``. Only this joint is searched again, so the time is linear in the length
-        of the text, however deeply the tokens are nested.
+        A removal joins the text before and after the removed token, which can form a new special token, as in
+        ``<|endof<|endoftext|>text|>``. Only the text around a removed token is searched again, so the time is
+        linear in the length of the text, however deeply the tokens are nested.
 
         Returns:
-            The parts in order: the start, the end (exclusive) and the first token of each.
+            The parts in order. Each part is given by its start, its end (exclusive) and the first special
+            token that was found in it.
         """
         plain, positions = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
-        kept_ranges: list[tuple[int, int]] = []  # parts of the plain text that stay
+        kept_ranges: list[tuple[int, int]] = []  # start and end of the parts of the plain text that stay
         # The first token of each removed part, keyed by the end of the kept text before that part.
         removed: dict[int, str] = {}
-        position = 0
+        position = 0  # end of the text that has been searched
         while match := self._pattern.search(plain, position):
             if match.start() > position:
                 kept_ranges.append((position, match.start()))
             position = match.end()
-            while joined := self._token_across(self._pattern, plain, kept_ranges, position):
-                before, after = joined
-                _shorten(kept_ranges, before)
-                position += after
-            removed[kept_ranges[-1][1] if kept_ranges else 0] = match["first"]
+            # Remove special tokens that the removal has formed: their beginning is the end of the kept text,
+            # and the rest follows the removed part.
+            while spanning := self._token_across(self._pattern, plain, kept_ranges, position):
+                characters_before, characters_after = spanning
+                _shorten(kept_ranges, characters_before)
+                position += characters_after
+            kept_end = kept_ranges[-1][1] if kept_ranges else 0
+            removed[kept_end] = match["first"]
         if position < len(plain):
             kept_ranges.append((position, len(plain)))
-        pieces = []
-        for (_, end), (start, _) in pairwise([(0, 0), *kept_ranges, (len(plain), len(plain))]):
-            if end in removed and start > end:
-                first = positions[end - 1] + 1 if end else 0
-                last = positions[start] if start < len(plain) else len(text)
-                pieces.append((first, last, removed[end]))
-        return pieces
+        # The removed parts are the gaps between kept ranges; convert their offsets to the original text.
+        parts = []
+        for (_, kept_end), (next_start, _) in pairwise([(0, 0), *kept_ranges, (len(plain), len(plain))]):
+            if kept_end in removed and next_start > kept_end:
+                start = positions[kept_end - 1] + 1 if kept_end else 0
+                end = positions[next_start] if next_start < len(plain) else len(text)
+                parts.append((start, end, removed[kept_end]))
+        return parts
 
     def _token_across(
         self, pattern: re.Pattern[str], plain: str, kept_ranges: Sequence[tuple[int, int]], position: int
     ) -> tuple[int, int] | None:
-        """Return how many characters before and after a joint belong to a special token that spans it.
+        """Find a special token that begins before a removed part of a text and continues after this part.
 
         Args:
             pattern: The special tokens.
             plain: The text.
-            kept_ranges: The parts of the text before the joint that are kept.
-            position: The offset at which the text continues after the joint.
+            kept_ranges: Start and end of the parts of the text that are kept before the removed part.
+            position: The offset after the removed part.
 
         Returns:
-            The two numbers of characters; None if no special token spans the joint.
+            How many characters of the token come before the removed part, and how many come after it; None if
+            there is no such token.
         """
-        # Collect the end of the kept text, as far back as a token that spans the joint can reach.
+        # Such a token has at most `_reach` characters on each side. Collect so many from the end of the kept
+        # text, which may be spread over several ranges.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -412,7 +459,7 @@ class SpecialFinder:
 
 
 def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
-    """Shorten the ranges in place by ``characters`` characters, from the end."""
+    """Remove ``characters`` characters in total from the end of the last ranges, in place."""
     while characters > 0:
         start, end = ranges.pop()
         if end - start > characters:
@@ -421,10 +468,10 @@ def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
 
 
 def _plain(text: str) -> tuple[str, Sequence[int]]:
-    """Return a text without invisible characters and in half width.
+    """Remove invisible characters from a text, and convert full-width characters to half width.
 
     Returns:
-        The new text, and the offset of each of its characters in the original text.
+        The new text, and the offset in the original text of each character of the new text.
     """
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))
@@ -470,7 +517,9 @@ DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
 
 
 def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
-    """Return the action for every kind: the one that was passed, or else the default.
+    """Return the action for every kind of finding, keyed by kind.
+
+    A kind that ``values`` leaves out gets its default action. Kinds and actions can be given by name.
 
     Raises:
         InputError: A kind or action is unknown, or the action does not apply to the kind.
