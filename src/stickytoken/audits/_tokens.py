@@ -283,8 +283,8 @@ def predicted_shares(
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p; see `stickytoken.methods.statistics.Effects`. A document is
-    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. The share is that of
-    the evaluated pairs of a query and a document in which the document is in the top 10.
+    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. The share is
+    computed among the evaluated pairs of a query and a document.
 
     Args:
         effects: contraction k and pull p of the tokens.
