@@ -227,7 +227,7 @@ def why(
         method: How the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
             (integrated Jacobians).
         run: A finished run of this model, or its folder. Parts that contain a sticky token of the run are
-            marked. With None, no part is marked.
+            marked. If ``run`` is None, no part is marked.
         words: Divide the texts into words instead of tokens.
         progress: Called after every batch. Each text is reported as a separate stage.
 

@@ -272,7 +272,7 @@ def _distances(
     # By Pythagoras, removing the component reduces the squared length of a row by along_component**2.
     row_lengths = np.sqrt(np.maximum(squared_lengths - along_component**2, 0.0))
     length_products = row_lengths * np.linalg.norm(centre_without_component)
-    # The cosine of a zero row is undefined. It is set to 0, so the cosine distance of a zero row is 1.
+    # The cosine of a zero row is undefined. The cosine is set to 0, so the distance of a zero row is 1.
     cosines = np.divide(products, length_products, out=np.zeros(len(matrix)), where=length_products > 0)
     return distances, 1 - cosines
 
@@ -306,8 +306,8 @@ class _Matrix:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return the squared length of every row, shape (N,), and the scatter matrix, shape (D, D).
 
-        The scatter matrix is the covariance matrix of the rows times the number of rows. It is None if
-        ``with_scatter`` is false.
+        The scatter matrix is the covariance matrix of the rows times the number of rows. The scatter matrix
+        is None if ``with_scatter`` is false.
         """
         squared_lengths = np.empty(len(self))
         total = np.zeros(self.shape[1])
@@ -460,11 +460,11 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
 def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
-    Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). It is
-    high for a language that has few and short entries in the vocabulary. The number of tokens relative to
-    English is the premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between
-    Languages" (NeurIPS 2023). It compares translations of the same sentences, so it is meaningful for
-    languages without spaces too.
+    Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). The
+    fertility of a language is high if the vocabulary has few and short entries of the language. The number of
+    tokens relative to English is the premium of Petrov et al., "Language Model Tokenizers Introduce
+    Unfairness Between Languages" (NeurIPS 2023). The premium compares translations of the same sentences, so
+    it is meaningful for languages without spaces too.
 
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages

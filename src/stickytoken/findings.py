@@ -213,7 +213,8 @@ _OUTSIDE = "FILESYSTEM"
 # Maximum number of results that GitHub accepts in one file.
 _MOST_RESULTS = 25_000
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# The only fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
+# The only fingerprint that GitHub reads. Without this fingerprint, GitHub would use a hash of the line, and
+# several findings refer to the same line.
 _GITHUB_FINGERPRINT = "primaryLocationLineHash"
 
 

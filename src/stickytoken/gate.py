@@ -244,7 +244,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         fail_on_documents: kinds of findings in documents that make the check fail: ``flagged``, ``special``,
             ``repetition`` and ``suspected``. Copies of a flagged token always make the check fail.
         words: further words that documents must not repeat, such as the words of an audit.
-        folder: for a model: the folder that holds its runs, or a run folder; if None, ``runs``.
+        folder: for a model: the folder that holds the runs of the model, or a run folder; if None, ``runs``.
         revision: branch, tag or commit of a model on the hub.
         place: path of a file in the repository and a line number; build servers show the findings about
             tokens there. If None, the findings about tokens refer to the run's table of tokens.
@@ -465,7 +465,7 @@ def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ig
 
     Args:
         source: a run or its folder, or a model: anything that `load_encoder` takes.
-        folder: for a model: the folder that holds its runs.
+        folder: for a model: the folder that holds the runs of the model.
         progress: called after every step of a detection.
 
     Raises:
@@ -694,7 +694,7 @@ def _gaps(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Count the tokens that should have a verdict but lack the verdict, or lack the lift it is based on.
+    """Count the tokens that should have a verdict but lack the verdict, or the lift that decides the verdict.
 
     Returns:
         The number of tokens; 0 if the method of the run does not judge every token.

@@ -58,8 +58,9 @@ Value = TypeVar("Value")
 class SharedSetting(Generic[Value]):
     """A setting of the whole process that several threads may change at once.
 
-    The first thread to enter `at` remembers the user's value, and the last thread to leave restores it. If
-    each thread restored the value that it found on entry, it could restore another thread's temporary value.
+    The first thread to enter `at` remembers the user's value, and the last thread to leave `at` restores the
+    user's value. If each thread restored the value that was set when it entered, a thread could restore
+    another thread's temporary value.
 
     Args:
         read: Returns the current value.

@@ -177,13 +177,14 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     with TemporaryDirectory() as temporary:
         paths = _draw(figures, Path(temporary))
         for path in paths:
-            # The folder may be on another disk, and a file cannot be moved there by renaming it.
+            # The file is copied, because the folder may be on another disk than the temporary folder, and a
+            # file cannot be moved to another disk by renaming it.
             write_atomically(folder / path.name, path.read_bytes())
     return [folder / path.name for path in paths]
 
 
 def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Let a browser draw each figure as PNG and SVG in a folder. Return the paths of the files."""
+    """Let a browser draw each figure as PNG and SVG in a folder, and return the paths of the drawn files."""
     from choreographer.browsers.chromium import ChromeNotFoundError
     from choreographer.errors import BrowserClosedError, BrowserFailedError
     from plotly.graph_objects import Figure

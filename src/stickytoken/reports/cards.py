@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -100,14 +100,15 @@ def _card(
         threshold = thresholds.get(column.key) if is_compared else None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
-    # Example pairs illustrate the lift. They would not explain a token flagged for its erased share alone.
+    # Example pairs illustrate the lift, so they do not explain a token that is flagged for its erased share
+    # alone.
     shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
     return Card(
-        row,
-        _reason(row, thresholds),
-        wording.consequences(row, thresholds, harm),
-        measures,
-        pairs if shows_lift else [],
+        row=row,
+        reason=_reason(row, thresholds),
+        consequences=wording.consequences(row, thresholds, harm),
+        measures=measures,
+        pairs=pairs if shows_lift else [],
     )
 
 
@@ -186,7 +187,13 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
         unusual: Smallest deviation that counts as unusual.
     """
     verdict = "unusual" if deviation >= unusual else "usual"
-    return CardMeasure("vector", verdict, "", wording.vector_in_words(deviation, unusual), None)
+    return CardMeasure(
+        title="vector",
+        value=verdict,
+        interval="",
+        threshold=wording.vector_in_words(deviation, unusual),
+        strip=None,
+    )
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
@@ -205,11 +212,12 @@ def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, 
     value = row[column.key]
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")
+    measure = CardMeasure(title=column.title, value=column.text(value), interval="", threshold="", strip=None)
     if low is None or high is None:
-        return CardMeasure(column.title, column.text(value), "", "", None)
-    interval = shown_interval(column, low, high)
+        return measure
+    measure = replace(measure, interval=shown_interval(column, low, high))
     if threshold is None:
-        return CardMeasure(column.title, column.text(value), interval, "", None)
+        return measure
     strip = Strip(
         low=scale.position(low),
         value=scale.position(value),
@@ -217,6 +225,4 @@ def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, 
         ordinary=scale.position(0.0),
         threshold=scale.position(threshold),
     )
-    return CardMeasure(
-        column.title, column.text(value), interval, f"sticky from {column.text(threshold)}", strip
-    )
+    return replace(measure, threshold=f"sticky from {column.text(threshold)}", strip=strip)

@@ -116,10 +116,10 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     repairs, unread_repairs = repairs_in(folder.path)
     unread = (*unread_impacts, *unread_scans, *unread_audits, *unread_repairs)
     unfinished = RunContent(
-        folder.path,
-        record,
-        None,
-        vocabulary,
+        path=folder.path,
+        record=record,
+        plan=None,
+        vocabulary=vocabulary,
         impacts=impacts,
         scans=scans,
         audits=audits,

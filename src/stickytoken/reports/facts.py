@@ -50,8 +50,9 @@ _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the ver
 def headline(content: RunContent) -> str:
     """Return a sentence that states the result of a finished run, or the progress of an unfinished run."""
     if content.run is None:
-        # Several stages may measure the same token, so their counts cannot be added, and the largest count is
-        # used. It is capped, because some stages also measure random tokens that the run does not examine.
+        # Several stages may measure the same token, so the counts of the stages cannot be added. The largest
+        # count is used, but at most the number of tokens to examine, because some stages also measure random
+        # tokens that the run does not examine.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
             f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
@@ -319,7 +320,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     figures += [
         run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
     ]
-    # If all sticky tokens have cards, the cards say more about them than this figure would.
+    # If all sticky tokens have cards, the cards say more about the sticky tokens than this figure would.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
@@ -330,7 +331,9 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
-    """Append the number of a measurement or repair to its figures' names and titles, unless it is the first.
+    """Append the number of a measurement or repair to the names and titles of its figures.
+
+    The figures of the first measurement or repair are returned unchanged.
 
     Args:
         figures: The figures of one measurement or repair.
@@ -547,7 +550,7 @@ class ShownAudit:
     name: str  # the documents as the user named them
     conclusions: list[str]
     basis: str  # a paragraph that says how the shares in `tokens` were measured
-    # For each token and number of copies, the share of queries with a random document in their top 10
+    # For each token and number of copies, the share of queries with a random document in the top 10.
     tokens: DataTable
 
 
@@ -588,10 +591,10 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Return a table of the sources with findings.
+    """Return a table with one row for each source of documents that has findings.
 
-    It counts the documents of each source and the documents with findings. If effects were computed, it also
-    counts the documents with a serious or severe effect.
+    A row gives the source, the number of its documents and the number of its documents with findings. If
+    effects were computed, the row also gives the number of its documents with a serious or severe effect.
     """
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None

@@ -139,7 +139,7 @@ def _finalized(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    """Return the Jinja environment of the Markdown templates. It escapes all values except Markup."""
+    """Return the Jinja environment of the Markdown templates, which escapes all values except Markup."""
     environment = Environment(
         loader=PackageLoader(_OWN_PACKAGE),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),

@@ -1,4 +1,4 @@
-"""Figures of a report. Each consists of a Plotly figure, a description in words and a table of its numbers.
+"""Figures of a report: each figure is a Plotly figure, a description in words and a table of its numbers.
 
 The modules in this folder draw figures from tables, and need no model. This module contains what all figure
 modules use: colours, axes, labels, and the layout on a narrow screen.
@@ -37,7 +37,7 @@ class DataTable:
         """Return the table as Markdown, or an empty string if it has no rows.
 
         Args:
-            missing: Text to show for missing values. If None, a dash.
+            missing: Text to show for missing values. If ``missing`` is None, a dash is shown.
         """
         if not self.rows:
             return ""

@@ -33,11 +33,11 @@ class _Look:
 
 
 _LOOKS: Mapping[str, _Look] = {
-    "sticky": _Look(fig.STICKY, "diamond", "solid", -0.12),
-    "benign": _Look(fig.CONTROL, "circle-open", "dash", 0.12),
+    "sticky": _Look(color=fig.STICKY, symbol="diamond", dash="solid", offset=-0.12),
+    "benign": _Look(color=fig.CONTROL, symbol="circle-open", dash="dash", offset=0.12),
 }
 # Kinds of measured tokens: sticky tokens of a run, or tokens that a user named, which may or may not be
-# sticky. Both are compared with benign tokens.
+# sticky. Measured tokens of both kinds are compared with benign tokens.
 _MEASURED = ("sticky", "named")
 
 Rows = Sequence[Mapping[str, Any]]
