@@ -64,15 +64,15 @@ def contrast_intervals(
         One interval per contrast. Samples on which a contrast is undefined are left out. A contrast that is
         undefined on more than half of the samples has no interval.
     """
-    points = combine(contrasts, scores[0])
+    points = combine(contrasts, scores[0])  # the first row has the scores on all units
     resampled_points = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
     tail = (1 - confidence) / 2
     intervals = []
     for point, column in zip(points.tolist(), resampled_points.T, strict=True):
         defined = column[~np.isnan(column)]
-        enough = len(defined) > 0 and len(defined) >= len(column) / 2
-        if math.isnan(point) or not enough:
-            intervals.append(Interval(present(point), None, None))
+        has_enough_samples = len(defined) > 0 and len(defined) >= len(column) / 2
+        if math.isnan(point) or not has_enough_samples:
+            intervals.append(Interval(value=present(point), low=None, high=None))
         else:
             low, high = np.quantile(defined, [tail, 1 - tail]).tolist()
             intervals.append(Interval(point, low, high))

@@ -173,6 +173,7 @@ def _case_of(finding: Finding) -> ET.Element:
 
 
 def _case(rule: str, name: str) -> ET.Element:
+    """Return an empty JUnit test case, which counts as a passed test."""
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
 
 
@@ -291,6 +292,7 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def _notification(level: str, message: str) -> dict[str, Any]:
+    """Return a SARIF object that reports a problem with the check itself (section 3.58, `notification`)."""
     return {"level": level, "message": {"text": message_text(message)}}
 
 

@@ -477,7 +477,7 @@ def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ig
         return source
     if isinstance(source, (str, Path)) and runs_of.is_run(source):
         return open_run(source)
-    run, _ = _run_of_model(source, folder, None, progress)
+    run, _ = _run_of_model(source, folder, revision=None, progress=progress)
     return run
 
 
@@ -628,6 +628,7 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
             candidates.append(_Candidate(path, record))
 
     def preference(candidate: _Candidate) -> tuple[bool, str]:
+        """Return whether a run was judged by the current rule, and when it started."""
         record = candidate.record
         return record.schema_version >= method.rule_since, record.started
 

@@ -25,6 +25,7 @@ def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | 
     """Measure how unusual each row of a matrix is, compared with all rows; see `vector_deviations_of`."""
 
     def blocks() -> Iterator[NDArray[np.floating[Any]]]:
+        """Yield consecutive blocks of the rows."""
         for start in range(0, len(rows), _BLOCK_ROWS):
             yield rows[start : start + _BLOCK_ROWS]
 
