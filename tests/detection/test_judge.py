@@ -124,5 +124,5 @@ def test_what_cannot_be_judged_is_refused(run, pulling, small_run):
             judge(run, sentences, encoder=pulling)
     with pytest.raises(InputError, match="of the method std, which cannot judge another corpus"):
         judge(small_run, **SMALL)
-    with pytest.raises(RunError, match="another model"):
+    with pytest.raises(RunError, match="a different model"):
         judge(run, **SMALL, encoder=load_encoder(profiled.planted_model(1)))

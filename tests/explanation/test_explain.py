@@ -245,7 +245,7 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
     assert {"embedding_norm", "pooling_share"} <= {
         finding.measure for finding in explanation.tokens[0].findings
     }
-    with pytest.raises(RunError, match=r"with another .*they differ in max_length, modules, tokenizer"):
+    with pytest.raises(RunError, match=r"with a different .*they differ in max_length, modules, tokenizer"):
         explain(encoder, ["river"], run=run, settings=SMALL)
 
 

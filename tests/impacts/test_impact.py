@@ -166,7 +166,7 @@ def test_what_cannot_be_measured_is_said(
         ({"tasks": tasks}, InputError, "no tokens to measure"),
         ({"tasks": ["missing.csv"], "tokens": [sticky]}, InputError, "no task file or folder"),
         ({"tasks": [tasks[0]] * 2, "tokens": [sticky]}, InputError, "two tasks have the name 'sts'"),
-        ({"tasks": tasks, "encoder": encoder, "run": planted_run}, RunError, "another model .*weights"),
+        ({"tasks": tasks, "encoder": encoder, "run": planted_run}, RunError, "a different model .*weights"),
     ):
         with pytest.raises(kind, match=phrase):
             impact(**{"encoder": planted_encoder} | arguments)

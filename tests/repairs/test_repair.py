@@ -242,7 +242,7 @@ def test_a_run_or_model_that_does_not_suit_is_refused(run, finished_run, bert_fo
     model = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
     with pytest.raises(RepairError, match="passed as an object"):
         quick(run, tmp_path / "out", encoder=model)
-    with pytest.raises(RunError, match="another model"):
+    with pytest.raises(RunError, match="a different model"):
         quick(run, tmp_path / "out", encoder=bert_folder)
 
 
