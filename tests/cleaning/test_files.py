@@ -316,7 +316,7 @@ def test_a_damaged_compressed_file_is_an_error_and_writes_nothing(cleaner_file, 
     path = write("own.txt.gz", gzip.compress(b"air [SEP] flow\n" * 1000)[:-12])
     status, output, errors = command(cleaner_file, path)
     assert (status, output) == (1, b"")
-    assert "own.txt.gz is damaged or is not compressed by gzip" in errors
+    assert "own.txt.gz is damaged or is not compressed with gzip" in errors
 
 
 def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file, write, tmp_path):

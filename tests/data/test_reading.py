@@ -132,7 +132,7 @@ def test_a_compressed_file_is_read_as_the_file_itself(write, ending):
 
 def test_damaged_compressed_files_are_named(write, tmp_path):
     damaged = gzip.compress(b"one\n" * 1000)[:-12]
-    refused(write("a.txt.gz", damaged), "a.txt.gz is damaged or is not compressed by gzip")
+    refused(write("a.txt.gz", damaged), "a.txt.gz is damaged or is not compressed with gzip")
     refused(write("b.txt.gz", "no gzip"), "b.txt.gz is damaged")
     refused(write("c.parquet.gz", "x"), "unpack it with gunzip")
     write("d.txt.gz", gzip.compress(b"two\nlines"))

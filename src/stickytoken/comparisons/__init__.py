@@ -150,17 +150,21 @@ class ComparedRun:
 
     @cached_property
     def repair(self) -> str:
-        """Whether the model is itself repaired, or has a repaired copy.
+        """A phrase that says whether the run's model is itself repaired, or has a repaired copy.
 
-        The value is ``is itself repaired`` for a repaired model. For any other model, it is the state of the
-        newest repair in the run folder, or ``no`` if there is none.
+        The phrase for a repaired model is ``is itself repaired``. The phrase for a model that is not repaired
+        is the state of the newest repair in the run folder, or ``no`` if the run folder contains no repair.
         """
         try:
-            record = finished_repair(Path(self.run.model_name))
+            repair_of_model = finished_repair(Path(self.run.model_name))
         except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
-            record = None
-        if record is not None and record.identity_parts.get("encoder") != self.encoder:
-            return "is itself repaired"
+            repair_of_model = None
+        if repair_of_model is not None:
+            # A repair records the model that it started from. If the run measured that very model, it
+            # measured the model before the repair.
+            model_before_repair = repair_of_model.identity_parts.get("encoder")
+            if model_before_repair != self.encoder:
+                return "is itself repaired"
         records, _ = repairs_in(self.run.path)
         return records[0].state if records else "no"
 
@@ -201,16 +205,26 @@ def rule_lines(run: Run) -> list[str]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well two runs agree on the tokens that both examined."""
+    """How well two runs agree on the tokens that both examined.
 
-    first: str  # name of a run
-    second: str  # name of the other run
-    shared: int  # number of tokens that both runs examined, identified by vocabulary string
-    sticky_in_both: int  # number of tokens that both runs call sticky
-    # Number of tokens that are sticky in both runs, divided by the number that are sticky in at least one of
-    # them; None if no token is sticky in either run
+    Attributes:
+        first: Name of the first run.
+        second: Name of the second run.
+        shared: Number of tokens that both runs examined. Tokens are identified by their vocabulary strings.
+        sticky_in_both: Number of tokens that both runs call sticky.
+        jaccard: Number of tokens that are sticky in both runs, divided by the number of tokens that are
+            sticky in at least one of the runs. None if no token is sticky in either run.
+        spearman_erased: Rank correlation of the two runs' erased shares; None if too few tokens have an
+            erased share in both runs.
+        spearman_lift: Rank correlation of the two runs' lifts; None if too few tokens have a lift in both
+            runs.
+    """
+
+    first: str
+    second: str
+    shared: int
+    sticky_in_both: int
     jaccard: float | None
-    # Rank correlations of erased shares and of lifts; None if too few tokens have a value in both runs.
     spearman_erased: float | None
     spearman_lift: float | None
 
@@ -225,10 +239,15 @@ class TokenInRun(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedToken:
-    """A token with its measures and verdicts in all compared runs."""
+    """A token with its measures and verdicts in all compared runs.
 
-    token: str  # vocabulary string
-    in_runs: Sequence[TokenInRun]  # one per run, in the order of the runs
+    Attributes:
+        token: Vocabulary string of the token.
+        in_runs: The token's measures and verdict in each compared run, in the order of the runs.
+    """
+
+    token: str
+    in_runs: Sequence[TokenInRun]
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
@@ -256,9 +275,10 @@ def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
 
 
 def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return a table of tokens with a column for every measure of the rule and for the ends of its interval.
+    """Return a table of tokens that has columns for every measure in `MEASURES`.
 
-    A column that the table lacks is added, with nulls.
+    Each measure has three columns: its value, and the lower and the upper end of the value's interval. A
+    column that the table lacks is added, with nulls.
     """
     missing = []
     for measure in MEASURES:
@@ -340,15 +360,21 @@ class Reason(NamedTuple):
     """A reason why measures can be compared only with care, or not at all."""
 
     answer: Answer
-    sentence: str  # without a full stop
-    measures: tuple[Measure, ...] = tuple(Measure)  # the measures that are affected
+    sentence: str  # the reason as a sentence, without a full stop
+    measures: tuple[Measure, ...] = tuple(Measure)  # the measures that the reason affects
 
 
 class Comparability(NamedTuple):
-    """What can be compared between runs."""
+    """What can be compared between runs.
 
-    answers: dict[Measure, Answer]  # keyed by measure; each answer is for all runs together
-    reasons: tuple[Reason, ...]  # the most serious first; empty if everything is comparable
+    Attributes:
+        answers: For each measure, whether its values can be compared between all of the runs.
+        reasons: Why measures cannot be compared directly, the most serious reason first; empty if all
+            measures are comparable.
+    """
+
+    answers: dict[Measure, Answer]
+    reasons: tuple[Reason, ...]
 
 
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
@@ -436,9 +462,14 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
-    """Group the runs by their anchors, and return the names in each group.
+    """Group runs that measured on similar sets of anchors, and return the names of the runs in each group.
 
-    A run joins the first group whose first run shares at least the fraction `_SAME_TEXTS` of its anchors.
+    A run joins the first group whose first run has enough anchors in common with the joining run. Enough is
+    the fraction `_SAME_TEXTS` of the smaller of the two sets of anchors.
+
+    Args:
+        runs: The runs.
+        anchors: The set of anchors of each run, in the order of the runs.
     """
     first_anchors: list[set[str]] = []
     groups: list[list[str]] = []
@@ -521,7 +552,9 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
     if "dimension" in different_names and "modules" in different_names:
-        different_names.remove("modules")  # a different truncation also changes the modules
+        # Truncating the vectors to another length adds or changes a module, so the modules always differ if
+        # the lengths do.
+        different_names.remove("modules")
     return [_USES[name] for name in different_names]
 
 
@@ -613,7 +646,7 @@ class Comparison:
         runs: The runs with their names.
         comparability: What can be compared between the runs.
         agreements: The agreement of each pair of runs.
-        tokens: The tokens that at least one run calls sticky. Those that the most runs call sticky come
+        tokens: The tokens that at least one run calls sticky. Tokens that the most runs call sticky come
             first.
     """
 
@@ -707,7 +740,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 
 def shown_reason(reason: Reason) -> str:
-    """Return a reason as text, after the names of the affected measures unless all measures are affected."""
+    """Return a reason as text. If it affects only some measures, the text begins with their names."""
     if len(reason.measures) == len(Measure):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)

@@ -45,10 +45,10 @@ class BesideRun:
     Attributes:
         tokens: One row per published token, with its published score and validation rate. For a run of the
             default method, further columns hold the verdict, the lift in SD with its interval, and the
-            percentile of that lift among the run's tokens. For a run of the paper's method, they hold the
-            run's score or an upper bound on it, the run's validation rate, and whether the token was a
-            candidate; tokens that only the run calls sticky have rows too. The further columns are null for a
-            token that the run did not examine.
+            percentile of that lift among the run's tokens. For a run of the paper's method, further columns
+            hold the run's score or an upper bound on the score, the run's validation rate, and whether the
+            token was a candidate, and tokens that only the run calls sticky have rows too. The further
+            columns are null for a token that the run did not examine.
         unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
         unexamined: Number of the remaining published tokens that the run did not examine.
         sticky: Number of published tokens that the run also calls sticky.
@@ -149,7 +149,7 @@ def published_model(name: str) -> dict[str, object]:
         name: Name of the model in the paper or on the hub; case is ignored.
 
     Raises:
-        InputError: The paper has no such model. The message names the models with the closest names.
+        InputError: The paper does not list this model. The message names the models with the closest names.
     """
     models = published_models()
     key = name.strip().lower().rstrip("/")
@@ -170,7 +170,7 @@ def model_of_run(run: Run) -> str:
     try:
         return str(published_model(Path(run.model_name).name)["model"])
     except InputError as error:
-        raise InputError(f"{error}; if the run is of a published model, name it before --run") from error
+        raise InputError(f"{error}; if this is a published model, pass its name before --run") from error
 
 
 def remarks(model: str) -> list[str]:
@@ -194,7 +194,7 @@ def mention_of_paper(run: Run) -> str | None:
     Returns:
         One sentence; None for a run of the paper's method, or if the paper does not list the model. A listed
         model is recognised by its name and its vocabulary: every published token must have its published id
-        there.
+        in the vocabulary of the run.
     """
     if _is_of_paper(run):
         return None
@@ -229,6 +229,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     from scipy.stats import kstest
 
     published = published_tokens(name)
+    # A published token is known if the run's vocabulary has the same token at the same id.
     vocabulary = run.vocabulary.select("token_id", "token", known=True)
     published = published.join(vocabulary, on=["token_id", "token"], how="left", maintain_order="left")
     is_known = pl.col("known").fill_null(value=False)
@@ -244,13 +245,17 @@ def beside_run(run: Run, name: str) -> BesideRun:
     lift_columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
     percentile = pl.col("lift_sd").rank() / pl.col("lift_sd").count()
     in_run = run_tokens.select("token_id", "verdict", **lift_columns, percentile=percentile, examined=True)
+    # The join is by id only, so the numbers that it adds to an unknown token belong to another token. They
+    # are replaced by nulls.
     tokens = published.join(in_run, on="token_id", how="left", maintain_order="left").with_columns(
         pl.when(is_known).then(pl.col(column)).alias(column) for column in in_run.columns[1:]
     )
     examined = tokens.filter(is_known & pl.col("examined"))
     percentiles = examined["percentile"].drop_nulls().to_numpy()
     chance = None
-    if len(run.tokens) == run.available and len(percentiles):
+    # The percentiles of randomly drawn tokens are uniform only if the run examined the whole vocabulary.
+    examined_whole_vocabulary = len(run.tokens) == run.available
+    if examined_whole_vocabulary and len(percentiles):
         chance = float(kstest(percentiles, "uniform").pvalue)
     return BesideRun(
         tokens=tokens.drop("known", "examined"),
@@ -267,7 +272,16 @@ def _is_of_paper(run: Run) -> bool:
 
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
-    """Compare the published tokens with the scores, rates and verdicts of a run by the paper's own method."""
+    """Compare the published tokens with the scores, rates and verdicts of a run by the paper's own method.
+
+    Args:
+        run: A run of the paper's method.
+        published: The published tokens, with the column ``known``.
+        unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
+
+    Returns:
+        The comparison. There is no test of the lifts, because the paper's method measures no lift.
+    """
     in_run = run.tokens.select(
         "token_id",
         "token",

@@ -515,9 +515,9 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
     """Choose pairs whose similarities are spread over the lower 80% of the range from minimum to mean.
 
     Let u be the mean similarity. The ``count`` target similarities are evenly spaced over [min, min + 0.8 (u
-    - min)]. For each target, the pair with the nearest similarity is chosen from the pairs below u. Where
-    pairs are sparse, the same pair is chosen for several targets and is returned several times, as in the
-    published runs.
+    - min)]. For each target, the pair with the nearest similarity is chosen among the pairs whose similarity
+    is below u. Where pairs are sparse, the same pair is chosen for several targets and is returned several
+    times, as in the published runs.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -607,8 +607,9 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
             unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
-                # A sentence that is read in full shares its ids only with sentences of the same meaning, so
-                # it is kept.
+                # The tokenizer reads every character, so a sentence with the same ids can differ only in what
+                # the tokenizer ignores on purpose, such as case or spaces. The two mean the same, and both
+                # are kept.
                 continue
             unknown_characters += unread
             if tuple(ids) in earlier_ids:
@@ -636,13 +637,14 @@ def unread_characters(
     """Return the number of characters, except white space, that a tokenizer drops or does not know.
 
     A character is dropped if no id stands for it. Dropped combining marks and control characters are not
-    counted, because many tokenizers drop them on purpose and keep the letters.
+    counted, because many tokenizers drop them on purpose and keep the letters. A character is unknown if the
+    id of the unknown token stands for it.
 
     Args:
         text: The text.
         ids: The token ids of the text.
-        spans: The character span of each id; None if the tokenizer cannot determine the spans. In that case,
-            the share of unknown ids is used as the share of unknown characters.
+        spans: The character span of each id. If None, the tokenizer cannot determine the spans, and the
+            number is an estimate: the share of unknown ids is used as the share of unknown characters.
         unknown_id: The id of the unknown token; None if the tokenizer has none.
     """
     if spans is None:
@@ -650,16 +652,19 @@ def unread_characters(
         return _visible_length(text) * unknown_share
     unread = 0
     # Spans may overlap: a token that only marks the beginning of a word has the span of the word's first
-    # character.
-    read_until = 0
-    unknown_until = 0
+    # character. These two positions ensure that no character is counted twice.
+    covered_until = 0  # end of the text that the spans have covered so far
+    unknown_until = 0  # end of the unknown characters that have been counted so far
     for token_id, (begin, end) in zip(ids, spans, strict=True):
-        unread += _readable_length(text[read_until:begin])
-        read_until = max(read_until, end)
+        dropped = text[covered_until:begin]
+        unread += _readable_length(dropped)
+        covered_until = max(covered_until, end)
         if token_id == unknown_id:
-            unread += _visible_length(text[max(begin, unknown_until) : end])
+            unknown = text[max(begin, unknown_until) : end]
+            unread += _visible_length(unknown)
             unknown_until = max(unknown_until, end)
-    return unread + _readable_length(text[read_until:])
+    dropped_at_end = text[covered_until:]
+    return unread + _readable_length(dropped_at_end)
 
 
 # Unicode categories whose characters normalizers drop on purpose: marks on letters, control and format

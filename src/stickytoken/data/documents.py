@@ -44,8 +44,8 @@ class Document:
         line: 1-based number of the line on which the document begins; None if it was not read from lines of
             text.
         is_whole_file: Whether the document is a whole file.
-        columns: The columns whose texts, joined by a space, are the text of the document. Empty if it does
-            not come from columns.
+        columns: The columns whose texts, joined by a space, are the text of the document. Empty if the
+            document does not come from columns.
     """
 
     number: int
@@ -96,7 +96,8 @@ class Collection:
         name: Name of the collection in messages.
         read: Function that yields the records in order and updates the meter. If the source is a stream, the
             function can be called only once.
-        key: A key that stands for the collection, such as its path. It does not depend on the content.
+        key: A key that stands for the collection, such as its path. The key does not depend on the content of
+            the documents.
     """
 
     name: str
@@ -136,7 +137,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
     """
     for column in (columns.column, columns.id_column, columns.source_column):
         if not isinstance(column, str | None):
-            raise InputError(f"a column is {column!r}: pass the name of a column")
+            raise InputError(f"{column!r} is not the name of a column: pass a text")
     if not isinstance(source, (str, Path)):
         return _from_values(source, columns)
     if source == STDIN:
@@ -203,7 +204,7 @@ def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
             try:
                 line = stream.readline()
             except _DAMAGED_GZIP as error:
-                raise InputError(f"{name} is damaged or is not compressed by gzip: {error}") from error
+                raise InputError(f"{name} is damaged or is not compressed with gzip: {error}") from error
             if not line:
                 return
             yield line
@@ -260,20 +261,24 @@ def _paths_of_documents(folder: Path) -> list[Path]:
 
 def _folder(folder: Path, columns: NamedColumns) -> Collection:
     """Return a folder as a collection. Each row of a table is a document; any other file is one document."""
-    size_of = {}
+    sizes: dict[Path, int] = {}  # size of each file in bytes
     for path in _paths_of_documents(folder):
         try:
-            size_of[path] = path.stat().st_size
+            sizes[path] = path.stat().st_size
         except OSError:
             # The file has vanished since the folder was listed. Reading the file reports the error.
-            size_of[path] = 0
+            sizes[path] = 0
 
     def read(meter: Meter) -> Iterator[Record]:
-        """Yield the records of the files in order. A table that cannot be read is skipped."""
-        meter.total = sum(size_of.values())
+        """Yield the records of the files in order.
+
+        A table that cannot be read gives one `Skipped` record. A blank file that is not a table gives no
+        record.
+        """
+        meter.total = sum(sizes.values())
         reader = Reader(columns, meter, str(folder))
-        for path, size in size_of.items():
-            begin = meter.done
+        for path, size in sizes.items():
+            done_before = meter.done
             suffix, _ = format_of(path)
             if suffix in tables.TABLE_SUFFIXES:
                 try:
@@ -284,7 +289,7 @@ def _folder(folder: Path, columns: NamedColumns) -> Collection:
                 record = _whole_file(path, folder, next(reader.numbers))
                 if record is not None:
                     yield record
-            meter.done = begin + size
+            meter.done = done_before + size
 
     return Collection(str(folder), read, str(folder.absolute()))
 
@@ -301,7 +306,7 @@ def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
         try:
             content = gzip.decompress(content)
         except _DAMAGED_GZIP as error:
-            return Skipped(name, f"damaged, or not compressed by gzip: {error}")
+            return Skipped(name, f"damaged, or not compressed with gzip: {error}")
     text, damage = _decoded(content)
     if damage:
         return Skipped(name, damage)
@@ -356,7 +361,7 @@ class Reader:
         meter: Tracks how much of the collection has been read.
         name: Name of the collection, or of the file that is being read, for messages.
         path: The file that is being read; None if the records do not come from a file.
-        text_columns: The columns that contain the text; a document joins their texts with spaces. These
+        text_columns: The columns that contain the text; a document joins their texts with spaces. The text
             columns are chosen before the first document of a file is returned.
         id_column: The column with the id; None if there is none.
         source_column: The column with the source; None if there is none.
@@ -581,13 +586,17 @@ class Reader:
             raise InputError(f"{self.name} is damaged after row {number}: {reason}") from error
 
     def objects(self, values: Iterable[Any]) -> Iterator[Row]:
-        """Yield a row for each text or object in an iterable."""
+        """Yield a row for each text or mapping in an iterable.
+
+        The columns are chosen from the first mapping. A value of another type gives a row with a `Skipped`.
+        """
         for number, value in enumerate(values):
             self.meter.done += 1
             place = f"row {number + 1}"
             if isinstance(value, str):
                 if self.columns.any_named:
-                    raise InputError(f"{self.name} have no columns: leave the names of columns out")
+                    raise InputError(f"{self.name} have no columns: do not pass names of columns")
+                # The place of a text becomes the id of its document: its 0-based position.
                 yield Row(str(number), line=None, value=value)
             elif isinstance(value, Mapping):
                 if not self.text_columns:
@@ -666,7 +675,7 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
 
     A field that begins with a quotation mark is quoted. Within the quotes, separators and line breaks belong
     to the field, and two quotation marks stand for one. The next single quotation mark closes the quotes. If
-    they are never closed, the field extends to the end of the file.
+    the quotes are never closed, the field extends to the end of the file.
 
     Args:
         lines: The lines of the file, without their line endings.
@@ -772,24 +781,37 @@ class Line(NamedTuple):
 
 
 def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
-    """Yield the lines of a stream with their positions. A lone carriage return also ends a line."""
-    offset = 0
+    """Yield the lines of a stream with their positions.
+
+    A lone carriage return also ends a line. A byte order mark at the beginning belongs to no line.
+
+    Args:
+        stream: The bytes, split at line feeds.
+        name: Name of the stream in messages.
+        meter: Counts the bytes that have been read.
+
+    Raises:
+        InputError: The stream begins with the byte order mark of UTF-16.
+    """
+    offset = 0  # of the next byte in the stream
     number = 0
     with reading(name):
-        for content in stream:
-            is_first = offset == 0
-            if is_first and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
-            start = len(codecs.BOM_UTF8) if is_first and content.startswith(codecs.BOM_UTF8) else 0
-            pieces = [content[start:]]
-            if b"\r" in pieces[0].removesuffix(b"\r\n"):
-                pieces = pieces[0].splitlines(keepends=True)
-            for piece in pieces:
+        for chunk in stream:
+            content = chunk
+            if offset == 0:
+                if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
+                content = chunk.removeprefix(codecs.BOM_UTF8)
+                offset = len(chunk) - len(content)
+            file_lines = [content]
+            has_lone_return = b"\r" in content.removesuffix(b"\r\n")
+            if has_lone_return:
+                file_lines = content.splitlines(keepends=True)
+            for line in file_lines:
                 number += 1
-                yield Line(number, piece.rstrip(b"\r\n"), offset + start)
-                start += len(piece)
-            offset += len(content)
-            meter.done += len(content)
+                yield Line(number, line.rstrip(b"\r\n"), offset)
+                offset += len(line)
+            meter.done += len(chunk)
 
 
 def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:

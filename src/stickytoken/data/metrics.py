@@ -220,8 +220,8 @@ class ClusteringTask(Task):
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the V-measure.
 
-        The metric ``nmi`` has the same value: it is the mutual information, normalized by the arithmetic mean
-        of the entropies.
+        The metric ``nmi``, the mutual information divided by the arithmetic mean of the two entropies, is
+        equal to the V-measure.
         """
         gold, clusters = _sampled(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))

@@ -129,10 +129,10 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
 
 
 def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
-    """Return the columns that contain sentences: those with a usual name, or else the only text column.
+    """Return the columns that contain sentences: columns with usual names, or else the only text column.
 
     Raises:
-        InputError: No column has a usual name, and there is not exactly one text column.
+        InputError: The table has none of the usual column names, and no text column or several.
     """
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
@@ -188,7 +188,7 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
     lists = [tuple(texts or ()) for texts in values.to_list()]
     for row, texts in enumerate(lists, start=1):
         if not texts or not all((text or "").strip() for text in texts):
-            raise InputError(f"{path}: {column} in row {row} is empty or has a blank text")
+            raise InputError(f"{path}: {column} in row {row} is an empty list or contains a blank text")
     return lists
 
 

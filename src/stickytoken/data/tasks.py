@@ -231,20 +231,23 @@ def _queries_in_corpus(
     """Return the ids of the queries that are also documents of the corpus, with the same id.
 
     In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
-    collections, queries and documents are numbered independently, so an equal id means nothing: the document
-    with the id of a query may even be relevant to the query.
+    collections, queries and documents are numbered independently. There, a document with the id of a query is
+    another text, and may be relevant to the query.
 
-    Consider the documents that have the id of a query and are not relevant to it. Queries and documents are
-    assumed to share their ids if every query has such a document, or if most of these documents contain the
-    text of their query.
+    A document with the id of a query is taken to be the query itself if it is not judged relevant to the
+    query, and if one of two conditions holds: every query has such a document, or more than half of these
+    documents contain the text of the query with the same id.
 
     Returns:
-        The ids; empty if queries and documents do not share their ids.
+        The ids; empty if queries and documents are numbered independently.
     """
-    shared = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
-    same_text = [query for query in shared if _normalized(queries[query]) in _normalized(documents[query])]
-    is_one_numbering = len(shared) == len(queries) or 2 * len(same_text) > len(shared)
-    return tuple(shared) if is_one_numbering else ()
+    shared_ids = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
+    contained_ids = [
+        query for query in shared_ids if _normalized(queries[query]) in _normalized(documents[query])
+    ]
+    all_are_shared = len(shared_ids) == len(queries)
+    most_are_contained = 2 * len(contained_ids) > len(shared_ids)
+    return tuple(shared_ids) if all_are_shared or most_are_contained else ()
 
 
 def _normalized(text: str) -> str:
