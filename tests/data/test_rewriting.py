@@ -78,6 +78,15 @@ def test_a_field_gets_the_quotes_that_it_needs(write, replacement, expected):
     assert content == f"id,text\n{expected}\n".encode()
 
 
+@pytest.mark.parametrize(
+    ("replacement", "expected"),
+    [("#", '1,"#b'), ('"', '1,"""b"')],
+)
+def test_a_field_whose_quotes_are_never_closed_gets_no_line_break(write, replacement, expected):
+    path = write("own.csv", 'id,text\n1,"ab')
+    assert rewritten(path, lambda _: [(0, 1, replacement)]) == f"id,text\n{expected}".encode()
+
+
 @given(st.lists(st.sampled_from(['"', "\\", "é", "\U0001f642", "\ud83d", "\ude42", "\n", "a"]), max_size=12))
 @settings(max_examples=100)
 def test_strings_of_json_are_escaped_in_every_way(parts):

@@ -38,10 +38,13 @@ Edits: TypeAlias = Sequence[tuple[int, int, str]]
 """Changes to a text, in order: the start and the end of each span, and the span's replacement."""
 
 Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits]]
-"""Function that takes a document and its texts, and returns the edits of each text.
+"""Function that takes a document and its texts, one per text column, and returns the edits of each text.
 
-``Document.text`` is these texts, joined by spaces.
+``Document.text`` consists of these texts, joined by spaces.
 """
+
+# Stands for a column in a document that has no columns: a line of text, or a line of JSON that is a string.
+_NO_COLUMN = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,12 @@ class _Buffer:
         return self._start + len(self._bytes)
 
     def take(self, end: int | None = None) -> bytes:
-        """Return the bytes up to a position in the stream, or all bytes, and drop them from memory."""
+        """Return the bytes up to a position in the stream, and drop these bytes from memory.
+
+        Args:
+            end: The position, counted from the first byte of the stream. If None, all bytes in memory are
+                returned.
+        """
         size = len(self._bytes) if end is None else end - self._start
         taken = bytes(self._bytes[:size])
         del self._bytes[:size]
@@ -192,47 +200,65 @@ def _rewrite_lines(
     revise: Revise,
     skip: Callable[[Skipped], None],
 ) -> None:
-    """Write the revised records of a line-based file or of standard input."""
+    """Write the revised records of a line-based file or of standard input.
+
+    The bytes between the records, and the bytes of records that cannot be read, are written unchanged.
+    """
     with ExitStack() as stack:
         if source.path is None:
             buffer = _Buffer(sys.stdin.buffer)
             rows = reader.stdin_rows(buffer)
-            position = buffer.position
+            bytes_done = buffer.position
         else:
             lines, file = stack.enter_context(opened_file(source.path))
             buffer = _Buffer(lines)
             rows = reader.rows(buffer, source.suffix, Meter())
-            position = file.tell if source.compressed else buffer.position
+            # Only the size of the compressed file is known, so its progress is counted in compressed bytes.
+            bytes_done = file.tell if source.compressed else buffer.position
         for row in rows:
-            reader.meter.done = position()
+            reader.meter.done = bytes_done()
             record = reader.record_of(row)
             if isinstance(record, Skipped):
+                # Its bytes stay in the buffer, and are written before the next record.
                 skip(record)
                 continue
-            columns = _columns(reader, row)
-            edits = revise(record, [unicode_text(text) for text in columns.values()])
-            output.write(buffer.take(row.start))
-            raw = buffer.take(row.end)
+            texts_by_column = _texts_by_column(reader, row)
+            edits = revise(record, [unicode_text(text) for text in texts_by_column.values()])
+            bytes_before_record = buffer.take(row.start)
+            output.write(bytes_before_record)
+            raw_record = buffer.take(row.end)
             if any(edits):
-                edits_by_column = dict(zip(columns, edits, strict=True))
-                raw = _edited(raw.decode("utf-8"), row, edits_by_column, source).encode("utf-8")
-            output.write(raw)
+                edits_by_column = dict(zip(texts_by_column, edits, strict=True))
+                edited = _edited_record(raw_record.decode("utf-8"), row, edits_by_column, source)
+                raw_record = edited.encode("utf-8")
+            output.write(raw_record)
         # The remaining bytes, such as the end of the last line, belong to no record.
         output.write(buffer.take())
 
 
-def _columns(reader: Reader, row: Row) -> dict[str, str]:
-    """Return the texts of a document, keyed by column. A line of text has one column, with an empty name."""
-    return {"": row.value} if isinstance(row.value, str) else reader.texts_of(row.value)
+def _texts_by_column(reader: Reader, row: Row) -> dict[str, str]:
+    """Return the texts of a document, keyed by column; `_NO_COLUMN` is the key of a text without columns."""
+    return {_NO_COLUMN: row.value} if isinstance(row.value, str) else reader.texts_of(row.value)
 
 
-def _edited(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Source) -> str:
-    """Apply the edits of each column to a raw record."""
+def _edited_record(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Source) -> str:
+    """Return a raw record with the edits of each column.
+
+    Args:
+        raw: The record as the file writes it, without its line ending.
+        row: The record as it was read.
+        edits_by_column: Edits of the column's text, keyed by column; `_NO_COLUMN` for a text without columns.
+        source: The source of the record.
+
+    Raises:
+        InputError: The edits would add a line break to a line of text, or the quotes of a CSV row cannot be
+            written back.
+    """
     if source.suffix in tables.SEPARATORS:
         return _edited_fields(raw, row, edits_by_column, tables.SEPARATORS[source.suffix])
     if source.suffix in tables.JSON_LINES:
-        return _edited_json(raw, row, edits_by_column)
-    edited = edited_text(raw, edits_by_column[""])
+        return _edited_json(raw, edits_by_column)
+    edited = edited_text(raw, edits_by_column[_NO_COLUMN])
     if "\n" in edited or "\r" in edited:
         raise InputError(
             f"{source.name}, {row.place}: the replacement contains a line break, which would split the "
@@ -256,13 +282,15 @@ def edited_text(text: str, edits: Edits) -> str:
 class _Literal:
     """The written form of a text in a record, with its quotes and escapes.
 
-    All positions are 0-based, in characters of the raw record.
+    All positions are 0-based, in characters of the raw record. For example, the record ``1,"a""b"`` has the
+    literal ``"a""b"`` with the start 2, the end 8, the value ``a"b`` and the positions 3, 4, 6 and 7.
 
     Attributes:
         start: First position of the literal.
         end: Position after the literal.
         value: The text.
-        positions: The position of each of the text's characters, and the position after the last one.
+        positions: The position of each of the text's characters, followed by the position after the last
+            character: that of the closing quotation mark, or ``end`` if the literal has none.
     """
 
     start: int
@@ -272,7 +300,14 @@ class _Literal:
 
 
 def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], str]) -> str:
-    """Return the written form of the edited literal. ``write`` escapes a replacement as the file requires."""
+    """Return the written form of an edited literal, in which unedited characters are written as before.
+
+    Args:
+        raw: The raw record.
+        literal: The literal of the text before the edits.
+        edits: Edits of the text.
+        write: Function that escapes a replacement as the file's format requires.
+    """
     pieces = []
     copied_to = literal.start
     for start, end, replacement in edits:
@@ -285,50 +320,47 @@ def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], s
 # JSON lines
 
 
-def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
-    """Apply the edits of each column to a JSON line."""
-    spans = _json_members(raw)
+def _edited_json(raw: str, edits_by_column: dict[str, Edits]) -> str:
+    """Return a JSON line with the edits of each column."""
+    spans = _json_value_spans(raw)
     replacements = []
     for column, edits in edits_by_column.items():
         start, end = spans[column]
+        # The edits name positions in the text after `unicode_text` has replaced each lone surrogate by one
+        # character, so they are also positions in the text before.
         literal = _json_literal(raw, start, end)
-        original = row.value if isinstance(row.value, str) else row.value[column]
-        write = _json_writer(raw[start:end])
-        if literal.value == original and len(unicode_text(original)) == len(original):
-            edited = _spliced(raw, literal, edits, write)
-        else:
-            # A lone surrogate was replaced when the text was read, so the whole string is written again.
-            edited = f'"{write(edited_text(unicode_text(original), edits))}"'
+        edited = _spliced(raw, literal, edits, _json_writer(raw[start:end]))
         replacements.append((start, end, edited))
     return edited_text(raw, sorted(replacements))
 
 
-def _json_members(raw: str) -> dict[str, tuple[int, int]]:
-    """Return the start and the end of each key's value in a JSON object.
+def _json_value_spans(raw: str) -> dict[str, tuple[int, int]]:
+    """Return the start and the end of each value in a JSON object, keyed by the value's key.
 
-    If a key occurs twice, its last value counts, as it does for `json.loads`. A line that is just a JSON
-    string is treated as the value of the empty key.
+    If a key occurs twice, the span is that of the last value, which `json.loads` returns too. For a line that
+    is just a JSON string, return the span of the string, with the key `_NO_COLUMN`.
     """
     decoder = json.JSONDecoder()
     position = _skip_space(raw, 0)
     if raw[position] == '"':
         _, end = decoder.raw_decode(raw, position)
-        return {"": (position, end)}
-    members = {}
+        return {_NO_COLUMN: (position, end)}
+    spans = {}
     position = _skip_space(raw, position + 1)
     while raw[position] != "}":
         key, position = decoder.raw_decode(raw, position)
         colon = _skip_space(raw, position)
         start = _skip_space(raw, colon + 1)
         _, end = decoder.raw_decode(raw, start)
-        members[key] = (start, end)
+        spans[key] = (start, end)
         position = _skip_space(raw, end)
         if raw[position] == ",":
             position = _skip_space(raw, position + 1)
-    return members
+    return spans
 
 
 def _skip_space(raw: str, position: int) -> int:
+    """Return the first position from ``position`` on that has no white space."""
     while raw[position] in " \t\n\r":
         position += 1
     return position
@@ -364,9 +396,9 @@ def _length_of_json_character(raw: str, position: int) -> int:
 
 
 def _json_writer(literal: str) -> Callable[[str], str]:
-    """Return a function that escapes text for JSON.
+    """Return a function that escapes text for a JSON string, without adding quotes.
 
-    If ``literal`` is pure ASCII, the function also escapes non-ASCII characters.
+    If ``literal``, the string that is edited, is pure ASCII, the function also escapes non-ASCII characters.
     """
     ascii_only = literal.isascii()
     return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
@@ -377,29 +409,36 @@ def _json_writer(literal: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Field(_Literal):
-    """A field of a row. ``quoted`` says whether the whole field is in quotes."""
+    """A field of a row.
 
-    quoted: bool
+    Attributes:
+        is_quoted: Whether the whole field is in quotes.
+        is_open: Whether the field begins with a quotation mark, and its quotes are never closed.
+    """
+
+    is_quoted: bool
+    is_open: bool
 
 
 def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separator: str) -> str:
-    """Apply each column's edits to a CSV or TSV row."""
+    """Return a CSV or TSV row with the edits of each column."""
     fields = _fields(raw, separator)
-    values = list(row.value.values())
-    parsed = [field.value for field in fields]
-    # A field whose quotes are never closed extends to the end of the file, with or without a last line break.
-    if parsed != values and parsed != [*values[:-1], f"{values[-1]}\n"]:
+    # `separated_records` read the row, and `_fields` parses it again for the positions. They must agree.
+    if [field.value for field in fields] != list(row.value.values()):
         raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
     columns = list(row.value)
     replacements = []
     for column, edits in edits_by_column.items():
         field = fields[columns.index(column)]
-        value = edited_text(field.value, edits)
-        edited = _spliced(raw, field, edits, _doubled_quotes if field.quoted else str)
+        edited_value = edited_text(field.value, edits)
+        edited = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
         would_be_empty_row = len(fields) == 1 and not edited
-        if would_be_empty_row or not _is_read_as(edited, value, separator):
+        # Quotes that are never closed would include the fields that follow. Only the last field may have
+        # them, if it had them before.
+        opens_quotes = _fields(edited, separator)[-1].is_open and not field.is_open
+        if would_be_empty_row or opens_quotes or not _is_read_as(edited, edited_value, separator):
             # The field needs quotes that it did not have.
-            edited = f'"{_doubled_quotes(value)}"'
+            edited = f'"{_doubled_quotes(edited_value)}"'
         replacements.append((field.start, field.end, edited))
     return edited_text(raw, sorted(replacements))
 
@@ -424,8 +463,8 @@ def _fields(raw: str, separator: str) -> list[_Field]:
 def _field_from(raw: str, start: int, separator: str) -> _Field:
     """Return the field that starts at a position of a row.
 
-    Like the csv module, this function reads a line break within quotes as a single ``\\n``, even if the break
-    is written as ``\\r\\n``. It adds a ``\\n`` to a field whose quotes are never closed.
+    A line break within quotes is read as a single ``\\n``, even if it is written as ``\\r\\n``. A field whose
+    quotes are never closed extends to the end of the row.
     """
     characters: list[str] = []
     positions: list[int] = []
@@ -452,12 +491,12 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
         characters.append(character)
         positions.append(position)
         position += width
-    if in_quotes:
-        characters.append("\n")
-        positions.append(position)
+    # Text may follow the closing quotation mark, as in `"a"b`. Such a field is not quoted as a whole.
     is_quoted = has_opening_quote and closing_quote == position - 1
-    positions.append(closing_quote if is_quoted else position)
-    return _Field(start, position, "".join(characters), positions, is_quoted)
+    end_of_text = closing_quote if is_quoted else position
+    return _Field(
+        start, position, "".join(characters), [*positions, end_of_text], is_quoted, is_open=in_quotes
+    )
 
 
 # Parquet
@@ -466,7 +505,7 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
 def _rewrite_parquet(
     path: Path, output: BinaryIO, reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> None:
-    """Write the row groups one by one. Arrow keeps the schema, its metadata and the columns without edits."""
+    """Write the row groups one by one. The schema, its metadata and columns without edits do not change."""
     from pyarrow import ArrowException, parquet
 
     rows = reader.parquet_rows(path)
@@ -506,7 +545,13 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Replace values of a column by ``texts``, keyed by row, in an Arrow table. The column keeps its type."""
+    """Return an Arrow table in which some values of a column are replaced. The column keeps its type.
+
+    Args:
+        table: The table.
+        column: Name of the column.
+        texts: The new values, keyed by the 0-based index of their row.
+    """
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)
