@@ -136,7 +136,7 @@ def test_the_number_asked_for_is_on_the_curve_and_said(ask):
 
 def test_what_the_model_does_not_read_whole_is_refused_or_left_out(ask):
     long = " ".join(["river"] * 40)
-    assert "sentence B has 72 tokens with 32 copies, more than" in ask(A, long, "river", "suffix", 32)[0]
+    assert "has 72 tokens, more than" in ask(A, long, "river", "suffix", 32)[0]
     assert "sentence A has 80 tokens, more than" in ask(f"{long} {long}", B, "river", "suffix", 3)[0]
     curve, heat = web_app.plots(ask(A, long, "river", "suffix", 12))
     assert curve.data[-1].customdata[-1] == 16

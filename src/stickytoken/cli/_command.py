@@ -42,16 +42,21 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     """Turn a function into a command. A parameter whose type is a dataclass becomes one option per field.
 
     The help text of an option is its entry under ``Args:`` in the function's docstring, or under
-    ``Attributes:`` in the dataclass's docstring. The type hint determines the type and the limits of its
-    value. Options that all commands share, such as ``--quiet``, are added. A parameter named ``context`` is
-    not an option: it receives the context of the command.
+    ``Attributes:`` in the dataclass's docstring. The type hint determines the type and the limits of the
+    option's value. Options that all commands share, such as ``--quiet``, are added. A parameter named
+    ``context`` is not an option: Typer passes the context of the command to this parameter.
 
     Args:
-        settings: Names of options that are rarely needed in this command. They can only be set with
-            ``--set name=value`` or in a settings file.
+        settings: Names of options that are rarely needed in this command. In this command, these options can
+            only be set with ``--set name=value`` or in a settings file.
     """
 
     def decorate(function: _Command) -> _Command:
+        """Return the function that Typer calls for a command.
+
+        Its signature lists all options of the command, and its docstring is the text of --help. It builds the
+        dataclasses of the option groups, and calls the decorated function.
+        """
         groups = _groups_of(function)
         sources = _sources_of(function, groups)
         takes_context = "context" in inspect.signature(function).parameters
@@ -71,7 +76,8 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
         def run(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
-            del set_, config  # their callbacks have already applied them during parsing
+            # The callbacks of --set and --config have already changed the defaults of the other options.
+            del set_, config
             for name, group in groups.items():
                 option_names = _option_names(group)
                 group_values = {field: values.pop(option) for field, option in option_names.items()}
@@ -110,7 +116,8 @@ def _type_hints(function: _Command) -> dict[str, Any]:
 def _groups_of(function: _Command) -> dict[str, Any]:
     """Return the dataclass of each parameter that stands for a group of options, keyed by parameter name.
 
-    The dataclass is the parameter's type or, in an Annotated type, a subclass in the metadata.
+    The dataclass is the parameter's type. If the type is Annotated and its metadata has a dataclass, which is
+    then a subclass of the type, this subclass is used instead.
     """
     groups: dict[str, Any] = {}
     for name, hint in _type_hints(function).items():
@@ -154,7 +161,7 @@ class _Source:
         """Return the keyword parameter that Typer turns into the argument or option."""
         details: dict[str, Any] = {"help": self.description, **self.declaration.details}
         if self.is_setting:
-            details["hidden"] = True
+            details["hidden"] = True  # tells `PanelledCommand` that the option is a setting
         if self.field_type.minimum is not None:
             details["min"] = self.field_type.minimum
         if self.field_type.maximum is not None:
@@ -176,7 +183,8 @@ class _Source:
 def _source(name: str, value_type: FieldType, default: Any, description: str | None = None) -> _Source:
     """Return the source of an argument or option.
 
-    If neither its type nor its name has a `Declaration`, it becomes a setting.
+    The declaration comes from the metadata of the type, or else from `FIELD_DECLARATIONS`. An option without
+    a declaration becomes a setting.
     """
     declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
     declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
@@ -236,13 +244,38 @@ _INSTEAD = {
 }
 
 
+class _DefaultValues(ChainMap[str, Any]):
+    """Values that replace the defaults of options, keyed by parameter name.
+
+    The first of the three sources that has a value for an option decides.
+
+    Attributes:
+        from_set: Values of --set.
+        from_config: Values in the file of --config.
+        from_project: Values in pyproject.toml.
+    """
+
+    def __init__(self) -> None:
+        self.from_set: dict[str, Any] = {}
+        self.from_config: dict[str, Any] = {}
+        self.from_project: dict[str, Any] = {}
+        super().__init__(self.from_set, self.from_config, self.from_project)
+
+
 class PanelledCommand(TyperCommand):
     """A command whose --help groups the options into panels.
 
-    Its settings are not shown in --help. They are set with --set or in a settings file.
+    Settings are options that --help does not show, and that can only be set with --set or in a settings file.
+
+    Attributes:
+        settings: The settings of the command, keyed by name.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        """Make the command, and move its hidden options from ``params`` to ``settings``.
+
+        The arguments are those of `TyperCommand`.
+        """
         super().__init__(*args, **options)
         self.settings: dict[str, TyperOption] = {}
         for param in [param for param in self.params if isinstance(param, TyperOption)]:
@@ -252,7 +285,8 @@ class PanelledCommand(TyperCommand):
                 name = _key(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                param.opts = [f"--set {name}"]  # the name that error messages show
+                # Error messages show these names. The setting is never parsed from the command line.
+                param.opts = [f"--set {name}"]
                 param.secondary_opts = []
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
@@ -273,9 +307,13 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options and settings. Values not on the command line are taken from settings files."""
-        # Default values, in order of precedence: from --set, the --config file and pyproject.toml.
-        ctx.default_map = ChainMap({}, {}, {})
+        """Parse the options and settings of a command. Values come from settings files unless passed.
+
+        Returns:
+            The arguments that no parameter of the command has used.
+        """
+        # Filled by the callbacks of --set and --config, which Typer calls before it handles other options.
+        ctx.default_map = _DefaultValues()
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except typer.TyperException as error:
@@ -283,8 +321,9 @@ class PanelledCommand(TyperCommand):
             if advice is None:
                 raise
             rest = ctx.fail(advice)
+        # Typer has handled only the options in `params`. The settings get their values from the default map.
         for option in self.settings.values():
-            option.handle_parse_result(ctx, {}, [])
+            option.handle_parse_result(ctx, opts={}, args=[])
         return rest
 
     def _advice_on(self, option_name: str) -> str | None:
@@ -321,8 +360,11 @@ def _key(param: Any) -> str:
 # Settings on the command line.
 
 
-def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
-    """Store the values of --set as default values in the context. For ``--set help``, print all settings."""
+def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
+    """Store the values of --set as defaults in the context. For ``--set help``, print all settings.
+
+    This function is the callback of --set. ``value`` holds each text that was passed with the option.
+    """
     command: Any = ctx.command
     defaults: Any = ctx.default_map
     for assignment in value or ():
@@ -344,9 +386,9 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
             raise typer.BadParameter(f"{assignment!r} does not have the form name=value")
         option = command.settings[name]
         if option.multiple:
-            defaults.maps[0].setdefault(option.name, []).append(text)
+            defaults.from_set.setdefault(option.name, []).append(text)
         else:
-            defaults.maps[0][option.name] = text
+            defaults.from_set[option.name] = text
 
 
 # Names of value types in the table that ``--set help`` prints.
@@ -379,7 +421,7 @@ def _complete_setting(ctx: typer.Context) -> list[str]:
 
 
 _SET_HELP = "Change a rarely needed setting; --set help lists all settings. Repeatable."
-_set_option = partial(output_option, "--set", metavar="NAME=VALUE", is_eager=True, callback=_read_settings)
+_set_option = partial(output_option, "--set", metavar="NAME=VALUE", is_eager=True, callback=_apply_settings)
 _SET = Annotated[list[str] | None, _set_option(autocompletion=_complete_setting, help=_SET_HELP)]
 
 
@@ -394,6 +436,8 @@ class ProjectTable(NamedTuple):
     model_line: int  # the result of `_line_of_model`
 
 
+# Name of the table in pyproject.toml.
+_PROJECT_TABLE = "tool.stickytoken"
 # The table itself contains the options of this command. Options of other commands are in subtables.
 _PROJECT_COMMAND = "check"
 
@@ -421,7 +465,7 @@ def project_table(start: Path) -> ProjectTable | None:
 def _line_of_model(text: str) -> int:
     """Return the number, counted from 1, of the line that sets ``model``.
 
-    If no line in the table does, return the number of the line with the table's header.
+    If no line in the table sets ``model``, return the number of the line with the table's header.
     """
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
@@ -444,47 +488,76 @@ def _read_toml(file: Path) -> tuple[str, dict[str, Any]]:
         raise InputError(f"{file} cannot be read ({error}): it must be a TOML file in UTF-8") from error
 
 
-def _read_config(ctx: typer.Context, value: Path | None) -> None:
-    """Store the values of pyproject.toml and of the --config file as default values in the context."""
+def _apply_files(ctx: typer.Context, value: Path | None) -> None:
+    """Read pyproject.toml and the --config file, and store their values as defaults in the context.
+
+    This function is the callback of --config, which Typer also calls if the option was not passed.
+
+    Args:
+        ctx: Context of the command. pyproject.toml is not read while Typer only completes a command line.
+        value: The file of --config; None if the option was not passed.
+    """
     defaults: Any = ctx.default_map
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
         if project is not None:
-            defaults.maps[2].update(_entries_of(ctx, project.table, project.file, "tool.stickytoken"))
+            entries = _entries_of(ctx, project.table, project.file, _PROJECT_TABLE)
+            defaults.from_project.update(entries)
     if value is not None:
         file = value.expanduser()
         _, document = _read_toml(file)
-        defaults.maps[1].update(_entries_of(ctx, document, file))
+        defaults.from_config.update(_entries_of(ctx, document, file))
 
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
     """Return the values that a file sets for a command, keyed by parameter name.
+
+    The subtable that is named after the command applies to the command. So do the entries outside of all
+    subtables, except that in pyproject.toml they apply only to `_PROJECT_COMMAND`.
 
     Args:
         ctx: Context of the command.
         table: The table [tool.stickytoken] of pyproject.toml, or the whole content of a --config file.
         file: The file that contains the table.
         root: Name of the table in pyproject.toml; empty for a --config file.
+
+    Raises:
+        InputError: An entry is unknown or has an invalid value, or a subtable is not named after a command.
     """
     values: dict[str, Any] = {}
     command = str(ctx.info_name)
+    is_project_file = bool(root)
     tables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
-    if not root or command == _PROJECT_COMMAND:
+    if not is_project_file or command == _PROJECT_COMMAND:
         entries = {name: entry for name, entry in table.items() if name not in tables}
-        values |= _checked_entries(ctx, entries, file, f"[{root}]" if root else "the file")
+        values |= _checked_entries(ctx, entries, file, f"[{root}]" if is_project_file else "the file")
     for name in tables:
         if name not in ctx.parent.command.commands:
             hint = suggestion(name, ctx.parent.command.commands)
             raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
-    where = f"[{root}.{command}]" if root else f"[{command}]"
+    where = f"[{root}.{command}]" if is_project_file else f"[{command}]"
     return values | _checked_entries(ctx, tables.get(command, {}), file, where)
 
 
 def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    """Check entries of a table as options are checked, and return their values keyed by parameter name."""
+    """Check the entries of a table in the same way as options on the command line.
+
+    Args:
+        ctx: Context of the command.
+        entries: Values of options and settings, keyed by name without dashes, as the file writes them.
+        file: The file that contains the table.
+        where: The table in the file, for messages.
+
+    Returns:
+        The values as Typer accepts them, keyed by parameter name, such as ``max_tokens``.
+
+    Raises:
+        InputError: There is no option or setting of this name, or its value is invalid.
+    """
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
     if ctx.info_name == _PROJECT_COMMAND:
+        # The model is an argument on the command line. A project sets it in its file instead.
         options["model"] = next(param for param in own_params if isinstance(param, TyperArgument))
     params = options | ctx.command.settings
     values = {}
@@ -500,6 +573,7 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
             items = value if param.multiple and isinstance(value, list) else [value]
             typed = [_typed_value(param, item, file.parent) for item in items]
             values[str(param.name)] = typed if param.multiple else typed[0]
+            # Only for the check: Typer converts the value once more when it uses the default.
             param.process_value(ctx, values[str(param.name)])
         except typer.TyperException as error:
             reason = error.format_message().removeprefix("Invalid value: ")
@@ -507,25 +581,37 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
     return values
 
 
-_KINDS: dict[str, type] = {"true, false": bool, "number": float}
+# Types that TOML gives to values, keyed by the result of `_kind_of_value`. All other values are texts.
+_TYPES: dict[str, type] = {"true, false": bool, "number": float}
 _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not empty"}
 
 
 def _typed_value(param: Any, value: Any, folder: Path) -> Any:
     """Convert a value from a settings file into one that Typer accepts.
 
-    A relative path in the file is relative to the folder of the file.
+    Args:
+        param: The option or setting.
+        value: The value, as TOML gives it.
+        folder: Folder of the settings file. A relative path in the file is relative to this folder.
+
+    Returns:
+        A boolean as it is; a number as text; a relative path, joined to ``folder`` unless this is the current
+        folder; any other text as it is.
+
+    Raises:
+        typer.BadParameter: The value is not of the option's type, or is an empty text.
     """
     kind_name = _kind_of_value(param)
-    kind = _KINDS.get(kind_name, str)
+    expected_type = _TYPES.get(kind_name, str)
     value_type = float if type(value) is int else type(value)
-    if value == "" or value_type is not kind:
-        raise typer.BadParameter(f"use {_EXPECTED[kind]}")
-    if kind is bool:
+    if value == "" or value_type is not expected_type:
+        raise typer.BadParameter(f"use {_EXPECTED[expected_type]}")
+    if expected_type is bool:
         return value
-    if kind is float:
+    if expected_type is float:
         return str(value)
     path = folder / Path(value).expanduser()
+    # Options such as --sentences accept a path or a name, so their type does not tell.
     is_path = kind_name == "path" or path.exists()
     return str(path) if is_path and folder != Path.cwd() else value
 
@@ -533,5 +619,5 @@ def _typed_value(param: Any, value: Any, folder: Path) -> Any:
 _CONFIG_HELP = "TOML file with options and settings for this command, or with one table per command."
 _CONFIG = Annotated[
     Path | None,
-    output_option("--config", is_eager=True, callback=_read_config, help=_CONFIG_HELP),
+    output_option("--config", is_eager=True, callback=_apply_files, help=_CONFIG_HELP),
 ]

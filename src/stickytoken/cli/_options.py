@@ -1,4 +1,4 @@
-"""Options that several commands share, and functions that load what they name: models, runs and tokens."""
+"""Options that several commands share, and functions that load the models, runs and tokens they name."""
 
 from __future__ import annotations
 
@@ -90,8 +90,9 @@ computation_option = partial(_option, panel=COMPUTATION)
 language_option = partial(_option, panel=LANGUAGE_MODELS)
 output_option = partial(_option, panel=OUTPUT)
 
-# Declarations of the settings fields that become options, keyed by field. All other fields become
-# settings. A command can turn one of these options into a setting by passing its name to `@command`.
+# Declarations of the options that --help shows for the fields of dataclasses such as `LoadingSettings`, keyed
+# by field. A field that has no declaration can only be set with --set or in a settings file. A command can
+# restrict one of these options in the same way by passing its name to `@command`.
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
@@ -174,7 +175,7 @@ def _category(name: str) -> str:
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    """Return all categories in the letter case of the incomplete input. Typer offers those that match it."""
+    """Return all categories in the letter case of the incomplete input. Typer offers the matching ones."""
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
@@ -272,8 +273,8 @@ def load(
     Args:
         model: The model as the user named it.
         loading: The options that the user passed.
-        tokenizer_needed: Whether the command needs the vocabulary. If it does not, a model behind an endpoint
-            can be used without a tokenizer.
+        tokenizer_needed: Whether the command needs the vocabulary. If the command does not need it, a model
+            behind an endpoint can be used without a tokenizer.
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
@@ -301,13 +302,14 @@ def load(
 
 
 def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> stickytoken.Encoder:
-    """Connect to a model behind an endpoint."""
+    """Connect to a model behind an endpoint, print the limits of its server, and return the encoder."""
     from stickytoken.encoders import load_encoder
     from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
     tokenizer: Any = loading.tokenizer
     if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
-        tokenizer = CandidateVocabulary(())
+        # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough for the command.
+        tokenizer = CandidateVocabulary(candidates=())
     arguments = asdict(part_of(loading, LoadingSettings))
     specified = {name: value for name, value in arguments.items() if value not in (None, False)}
     with console.status(f"asking {model}"):
@@ -319,7 +321,9 @@ def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> st
             prompt=part_of(loading, Prompting),
             **specified,
         )
-    return _announced_server(encoder)
+    _announce_server(encoder)
+    connected: stickytoken.Encoder = encoder
+    return connected
 
 
 def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
@@ -339,12 +343,8 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
         )
 
 
-def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    """Print the limits of an encoder's server, and make the encoder print a message before each wait.
-
-    Returns:
-        The encoder.
-    """
+def _announce_server(encoder: EndpointEncoder) -> None:
+    """Print the limits of an encoder's server, and make the encoder print a message before each wait."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     length = "reads any length that was tried"
@@ -354,7 +354,6 @@ def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
     sizes = f"{server.dimension:,} components, {server.batch:,} texts per request, {length}"
     normalised = "normalised" if server.normalised else "not normalised"
     console.inform(f"endpoint: {sizes}, {normalised}, noise {server.noise:.1e}")
-    return encoder
 
 
 def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
@@ -383,8 +382,15 @@ def load_for(
     Args:
         source: A run folder or a model, as the user named it.
         run: The record of the run; None if `source` is a model.
-        loading: The options that the user passed. They take precedence.
+        loading: The options that the user passed. They take precedence over the options in the run's record.
         model: Where the model of the run is now, if it has moved.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
+            itself.
     """
     if run is None:
         return load(source, loading)
@@ -395,15 +401,19 @@ def load_for(
     with _named_by(source):
         if recorded.endpoint is not None and isinstance(loading, AnyModelOptions):
             if loading.tokenizer or loading.candidates:
-                moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-                endpoint = recorded.endpoint.model_copy(update=moved)
+                # Only one of the two can be set, so both recorded values are replaced.
+                vocabulary = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+                endpoint = recorded.endpoint.model_copy(update=vocabulary)
                 recorded = recorded.model_copy(update={"endpoint": endpoint})
             if loading.truncate_dim is not None:
                 settings = replace(recorded.settings, truncate_dim=loading.truncate_dim)
                 recorded = recorded.model_copy(update={"settings": settings})
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, part_of(loading, EndpointOptions))
-            return _announced_server(encoder)
+            _announce_server(encoder)
+            connected: stickytoken.Encoder = encoder
+            return connected
+        # If the model is behind an endpoint all the same, `load` raises the error.
         if part_of(loading, Prompting) == Prompting():
             loading = replace(loading, **asdict(recorded.prompting))
         recorded_values = asdict(recorded.settings)
@@ -480,9 +490,11 @@ def announced(
     Args:
         encoder: The encoder; None if the command uses none.
         loading: The options that the user passed.
-        measurement: Function that does the work of the command. To estimate the cost, it is called with a
-            stand-in for the encoder, which only counts texts, and with a temporary folder.
-        uncertain: Name of the first stage whose texts depend on the results of earlier stages.
+        measurement: Function that does the work of the command with an encoder and a folder. To estimate the
+            cost, this function is called with a stand-in for the encoder, which only counts texts, and with a
+            temporary folder.
+        uncertain: Name of the first stage whose texts depend on the results of earlier stages; None if there
+            is no such stage.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 
@@ -515,12 +527,24 @@ class _CostAnnouncer:
         uncertain: str | None,
         progress: ProgressCallback,
     ) -> None:
+        """Prepare the announcements of one command.
+
+        Args:
+            endpoint: The encoder, which sends texts to the endpoint.
+            loading: The options that the user passed.
+            measurement: Function that does the work of the command with an encoder and a folder.
+            uncertain: Name of the first stage whose texts depend on the results of earlier stages; None if
+                there is no such stage.
+            progress: Function that shows the progress.
+        """
         self._endpoint = endpoint
         self._loading = loading
         self._measurement = measurement
         self._uncertain = uncertain
         self._progress = progress
-        self._stages: set[str] = set()
+        self._begun_stages: set[str] = set()
+        # Total number of tokens that the last printed estimate expects, including those that had been sent;
+        # None if nothing was estimated yet.
         self._expected_tokens: int | None = None
 
     def ask(self) -> None:
@@ -545,21 +569,25 @@ class _CostAnnouncer:
 
     def report(self, step: Progress) -> None:
         """Show progress. When a later stage begins, also print a new estimate if it differs from the last."""
-        is_later_stage = bool(self._stages) and step.stage not in self._stages and step.done == 0
-        self._stages.add(step.stage)
+        is_new_stage = step.stage not in self._begun_stages and step.done == 0
+        is_later_stage = bool(self._begun_stages) and is_new_stage
+        self._begun_stages.add(step.stage)
         if is_later_stage:
             self._announce_change()
         self._progress(step)
 
     def _announce_change(self) -> None:
+        """Estimate what is still to be sent. Print the estimate if the expected total has changed notably."""
         if self._expected_tokens is None:
             return
-        spent = self._endpoint.spending.tokens
-        estimate = self._estimate()
+        sent_tokens = self._endpoint.spending.tokens
+        estimate = self._estimate()  # of the rest only, because texts that were sent are in the cache
         if estimate is None or not estimate.requests:
             return
-        estimate = estimate.most or estimate  # the texts that depended on earlier results are now known
-        total = spent + estimate.tokens
+        # The upper estimate includes the texts that depended on earlier results. They are now known, so this
+        # estimate is no longer too high.
+        estimate = estimate.most or estimate
+        total = sent_tokens + estimate.tokens
         if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:
             self._expected_tokens = total
             with console.bars_hidden():
@@ -642,7 +670,8 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            gc.freeze()  # later collections skip the loaded objects, nearly all of which stay alive
+            # Later garbage collections skip the objects that were loaded, nearly all of which stay alive.
+            gc.freeze()
             gc.enable()
 
 
@@ -665,7 +694,7 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
     """Return the words that bring documents into results in an audit; an empty tuple without a folder.
 
     Raises:
-        InputError: The audit belongs to another run than `run_identity`.
+        InputError: The audit belongs to a different run from `run_identity`.
     """
     if folder is None:
         return ()

@@ -78,7 +78,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
     """Print the error that ended a command, and return the exit status.
 
     Returns:
-        The exit status, or None, with nothing printed, if the error is a bug.
+        The exit status. If the error is a bug, nothing is printed, and the result is None.
     """
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
         console.ignore_interrupts()

@@ -219,7 +219,7 @@ def status(message: str) -> Iterator[None]:
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError again, so that the command can handle it."""
+    """A console that re-raises BrokenPipeError, so that the command can handle it."""
 
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - called while the BrokenPipeError is being handled
@@ -356,8 +356,16 @@ def _raise_interrupt(step: Progress | None = None) -> None:
 
 
 class _Pace(NamedTuple):
-    seconds: float  # since the stage began
-    rate: str  # empty if unknown
+    """How long a stage has taken, how fast it is, and how long it will still take.
+
+    Attributes:
+        seconds: Time since the first report of the stage, in seconds.
+        rate: Rate as text, such as ``12 texts/s``; empty if the rate is unknown.
+        eta: Time until the end of the stage as text; ``?`` if unknown.
+    """
+
+    seconds: float
+    rate: str
     eta: str
 
 
@@ -382,8 +390,8 @@ class _Clock:
     def pace(self, step: Progress) -> _Pace:
         """Return the time since the first report of a stage, and the rate and ETA of the work since then.
 
-        The rate does not count what was done before the first report, because the time that this took is
-        unknown, nor results of an interrupted run.
+        The rate counts neither the work before the first report, because the duration of that work is
+        unknown, nor results that were read from an interrupted run.
         """
         now = time.perf_counter()
         start = self._starts.setdefault(step.stage, _Start(now, step))

@@ -31,7 +31,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console.remember_interrupts()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the parent process closed it
+        if getattr(sys, name) is None:  # the parent process closed this stream
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
     prepare_stream(sys.stdout, utf8=os.name == "nt")
     prepare_stream(sys.stderr, utf8=os.name == "nt")
@@ -45,7 +45,8 @@ def main() -> None:
         console.silence_stdout()
         status = console.CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and console.is_full(error):  # there was no room for buffered output
+        # The last part of the output is written here, so here it may turn out that the disk is full.
+        if isinstance(error, OSError) and console.is_full(error):
             console.silence_stdout()
             sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             sys.exit(1)

@@ -145,10 +145,18 @@ def _repaired_token(token_by_id: dict[int, RepairedTokenRecord], token_id: objec
 
 @dataclass(frozen=True)
 class _RepairQuestion:
-    """What a visitor asks about a repair."""
+    """What a visitor asks about a repair.
 
-    anchor: str  # stays as it is
-    carrier: str  # gets the copies
+    Attributes:
+        anchor: Sentence A, which stays as it is.
+        carrier: Sentence B, which gets the copies.
+        token: The token to insert into sentence B.
+        placement: Where the copies are inserted.
+        copies: Number of copies to insert.
+    """
+
+    anchor: str
+    carrier: str
     token: RepairedTokenRecord
     placement: Placement
     copies: int
@@ -206,13 +214,20 @@ _CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class _RepairCurves:
-    """Similarities of two sentences as a function of the number of copies."""
+    """Similarities of two sentences as a function of the number of copies.
 
-    counts: list[int]  # numbers of copies, ascending from 0
-    # Similarities on each curve, keyed by its name: before the repair, after the repair and, if there are
-    # any, ordinary tokens
+    Attributes:
+        counts: Numbers of copies, in ascending order. The first is 0.
+        lines: For each curve, the similarity at each number of copies, keyed by the name of the curve:
+            ``before the repair``, ``after the repair`` and, if the token is compared with ordinary tokens,
+            ``ordinary tokens``.
+        read_as: Vocabulary entries into which the repaired model splits sentence B with the copies that the
+            visitor asked for.
+    """
+
+    counts: list[int]
     lines: dict[str, list[float]]
-    read_as: list[str]  # vocabulary entries into which the repaired model splits sentence B with its copies
+    read_as: list[str]
 
 
 def _similarities(
@@ -246,8 +261,8 @@ def _similarities(
     ]
     if question.copies not in counts:
         raise InputError(
-            f"sentence B with {question.copies} copies is longer than {original.name} reads "
-            f"({original.max_length} tokens): shorten it or use fewer copies"
+            f"sentence B with {question.copies} copies of the token is too long for {original.name}, which "
+            f"can read {original.max_length} tokens: shorten the sentence or use fewer copies"
         )
 
     def line(model: IdReader, text: str) -> list[float]:

@@ -44,7 +44,12 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Add hidden places for figures to the page, and return their components. `slot_contents` fills them."""
+    """Add hidden placeholders for figures to the page, which `slot_contents` fills.
+
+    Returns:
+        The components of all placeholders. Each placeholder has four: a column that contains the other three,
+        and in the column the title, the plot and the explanatory words.
+    """
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -53,7 +58,10 @@ def figure_slots(count: int) -> list[Any]:
 
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
-    """Return values for the components of `figure_slots`. Each figure fills one place; None hides it."""
+    """Return values for the components of `figure_slots`.
+
+    Each figure fills one placeholder. A placeholder whose figure is None is hidden.
+    """
     contents: list[Any] = []
     for figure in figures:
         if figure is None:
@@ -146,7 +154,7 @@ class Once:
         self._values: list[Any] | None = None
 
     def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Return a copy of the values. Only the first call computes them."""
+        """Return a copy of the values. Only the first call computes the values."""
         with self._lock:
             if self._values is None:
                 self._values = compute()
@@ -154,12 +162,16 @@ class Once:
 
 
 def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[Any]]) -> list[Any]:
-    """Return True, because the visitor has now opened the tab, followed by the tab's outputs.
+    """Return what a tab shows when a visitor opens it: an example on the first visit, else no change.
 
     Args:
-        was_visited: Whether this visitor has opened the tab before; if so, its outputs stay as they are.
-        outputs: Number of outputs.
-        answer: Function that returns the outputs for the first visit.
+        was_visited: Whether this visitor has opened the tab before.
+        outputs: Number of the tab's output components.
+        answer: Function that returns values for the output components on the first visit.
+
+    Returns:
+        True, as the new value of ``was_visited``, followed by a value for each output component. On a later
+        visit, these values leave the components unchanged.
     """
     if was_visited:
         return [True, *([gr.skip()] * outputs)]
@@ -188,9 +200,9 @@ def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[s
     }
 
 
-# Events that need the model run one at a time; a newer request replaces one that waits.
+# Events whose handlers use the model. They run one at a time, and a newer event replaces one that waits.
 ON_MODEL = _event_options("model", 1, "always_last", "minimal")
-# Events that only read tables in memory.
+# Events whose handlers only read tables in memory.
 ON_TABLES = _event_options("tables", 4, "always_last", "hidden")
 # Events that wait until the model is loaded; their result is computed once for all visitors.
 ON_STARTUP = _event_options("startup", 16, "once", "minimal")

@@ -42,7 +42,11 @@ _FIGURES = 7
 
 
 def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
-    """Add the components and events of the tab that explains a token."""
+    """Add the components and events of the tab that explains a token.
+
+    When the model has been loaded, the form is unlocked and filled in with the example. When a visitor first
+    opens the tab, the example is explained. It is computed once and shown to all visitors.
+    """
     gr.HTML(
         ui.lead("Why is this token sticky? What the model does with its copies, compared with benign tokens.")
     )
@@ -62,6 +66,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     outputs = [answer, *ui.figure_slots(_FIGURES), gr.HTML("", elem_id="explain-tables")]
 
     def example_name() -> str:
+        """Return what a visitor can type to name the token of the example."""
         context = startup.context()
         return context.model.name_of(shared.worked_example(context).token_id)
 
@@ -74,6 +79,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         attribution: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
+        """Explain the named token, and return values for ``outputs``. The arguments are the ``inputs``."""
         settings = ExplainSettings(
             copies=shared.checked_count("the number of copies", copies, 1, shared.COPIES),
             placement=shared.checked_placement(placement),
@@ -93,34 +99,45 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
             )
         return _explanation_outputs(explanation)
 
-    def blank(error: str) -> list[Any]:
+    def only_error(error: str) -> list[Any]:
+        """Return values for ``outputs`` that show an error, and no figures and tables."""
         return [error, *ui.slot_contents([None] * _FIGURES), ""]
 
-    once = ui.Once()
+    shared_example = ui.Once()
 
-    def example(progress: gr.Progress) -> list[Any]:
-        placement_value = Placement.SUFFIX.value
-        return once.get(
-            lambda: respond(example_name(), placement_value, _COPIES, _CARRIERS, _BENIGN, False, progress)
+    def explain_example(progress: gr.Progress) -> list[Any]:
+        """Return values for ``outputs`` that explain the example; only the first call computes them."""
+        return shared_example.get(
+            lambda: respond(
+                name=example_name(),
+                placement=Placement.SUFFIX.value,
+                copies=_COPIES,
+                carriers=_CARRIERS,
+                benign=_BENIGN,
+                attribution=False,
+                progress=progress,
+            )
         )
 
-    example_or_error = ui.show_errors(example, blank)
+    example_or_error = ui.show_errors(explain_example, only_error)
 
-    def opened(
+    def open_tab(
         was_visited: bool,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
         return ui.on_first_visit(was_visited, len(outputs), lambda: example_or_error(progress))
 
-    def fill_in() -> list[Any]:
+    def unlock_form() -> list[Any]:
+        """Return values for the token field, with the example's name, the button and the answer."""
         return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
 
-    filled_in = ui.show_errors(fill_in, lambda error: [gr.skip(), gr.skip(), error])
-    page.load(filled_in, None, [token, button, answer], **ui.ON_STARTUP)
+    unlock_or_error = ui.show_errors(unlock_form, lambda error: [gr.skip(), gr.skip(), error])
+    page.load(unlock_or_error, None, [token, button, answer], **ui.ON_STARTUP)
     with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
-    gr.on([button.click, token.submit], ui.show_errors(respond, blank), inputs, outputs, **with_progress)
+    answer_or_error = ui.show_errors(respond, only_error)
+    gr.on([button.click, token.submit], answer_or_error, inputs, outputs, **with_progress)
     visited = gr.State(False)
-    tab.select(opened, [visited], [visited, *outputs], **with_progress)
+    tab.select(open_tab, [visited], [visited, *outputs], **with_progress)
 
 
 def _shown_on(progress: gr.Progress) -> ProgressCallback:
@@ -258,7 +275,11 @@ _METHODS = [
 
 
 def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
-    """Add the components and events of the tab that attributes two texts' similarity to their tokens."""
+    """Add the components and events of the tab that attributes two texts' similarity to their tokens.
+
+    When the model has been loaded, the form is unlocked and filled in with the texts of the example. When a
+    visitor first opens the tab, the example is answered. It is computed once and shown to all visitors.
+    """
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
@@ -269,6 +290,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     )
 
     def example_texts() -> tuple[str, str]:
+        """Return the two texts of the example: a sentence with copies of the token, and another sentence."""
         context = startup.context()
         example = shared.worked_example(context)
         with context.model.encoder() as encoder:
@@ -283,6 +305,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         words: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
+        """Attribute the similarity of two texts, and return the answer. The arguments come from the form."""
         first_text = shared.checked_text("the first text", first)
         second_text = shared.checked_text("the second text", second)
         if not isinstance(method, str) or method not in set(AttributionMethod):
@@ -313,30 +336,39 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         )
         return [html]
 
-    once = ui.Once()
+    shared_example = ui.Once()
 
-    def example(progress: gr.Progress) -> list[Any]:
+    def answer_example(progress: gr.Progress) -> list[Any]:
+        """Return the answer for the texts of the example; only the first call computes it."""
         first_text, second_text = example_texts()
-        method_name = AttributionMethod.DELETION.value
-        return once.get(lambda: respond(first_text, second_text, method_name, False, progress))
+        return shared_example.get(
+            lambda: respond(
+                first=first_text,
+                second=second_text,
+                method=AttributionMethod.DELETION.value,
+                words=False,
+                progress=progress,
+            )
+        )
 
-    example_or_error = ui.show_errors(example, lambda error: [error])
+    example_or_error = ui.show_errors(answer_example, lambda error: [error])
 
-    def opened(
+    def open_tab(
         was_visited: bool,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
         return ui.on_first_visit(was_visited, 1, lambda: example_or_error(progress))
 
-    def fill_in() -> list[Any]:
+    def unlock_form() -> list[Any]:
+        """Return values for the two text fields, with the example's texts, the button and the answer."""
         fields = [gr.update(value=text, interactive=True) for text in example_texts()]
         return [*fields, gr.update(interactive=True), gr.skip()]
 
-    filled_in = ui.show_errors(fill_in, lambda error: [gr.skip(), gr.skip(), gr.skip(), error])
-    page.load(filled_in, None, [*texts, button, answer], **ui.ON_STARTUP)
+    unlock_or_error = ui.show_errors(unlock_form, lambda error: [gr.skip(), gr.skip(), gr.skip(), error])
+    page.load(unlock_or_error, None, [*texts, button, answer], **ui.ON_STARTUP)
     with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
-    answered = ui.show_errors(respond, lambda error: [error])
+    answer_or_error = ui.show_errors(respond, lambda error: [error])
     triggers = [button.click, *(text.submit for text in texts)]
-    gr.on(triggers, answered, [*texts, method, words], [answer], **with_progress)
+    gr.on(triggers, answer_or_error, [*texts, method, words], [answer], **with_progress)
     visited = gr.State(False)
-    tab.select(opened, [visited], [visited, answer], **with_progress)
+    tab.select(open_tab, [visited], [visited, answer], **with_progress)

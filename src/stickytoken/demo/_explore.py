@@ -33,16 +33,27 @@ _NOT_FINISHED = "this run is not finished, so no token has evidence yet"
 
 @dataclass(frozen=True)
 class _Components:
-    """The components of the tab."""
+    """The components of the tab.
+
+    Attributes:
+        run: Field for the run to explore.
+        about: The headline of the run's report, and the rest of the report's first screen.
+        search: Field for part of a token.
+        filters: One filter for each column in `_FILTERED`.
+        count: Message that says how many tokens match the search and the filters.
+        table: Table of the matching tokens.
+        token: Field for the token whose evidence is shown.
+        evidence: The card of the chosen token, followed by the components of one figure.
+    """
 
     run: gr.Dropdown
-    about: list[gr.HTML]  # the headline and the rest of the report's first screen
+    about: list[gr.HTML]
     search: gr.Textbox
-    filters: list[gr.Dropdown]  # one filter for each column in `_FILTERED`
+    filters: list[gr.Dropdown]
     count: gr.HTML
     table: gr.Dataframe
     token: gr.Dropdown
-    evidence: list[Any]  # the card of the chosen token, followed by the components of one figure
+    evidence: list[Any]
 
 
 def explore_tab(startup: Startup, tab: gr.Tab) -> None:
@@ -82,7 +93,11 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
 
 
 def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
-    """Connect the components to their handlers. Every event also updates the evidence for the token."""
+    """Connect the components to their handlers. Every event also updates the evidence for the chosen token.
+
+    `ui.show_errors` combines each handler with a function ``_without_...``. If the handler fails, this
+    function returns values for the same components that show the error.
+    """
     handlers = _Handlers(startup)
     show_evidence = ui.show_errors(handlers.show_evidence, _without_evidence)
     run = components.run
@@ -90,6 +105,7 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     evidence = components.evidence
 
     def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
+        """Return values for ``visited`` and for the evidence, which changes only on the first visit."""
         return ui.on_first_visit(was_visited, len(evidence), lambda: show_evidence(label, token_id))
 
     visited = gr.State(False)
@@ -109,7 +125,8 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     searched.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
 
     select_row = ui.show_errors(handlers.select_row, _without_selection)
-    row_selected = components.table.select(select_row, run, [token, evidence[0]], **ui.ON_TABLES)
+    card = evidence[0]  # shows the error if the row cannot be selected
+    row_selected = components.table.select(select_row, run, [token, card], **ui.ON_TABLES)
     row_selected.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
 
     token.input(show_evidence, [run, token], evidence, **ui.ON_MODEL)
@@ -123,7 +140,11 @@ class _Handlers:
         self._library = startup.library
 
     def open_run(self, label: object) -> list[Any]:
-        """Return the search, the filters, the first screen, the count, the table and the token of a run."""
+        """Return new values for all components that depend on the run, except the evidence.
+
+        These are the search field, the filters, the headline and the rest of the first screen, the count, the
+        table and the token field.
+        """
         content = self._library.content(label)
         rows = _filtered(content)
         filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
@@ -142,9 +163,9 @@ class _Handlers:
         return [_counted(content, len(matches)), _table(content, matches), token]
 
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
-        """Return the token of the clicked row, and leave the evidence as it is.
+        """Return a value for the token field, and a value that leaves the card of the evidence unchanged.
 
-        The token is also left as it is if the row has no token id.
+        The token field gets the token of the clicked row. It stays unchanged if the row has no token id.
         """
         titles = [column.title for column in facts.columns(self._library.content(label))]
         cells = event.row_value if isinstance(event.row_value, list) else []
@@ -172,8 +193,8 @@ class _Handlers:
         return [card, *ui.slot_contents(facts.curve_figures(content) or [None])]
 
 
-# The outputs of handlers with an error in place of an answer. Each call needs new updates, because Gradio
-# modifies the updates that it receives.
+# If a handler of this tab fails, one of these functions returns the values that show the error. They are
+# functions and not constants, because Gradio modifies the values that it receives.
 
 
 def _without_run(error: str) -> list[Any]:
@@ -333,9 +354,16 @@ def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
-    """Return the evidence for a token and for ordinary tokens; measure it if the run lacks it."""
+    """Return the curves and pairs of a token, and of ordinary tokens for comparison.
+
+    They are taken from the run as far as the run stores them, and measured with the loaded model otherwise.
+
+    Raises:
+        InputError: The run is not finished, or was made with another model than the loaded one.
+    """
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
+        # The run stores both the token and ordinary tokens.
         rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
         # An ordinary token that the visitor chose is drawn as the chosen token, not as an ordinary one.
         rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
@@ -348,4 +376,6 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
         measured = token_evidence(reopened, [token_id], with_ordinary=stored is None)
     if stored is None:
         return measured
-    return stored._replace(tokens=pl.concat([measured.tokens, stored.tokens.filter("ordinary")]))
+    # The run stores ordinary tokens, but not this token.
+    stored_ordinary = stored.tokens.filter("ordinary")
+    return stored._replace(tokens=pl.concat([measured.tokens, stored_ordinary]))

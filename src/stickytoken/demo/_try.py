@@ -44,7 +44,11 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
-    """Add the components and events of the tab where a visitor tries a token on two sentences."""
+    """Add the components and events of the tab where a visitor tries a token on two sentences.
+
+    When the model has been loaded, the form is unlocked, and the worked example is filled in and answered. It
+    is computed once and shown to all visitors.
+    """
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
@@ -59,46 +63,54 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
     def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
+        """Return values for ``outputs`` that answer the visitor's question. The arguments are ``inputs``."""
         context = startup.context()
         return _answer(context, _checked_question(context, anchor, carrier, name, where, count))
 
-    answered = ui.show_errors(respond, _blank)
+    answer_or_error = ui.show_errors(respond, _only_error)
 
-    def choose(anchor: object, carrier: object, token_id: object, where: object, count: object) -> list[Any]:
+    def respond_to_listed(
+        anchor: object, carrier: object, token_id: object, where: object, count: object
+    ) -> list[Any]:
+        """Return the name of a token that was chosen from the list, followed by values for ``outputs``."""
         if token_id is None:
             return [gr.skip()] * (1 + len(outputs))
         name = startup.context().model.name_of(shared.checked_token_id(token_id))
-        return [name, *answered(anchor, carrier, name, where, count)]
+        return [name, *answer_or_error(anchor, carrier, name, where, count)]
 
-    def fill_in() -> list[Any]:
-        return _filled_form(startup.context())
-
-    once = ui.Once()
+    shared_example = ui.Once()
     form = [*inputs, listed_token, button]
-    filled_in = ui.show_errors(
-        lambda: once.get(fill_in), lambda error: [*([gr.skip()] * len(form)), *_blank(error)]
+
+    def show_example() -> list[Any]:
+        """Return values for ``form`` and ``outputs`` that show the example; only the first call computes."""
+        return shared_example.get(lambda: _filled_form(startup.context()))
+
+    example_or_error = ui.show_errors(
+        show_example, lambda error: [*([gr.skip()] * len(form)), *_only_error(error)]
     )
-    page.load(filled_in, None, [*form, *outputs], **ui.ON_STARTUP)
+    page.load(example_or_error, None, [*form, *outputs], **ui.ON_STARTUP)
     submits = [token.submit, *(text.submit for text in texts), copies.submit]
-    gr.on([button.click, *submits, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
-    chosen = ui.show_errors(choose, lambda error: [gr.skip(), *_blank(error)])
-    listed_token.input(chosen, [*texts, listed_token, placement, copies], [token, *outputs], **ui.ON_MODEL)
+    triggers = [button.click, *submits, placement.input]
+    gr.on(triggers, answer_or_error, inputs, outputs, **ui.ON_MODEL)
+    listed_inputs = [*texts, listed_token, placement, copies]
+    listed_answer_or_error = ui.show_errors(respond_to_listed, lambda error: [gr.skip(), *_only_error(error)])
+    listed_token.input(listed_answer_or_error, listed_inputs, [token, *outputs], **ui.ON_MODEL)
 
 
-def _blank(error: str) -> list[Any]:
-    """Return the outputs that show an error in place of an answer."""
+def _only_error(error: str) -> list[Any]:
+    """Return values for the tab's outputs that show an error, and no figures and sentences."""
     return [error, *ui.slot_contents([None, None]), ""]
 
 
 def _filled_form(context: shared.AppContext) -> list[Any]:
-    """Return updates that unlock the form and fill in the worked example, followed by the outputs."""
+    """Return values that unlock the form and fill in the worked example, followed by those of its answer."""
     example = shared.worked_example(context)
     name = context.model.name_of(example.token_id)
     values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
     try:
         outputs = _answer(context, _checked_question(context, *values), example.why)
     except StickyTokenError as error:
-        outputs = _blank(ui.message(str(error)))
+        outputs = _only_error(ui.message(str(error)))
     listed = [
         (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
         for token_id, verdict in shared.listed_tokens(context.content)
@@ -114,10 +126,18 @@ def _filled_form(context: shared.AppContext) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Question:
-    """What a visitor asks about a token."""
+    """What a visitor asks about a token.
 
-    anchor: str  # sentence A
-    carrier: str  # sentence B
+    Attributes:
+        anchor: Sentence A, which stays as it is.
+        carrier: Sentence B, which gets the copies.
+        token: The token to insert.
+        placement: Where the copies are inserted.
+        copies: Number of copies to insert.
+    """
+
+    anchor: str
+    carrier: str
     token: Token
     placement: Placement
     copies: int
@@ -147,22 +167,33 @@ def _checked_question(
 
 @dataclass(frozen=True)
 class Trial:
-    """How similar sentences are after copies of a token, or of benign tokens, are inserted into them."""
+    """How similar sentences are after copies of a token, or of benign tokens, are inserted into them.
+
+    Attributes:
+        token: The visitor's token.
+        placement: Where the copies were inserted.
+        copies: Number of copies that the visitor asked for, at least 1.
+        benign: Benign tokens for comparison. The heat map shows only the first of them.
+        counts: Numbers of copies on the curves, in ascending order. The first is 0.
+        curves: Similarity of sentences A and B, shape (tokens, counts). The first row belongs to the
+            visitor's token, and each further row to a benign token.
+        names: Letters that name the sentences of the heat map. A and B are the visitor's sentences. Sentences
+            that are too long for the model once the copies are inserted are left out.
+        texts: The sentences of the heat map, in the order of ``names``.
+        heat: Matrices of similarities, each of shape (sentences, sentences). The columns are the sentences
+            without copies. The rows are the same sentences: in the first matrix without copies, in the second
+            with copies of the token, and in the third with copies of the first benign token. Without benign
+            tokens, there is no third matrix.
+    """
 
     token: Token
     placement: Placement
-    copies: int  # number of copies that the visitor asked for, at least 1
-    benign: tuple[Token, ...]  # tokens for comparison; the heat map shows only the first
-    counts: list[int]  # numbers of copies on the curves, ascending from 0
-    # Similarity of sentences A and B, shape (tokens, counts): first the visitor's token, then benign tokens
+    copies: int
+    benign: tuple[Token, ...]
+    counts: list[int]
     curves: Matrix
-    # Letters that name the sentences in the heat map: A and B are the visitor's sentences. Sentences that are
-    # too long for the model once the copies are inserted are left out.
     names: list[str]
-    texts: list[str]  # the sentence of each letter
-    # Square matrices of similarities. The columns are sentences without copies. The rows are the same
-    # sentences: in the first matrix without copies, in the second with copies of the token, and in the third
-    # with copies of the first benign token. Without benign tokens, there is no third matrix.
+    texts: list[str]
     heat: list[Matrix]
 
     def similarities(self, copies: int) -> list[float]:
@@ -238,34 +269,43 @@ def try_token(
     carrier = tokenized[1]
 
     def fits(text: TokenizedText, count: int) -> bool:
+        """Return whether the model can read a text with ``count`` copies of a token."""
         return encoder.fits((*text.ids, *(token.id,) * count))
 
     _require_fitting(encoder, anchor, carrier, copies, fits)
     counts = [
         count for count in sorted({0, copies, *SYMPTOM_COPIES}) if count <= copies or fits(carrier, count)
     ]
-    fitting = [position for position, text in enumerate(tokenized) if text.words and fits(text, copies)]
+    # Indices of the sentences in the heat map.
+    fitting = [index for index, text in enumerate(tokenized) if text.words and fits(text, copies)]
+    # The first places of a long path are the places of a shorter one, so one length serves all counts.
+    path_length = max(copies, SYMPTOM_COPIES[-1])
 
-    def with_copies(inserted: Token, count: int, position: int) -> Ids:
-        text = tokenized[position]
-        path: tuple[int, ...] = ()
+    def with_copies(inserted: Token, count: int, sentence: int) -> Ids:
+        """Return the token ids of a sentence with ``count`` copies of a token.
+
+        ``sentence`` is the index of the sentence in ``texts``. With random placement, the places of the
+        copies depend on this index and not on the token, so they are the same for all tokens.
+        """
+        text = tokenized[sentence]
         if count == 0:
             return text.ids
+        path: tuple[int, ...] = ()
         if placement is Placement.RANDOM:
-            most_copies = max(copies, SYMPTOM_COPIES[-1])
-            paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most_copies, Insertion.IDS)
-            # The places of the copies depend on the sentence but not on the token, so they are the same for
-            # all tokens.
-            (path,) = paths.of(Token(position, ""))
+            paths = KeyedPaths(_SEED, _KEY, (len(text.words),), path_length, Insertion.IDS)
+            # The places are drawn from the id of a token. The index of the sentence is passed as the id.
+            (path,) = paths.of(Token(id=sentence, text=""))
         return copies_as_ids(inserted, text, placement, count, path)
 
     def all_with_copies(inserted: Token) -> list[Ids]:
-        return [with_copies(inserted, copies, position) for position in fitting]
+        """Return the token ids of each sentence in the heat map, with copies of a token."""
+        return [with_copies(inserted, copies, sentence) for sentence in fitting]
 
+    sentence_b = 1
     curve_inputs: list[Ids] = []
     for inserted in (token, *benign):
-        curve_inputs += [with_copies(inserted, count, 1) for count in counts]
-    plain_inputs = [tokenized[position].ids for position in fitting]
+        curve_inputs += [with_copies(inserted, count, sentence_b) for count in counts]
+    plain_inputs = [tokenized[sentence].ids for sentence in fitting]
     heat_inputs = [all_with_copies(inserted) for inserted in (token, *benign[:1])]
     # All inputs are encoded in one call.
     inputs_by_part = [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
@@ -273,14 +313,14 @@ def try_token(
     ends = np.cumsum([len(part_inputs) for part_inputs in inputs_by_part])
     anchor_unit, curve_units, plain_units, *heat_units = np.split(units, ends[:-1])
     return Trial(
-        token,
-        placement,
-        copies,
-        benign,
-        counts,
+        token=token,
+        placement=placement,
+        copies=copies,
+        benign=benign,
+        counts=counts,
         curves=(curve_units @ anchor_unit[0]).reshape(1 + len(benign), len(counts)),
-        names=[ascii_uppercase[position] for position in fitting],
-        texts=[texts[position] for position in fitting],
+        names=[ascii_uppercase[sentence] for sentence in fitting],
+        texts=[texts[sentence] for sentence in fitting],
         heat=[row_units @ plain_units.T for row_units in (plain_units, *heat_units)],
     )
 
@@ -299,14 +339,14 @@ def _require_fitting(
     for name, text in (("sentence B", carrier), ("sentence A", anchor)):
         if not fits(text, 0):
             raise InputError(
-                f"{name} has {len(text.ids)} tokens, more than {encoder.name} reads ({encoder.max_length} "
-                "with its special tokens): shorten it"
+                f"{name} has {len(text.ids)} tokens, more than {encoder.name} can read "
+                f"({encoder.max_length} including special tokens): shorten it"
             )
     if not fits(carrier, copies):
         raise InputError(
-            f"sentence B has {len(carrier.ids) + copies} tokens with {copies} copies, more than "
-            f"{encoder.name} reads ({encoder.max_length} including special tokens): shorten it or use fewer "
-            "copies"
+            f"sentence B with {copies} copies of the token has {len(carrier.ids) + copies} tokens, more than "
+            f"{encoder.name} can read ({encoder.max_length} including special tokens): shorten it or use "
+            "fewer copies"
         )
 
 
@@ -442,7 +482,11 @@ def _off_diagonal(matrix: Matrix) -> Matrix:
 
 
 def _row_means(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    """Return, for each matrix, the mean similarity of a sentence to the others; None if there are none."""
+    """Return, for each matrix, the mean similarity of a sentence to the other sentences.
+
+    The mean is None if there is only one sentence. ``row`` is the row of the sentence in each matrix, and
+    ``off_diagonals`` holds the matrices without their diagonals.
+    """
     return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
 
 

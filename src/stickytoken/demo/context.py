@@ -92,7 +92,7 @@ def find_runs(
     Args:
         named: Run folders that the user named.
         folder: Folder that may contain run folders. Runs that cannot be read are left out.
-        examples: Packaged run folders. Those that do not exist are left out.
+        examples: Packaged run folders. Folders that do not exist are left out.
 
     Raises:
         RunError: A named folder is not a run or is damaged.
@@ -181,7 +181,7 @@ class SharedModel:
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
-        """Return the run together with this model, so that more tokens can be measured.
+        """Return a `Reopened`, which combines a run with this model so that more tokens can be measured.
 
         Raises:
             InputError: The run was made with another model.
@@ -330,7 +330,8 @@ def make_context(
 def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
     """Return the label of the run whose model the app loads; None if the user named no run.
 
-    This is the first named run of the model that was repaired, or else the first named run.
+    Among the runs that the user named, choose the first whose model is the one that was repaired. If there is
+    no such run, or no repair, choose the first.
 
     Args:
         library: Runs of the app; those that the user named come first.
@@ -405,13 +406,21 @@ _OTHER_SENTENCES = 6
 
 @dataclass(frozen=True)
 class Example:
-    """The example that the app shows before a visitor asks anything."""
+    """The example that the app shows before a visitor asks anything.
 
-    anchor: str  # sentence A, which stays as it is
-    carrier: str  # sentence B, which gets the copies
+    Attributes:
+        anchor: Sentence A, which stays as it is.
+        carrier: Sentence B, which gets the copies.
+        token_id: Id of the token that is inserted.
+        copies: Number of copies that are inserted.
+        why: Why this token and these sentences were chosen.
+    """
+
+    anchor: str
+    carrier: str
     token_id: int
     copies: int
-    why: str  # why this token and these sentences were chosen
+    why: str
 
 
 def worked_example(context: AppContext) -> Example:

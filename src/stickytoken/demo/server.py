@@ -88,7 +88,9 @@ class _CheckedBlocks(gr.Blocks):
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         if len(inputs) != len(block_fn.inputs):
-            raise _malformed(f"it has {len(inputs)} values, but the event takes {len(block_fn.inputs)}")
+            raise _malformed(
+                f"the request has {len(inputs)} values, but the event takes {len(block_fn.inputs)}"
+            )
         try:
             return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
         except Exception as error:
@@ -148,15 +150,18 @@ class _Refusal:
 
 
 class RequestGuard:
-    """ASGI middleware that answers only the app's own page, and adds security headers to every response."""
+    """ASGI middleware that refuses requests which the app's own page does not send.
+
+    It also adds security headers to every response.
+    """
 
     def __init__(self, app: ASGIApp, public_hosts: Container[str]) -> None:
         """Guard an app.
 
         Args:
             app: The app to guard.
-            public_hosts: Public host names of the app, in lower case. The caller adds them to the container
-                once the app is shared.
+            public_hosts: Public host names of the app, in lower case. When the app is shared, the caller adds
+                its host names to this container.
         """
         self._app = app
         self._public_hosts = public_hosts
@@ -295,7 +300,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
         share: Whether Gradio also serves the page on a public address.
 
     Raises:
-        InputError: The port is in use, or no public address could be made.
+        InputError: The port is in use, or no public address could be created.
     """
     free_port = require_free(port)
     trusted_hosts = _TrustedHosts()

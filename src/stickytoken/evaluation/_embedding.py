@@ -49,7 +49,8 @@ class EmbeddedFile:
 
     Attributes:
         dimension: Number of components in each vector.
-        without_vector: Texts that the server returned no vector for. Their ``vector`` in the file is null.
+        without_vector: Texts that the server returned no vector for. In the file, the ``vector`` of these
+            texts is null.
     """
 
     dimension: int

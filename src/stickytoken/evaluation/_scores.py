@@ -60,14 +60,15 @@ class Score(ReportedReading):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between the main scores of one way of encoding and of the first way.
+    """How much the main score of a way of encoding differs from that of the first one in the comparison.
 
     The interval comes from a paired bootstrap.
 
     Attributes:
         encoding: The way of encoding, as in `Score`.
         layer: The layer, as in `Score`.
-        value: Difference of the two scores, times 100; None if either score is undefined.
+        value: The score of this way of encoding minus the score of the first one, times 100; None if either
+            score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
     """
@@ -101,7 +102,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """A way of encoding: its name, and an encoder that encodes in this way."""
+    """A way of encoding: its name, and an encoder that encodes in this way.
+
+    The ways differ in the layer from which the vector is read, and in token prepending and contrast.
+    """
 
     name: str
     encoder: Encoder
@@ -109,8 +113,10 @@ class _Encoding:
     def score(self, scores: Mapping[str, float], seconds: float) -> Score:
         """Return the `Score` of this way of encoding.
 
-        ``scores`` holds fractions, keyed by metric, with NaN where a metric is undefined. ``seconds`` is the
-        time taken.
+        Args:
+            scores: The scores as fractions, keyed by metric, with NaN where a metric is undefined. The result
+                has percentages, with None in place of NaN.
+            seconds: Time taken to encode the texts and compute the scores, in seconds.
         """
         percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
         encoder = self.encoder
@@ -118,10 +124,11 @@ class _Encoding:
             return Score(encoding=self.name, scores=percentages, seconds=seconds)
         prepending = encoder.reading.prepending
         if prepending is not None:
+            # An exit beyond the last layer has the same effect as an exit at the last layer.
             prepending = replace(prepending, exit=min(prepending.exit, encoder.layers))
         return Score(
             encoding=self.name,
-            layer=encoder.prompted.number,
+            layer=encoder.prompted.number,  # the layer from which the vector is read
             scores=percentages,
             seconds=seconds,
             **steering(prepending, encoder.reading.contrast),
@@ -129,11 +136,11 @@ class _Encoding:
 
 
 def _encodings_of(encoder: Encoder) -> list[_Encoding]:
-    """Return the ways of encoding to compare.
+    """Return the configurations of an encoder to compare, as ways of encoding.
 
-    For a language model with a prompt, they include the plain prompt, read at the last layer and at the
-    encoder's own layer. If the encoder uses token prepending or contrast, each of these alone is a further
-    way, and so is their combination. Any other encoder has only one way of encoding.
+    For a language model with a prompt, the configurations include the plain prompt, read at the last layer
+    and at the encoder's own layer. If the encoder uses token prepending or contrast, each of them alone is a
+    further configuration, and so is their combination. Any other encoder has only one configuration.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
@@ -305,16 +312,20 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
 
-    The result is None if the prompt does not score worse, or if the difference may be due to chance.
+    The encoder's layer is usually a guess, and the note says that it was a bad one. The result is None if the
+    prompt does not score worse, or if the difference may be due to chance.
     """
     if not comparison.differences:
         return None
-    first = comparison.differences[0]
-    is_worse = first.high is not None and first.high < 0
-    if first.encoding != _PLAIN or not is_worse:
+    # `_encodings_of` lists the plain prompt at the last layer first, and at the encoder's layer second,
+    # unless these layers are the same. The first difference compares the two.
+    to_last_layer = comparison.differences[0]
+    is_worse = to_last_layer.high is not None and to_last_layer.high < 0
+    if to_last_layer.encoding != _PLAIN or not is_worse:
         return None
+    interval = f"interval {to_last_layer.low:.2f} to {to_last_layer.high:.2f}"
     return (
-        f"the plain prompt scores worse at layer {first.layer} than after the last layer "
-        f"({first.value:.2f}, interval {first.low:.2f} to {first.high:.2f}): read the last layer with "
-        "--set layer=-1, or choose a layer with `stickytoken tune`"
+        f"the plain prompt scores worse at layer {to_last_layer.layer} than after the last layer "
+        f"({to_last_layer.value:.2f}, {interval}): read the last layer with --set layer=-1, or choose a "
+        "layer with `stickytoken tune`"
     )

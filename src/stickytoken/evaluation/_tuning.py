@@ -69,8 +69,9 @@ class Tuning:
     """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: Every setting at every layer from which the vector can be read. With contrast, these are the
-            layers after the one that contrast changes.
+        tried: Every setting at every layer from which the vector can be read, in ascending order of layers
+            for each setting. With contrast, the vector can only be read from the layers after the one that
+            contrast changes.
         plain: The plain prompt at its best layer.
         best: The best setting of the technique that was tuned (token prepending or contrast), at its best
             layer.
@@ -124,7 +125,8 @@ def tune(
     Args:
         encoder: The language model with its prompt.
         task: Pairs of sentences with similarity scores.
-        start: First layer to overwrite in the first round. If None, it is layer 1.
+        start: The start layer of token prepending in the first round: the first layer that token prepending
+            overwrites. If None, the start layer is layer 1.
         progress: Called with the number of settings scored so far and the total number.
 
     Returns:
@@ -174,13 +176,13 @@ def tune_contrast(
     """Score different layers and strengths of contrast, and choose the best.
 
     The first round tries several layers. The second round tries other strengths at the best layer. Each
-    setting is scored at every layer after the one whose attention contrast changes.
+    setting is scored at every layer after the one whose attention is changed by contrast.
 
     Args:
         encoder: The language model with its prompt. If the encoder uses token prepending, all settings with
             contrast use it too.
         task: Pairs of sentences with similarity scores.
-        layer: The 0-based layer whose attention contrast changes. If None, several layers are tried.
+        layer: The 0-based layer whose attention is changed by contrast. If None, several layers are tried.
         strength: The factor that sets the strength of contrast. If None, several factors are tried, unless
             the rule has no factor.
         rule: The contrast rule.
@@ -233,22 +235,30 @@ def _tuned(
     search: _Search,
     progress: Callable[[int, int], None],
 ) -> Tuning:
-    """Score all settings of a search at every layer, and return all scores with the best settings."""
+    """Score all settings of a search at every layer, and return all scores with the best settings.
+
+    The settings of the second round refine the best setting of the first round.
+    """
     tried: list[Tried] = []
-    waiting = list(search.first)
+    settings = list(search.first)  # the second round is added when the first is done
     total = len(search.first) + search.max_refinements
     done = 0
     progress(0, total)
-    while done < len(waiting):
-        setting = waiting[done]
+    while done < len(settings):
+        setting = settings[done]
         tried += layers_scored(encoder, task, setting.prepending, setting.contrast)
         done += 1
         if done == len(search.first):
-            waiting += search.refine(_best(filter(search.is_tuned, tried), encoder))
-        progress(done if done < len(waiting) else total, total)
+            best_of_first_round = _best(filter(search.is_tuned, tried), encoder)
+            settings += search.refine(best_of_first_round)
+        # The second round may have fewer settings than the maximum, so the last step completes the total.
+        progress(done if done < len(settings) else total, total)
     best = _best(filter(search.is_tuned, tried), encoder)
-    plain = [setting for setting in tried if setting.is_plain]
-    return Tuning(tuple(tried), _best(plain, encoder), best, plain[best.layer - 1])
+    plain_prompts = [trial for trial in tried if trial.is_plain]
+    (plain_at_best,) = [trial for trial in plain_prompts if trial.layer == best.layer]
+    return Tuning(
+        tried=tuple(tried), plain=_best(plain_prompts, encoder), best=best, plain_at_best=plain_at_best
+    )
 
 
 def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
@@ -270,8 +280,11 @@ def layers_scored(
 ) -> list[Tried]:
     """Score one setting in one pass, at every layer from which the vector can be read.
 
-    Without contrast, the vector can be read from every layer. With contrast, it can be read from the layers
-    after the one that contrast changes.
+    Without contrast, the vector can be read from every layer. With contrast, the vector can be read from the
+    layers after the one that contrast changes.
+
+    Returns:
+        The setting with its score at each of these layers, in ascending order of the layers.
     """
     # The encoder is set to read the last layer, because its own layer may precede the one that contrast
     # changes.

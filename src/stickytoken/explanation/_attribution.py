@@ -98,10 +98,21 @@ class Attributor:
         surroundings: Surroundings,
         settings: ExplainSettings,
     ) -> None:
+        """Prepare attributions that all use the same texts.
+
+        Args:
+            inspector: Gives access to the internal states of the model.
+            carriers: The texts to which copies are added. Only as many are used as the settings say.
+            anchors: The texts that the carriers are compared with.
+            surroundings: The vectors of the anchors, and the limit for unrelated texts.
+            settings: The settings of the explanation.
+        """
         from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
         self._encoder = inspector.encoder
         self._integrator = JacobianIntegrator(inspector)
+        # Each measure averages over the first `attribution_carriers`, and the first `pairs` are attributed
+        # token by token. Both use the same list.
         self._carriers = carriers[: max(settings.attribution_carriers, settings.pairs)]
         self._anchors = anchors
         self._surroundings = surroundings
@@ -172,23 +183,40 @@ class Attributor:
         return pairs
 
     def _steps(self, tokens: Sequence[int], carrier_vectors: Vector, pairs: Sequence[_Pair]) -> list[_Step]:
-        """Return the computations: the token's carriers and pairs, then the carriers of each benign token."""
+        """Return the computations: the token's carriers and pairs, then the carriers of each benign token.
+
+        Args:
+            tokens: Id of the token, followed by the ids of its benign tokens.
+            carrier_vectors: Vectors of the carriers without copies, shape (carriers, d).
+            pairs: The pairs of the token.
+        """
         carriers = self._carriers[: self._settings.attribution_carriers]
-        unrelated = [
+        # Unit vectors of the anchors that are unrelated to each carrier.
+        unrelated_anchors = [
             self._surroundings.anchors[self._surroundings.unrelated(vector)]
             for vector in carrier_vectors[: len(carriers)]
         ]
         steps: list[_Step] = []
         for token_number, token_id in enumerate(tokens[: 1 + self._settings.attribution_benign]):
             for number, carrier in enumerate(carriers):
-                index = token_number * len(carriers) + number
-                compute = partial(self._by_part, carrier, token_id, unrelated[number])
-                size = len(set(carrier.labels))
-                steps.append(_Step("attribution", index, token_id, size, compute))
-            if token_number == 0:
+                part_count = len(set(carrier.labels))
+                compute = partial(self._by_part, carrier, token_id, unrelated_anchors[number])
+                steps.append(
+                    _Step(
+                        stage="attribution",
+                        index=token_number * len(carriers) + number,
+                        token_id=token_id,
+                        size=part_count,
+                        compute=compute,
+                    )
+                )
+            is_examined_token = token_number == 0
+            if is_examined_token:
                 for number, pair in enumerate(pairs):
                     compute = partial(self._by_position, pair)
-                    steps.append(_Step("pair", number, token_id, pair.size, compute))
+                    steps.append(
+                        _Step(stage="pair", index=number, token_id=token_id, size=pair.size, compute=compute)
+                    )
         return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
@@ -239,10 +267,21 @@ def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, 
 
 
 def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[str, Any]:
+    """Return the table row of an attributed pair, keyed by column.
+
+    The row has the texts, their similarity with and without copies, the sum of the attribution matrix, and
+    how much of this sum comes from the copies, from the carrier's own tokens and from the reference.
+
+    Args:
+        token_id: Id of the token.
+        number: 0-based number of the pair.
+        attributed: The pair with its matrix.
+    """
     row_sums = attributed.matrix.sum(axis=1)
     row_parts = _row_parts(attributed)
 
     def sum_of(part_name: str) -> float:
+        """Return the sum of the matrix rows that belong to a part of the carrier."""
         return float(row_sums[[row_part == part_name for row_part in row_parts]].sum())
 
     total = float(attributed.matrix.sum())
@@ -256,6 +295,7 @@ def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[st
         "sum": total,
         "completeness_error": total - attributed.similarity,
         "from_copies": sum_of("copies"),
+        # The prompt, like the carrier, is text that is there without the copies.
         "from_carrier": sum_of("carrier") + sum_of("prompt"),
         "from_reference": sum_of("reference"),
     }

@@ -22,7 +22,7 @@ from stickytoken.explanation._attribution import (
     pair_rows,
 )
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
-from stickytoken.explanation.measuring import PARTS, Material, Surroundings
+from stickytoken.explanation.measuring import PARTS, Material, Part, Surroundings
 from stickytoken.explanation.result import OF_RUN, findings, verdict
 from stickytoken.explanation.statistics import head_rows, measure_rows
 from stickytoken.machine import digest
@@ -72,25 +72,30 @@ class Job:
         return Surroundings(self._mean_direction(), anchors, mean_similarity)
 
     def _mean_direction(self) -> Vector | None:
-        """Return the mean direction of the pooled vectors of random vocabulary entries, shape (P,).
+        """Return the mean direction of the model's pooled states for single tokens, shape (P,).
 
-        Return None if the pooled vectors of all these entries are unknown or zero.
+        Each of the tokens, a random sample of the vocabulary, is encoded alone. Its pooled states are the
+        vector of length P into which the model's pooling combines the last hidden states. The result is the
+        mean of these vectors' directions, scaled to length 1. Return None if no token has pooled states that
+        are known and not zero, or if the mean is zero.
         """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
         generator = np.random.default_rng([self.settings.seed, 1])
         sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
-        entries = sorted(int(token_id) for token_id in sampled_ids)
+        token_ids = sorted(int(token_id) for token_id in sampled_ids)
         pooled_vectors: list[Vector] = []
-        self.progress(Progress("mean direction", 0, len(entries)))
-        for start in range(0, len(entries), _ENTRIES_AT_A_TIME):
-            group = entries[start : start + _ENTRIES_AT_A_TIME]
-            insides = self.inspector.look([(entry,) for entry in group], [(0,)] * len(group), PARTS)
+        self.progress(Progress("mean direction", 0, len(token_ids)))
+        for start in range(0, len(token_ids), _ENTRIES_AT_A_TIME):
+            group = token_ids[start : start + _ENTRIES_AT_A_TIME]
+            contents = [(token_id,) for token_id in group]
+            labels = [(int(Part.CARRIER),)] * len(group)  # the parts make no difference to the pooled states
+            insides = self.inspector.look(contents, labels, PARTS)
             pooled_vectors += [
                 inside.pooled for inside in insides if inside.pooled is not None and inside.pooled.any()
             ]
             done = start + len(group)
-            self.progress(Progress("mean direction", done, len(entries), done, done))
+            self.progress(Progress("mean direction", done, len(token_ids), done, done))
         if not pooled_vectors:
             return None
         mean = unit_vectors(np.stack(pooled_vectors)).mean(axis=0)
@@ -272,15 +277,21 @@ class Job:
     def _measures_of_texts(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return the rows of all measures that were taken on the carriers with copies."""
+        """Return the table rows of all measures that were taken on the carriers with copies.
+
+        ``measured`` is the result of `measuring.measure`, read from JSON, whose keys are strings. Most
+        measures are stored for each token, keyed by its id. The distances between tokens are stored only for
+        the examined token: the first item belongs to this token, and the others to its benign tokens.
+        """
         values_by_token = {int(key): values for key, values in measured["values"].items()}
         rows: list[dict[str, Any]] = []
         for name, values in values_by_token[token_id].items():
-            benign = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
-            rows += measure_rows(name, np.array(values), benign, self.settings.confidence)
+            benign_values = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
+            rows += measure_rows(name, np.array(values), benign_values, self.settings.confidence)
         for name, distances in measured["distances"][str(token_id)].items():
-            values = np.array(distances[0])
-            rows += measure_rows(name, values, np.array(distances[1:]), self.settings.confidence)
+            token_distances = np.array(distances[0])
+            benign_distances = np.array(distances[1:])
+            rows += measure_rows(name, token_distances, benign_distances, self.settings.confidence)
         return rows
 
     def _measures_of_attribution(

@@ -25,10 +25,15 @@ ROWS_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class EmbeddingMatrix:
-    """The token embeddings of a model, and the names of its vocabulary entries."""
+    """The token embeddings of a model, and the names of its vocabulary entries.
 
-    rows: NDArray[np.float32]  # shape (entries, D)
-    names: Mapping[int, str]  # vocabulary strings, keyed by token id
+    Attributes:
+        rows: The embedding of each token id, shape (entries, D).
+        names: Vocabulary string of each token, keyed by token id.
+    """
+
+    rows: NDArray[np.float32]
+    names: Mapping[int, str]
 
     @cached_property
     def unused(self) -> list[int]:

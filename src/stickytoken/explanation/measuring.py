@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float64]
 
 
-# Placeholder for a copy. It differs from every token, because the token itself may also occur in the carrier.
-_COPY = Token(-1, "")
+# Placeholder for a copy. Its id differs from the id of every token, because the token that replaces it may
+# also occur in the carrier.
+_COPY = Token(id=-1, text="")
 # Maximum number of anchors.
 _MAX_ANCHORS = 64
 # Maximum number of characters to quote from a text in an error.
@@ -49,13 +50,21 @@ PARTS = int(Part.SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
-    """A text with fixed places for the copies, so that they are the same for every token."""
+    """A text with fixed places for the copies. The places are the same for every token.
+
+    Attributes:
+        text: The text.
+        before: Content ids of the text without copies, including the prompt.
+        before_labels: The `Part` of each id in ``before``.
+        template: Content ids of the text with copies; the id of `_COPY` stands for each copy.
+        labels: The `Part` of each id in ``template``.
+    """
 
     text: str
-    before: tuple[int, ...]  # content ids without copies, including the prompt
-    before_labels: tuple[int, ...]  # `Part` of each id in `before`
-    template: tuple[int, ...]  # content ids, with -1 in place of each copy
-    labels: tuple[int, ...]  # `Part` of each id in `template`
+    before: tuple[int, ...]
+    before_labels: tuple[int, ...]
+    template: tuple[int, ...]
+    labels: tuple[int, ...]
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
         """Return the text's content ids, with copies of a token inserted."""
@@ -68,12 +77,27 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
         if settings.placement is Placement.RANDOM:
-            paths = KeyedPaths(settings.seed, 0, (len(tokenized.words),), settings.copies, Insertion.IDS)
-            path = paths.of(Token(number, ""))[0]
+            paths = KeyedPaths(
+                seed=settings.seed,
+                key=0,
+                words=(len(tokenized.words),),
+                copies=settings.copies,
+                insertion=Insertion.IDS,
+            )
+            # The gaps are drawn from the id of a token. The number of the text is passed as the id, so that
+            # each text has its own gaps, which are the same for all tokens.
+            (path,) = paths.of(Token(id=number, text=""))
+        prompt_length = len(tokenized.head)
         template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
-        before_labels = _labels_of(tokenized.ids, len(tokenized.head))
-        labels = _labels_of(template, len(tokenized.head))
-        carriers.append(PlacedCarrier(text, tokenized.ids, before_labels, template, labels))
+        carriers.append(
+            PlacedCarrier(
+                text=text,
+                before=tokenized.ids,
+                before_labels=_labels_of(tokenized.ids, prompt_length),
+                template=template,
+                labels=_labels_of(template, prompt_length),
+            )
+        )
     return carriers
 
 
@@ -111,7 +135,7 @@ def gather(
         encoder: The model. Texts that are too long for the model are not used.
         settings: The settings of the explanation.
         run: Run whose carriers and anchors are used if ``sentences`` is None.
-        texts: Carriers that the user passed. They replace the carriers of the run or the corpus.
+        texts: Carriers that the user passed. If None, the carriers come from the run or the corpus.
         sentences: The corpus. If None, the run's texts are used, or the bundled corpus if there is no run.
 
     Raises:
@@ -188,20 +212,26 @@ def _carriers_of_user(
             raise InputError(f"the text {text!r} has no tokens: leave it out")
         if not encoder.fits(carrier.with_copies(0)):
             raise InputError(
-                f"the text {text!r} has {len(carrier.template)} tokens with {settings.copies} copies, more "
-                f"than {encoder.name} reads ({encoder.max_length} including special tokens): shorten it or "
-                "use fewer copies"
+                f"the text {text!r} with {settings.copies} copies of a token has {len(carrier.template)} "
+                f"tokens, more than {encoder.name} can read ({encoder.max_length} including special tokens): "
+                "shorten it or use fewer copies"
             )
     return carriers
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The vectors that the carriers' vectors are compared with."""
+    """The vectors that the carriers' vectors are compared with.
 
-    direction: Vector | None  # mean direction of the entries' pooled vectors, shape (P,); None if unknown
-    anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
-    mean_similarity: float  # texts with a cosine below this are unrelated
+    Attributes:
+        direction: Mean direction of the pooled states of single tokens, shape (P,); None if unknown.
+        anchors: Unit vectors of the anchors, shape (anchors, d).
+        mean_similarity: The model's mean similarity. Two texts are unrelated if their cosine is below it.
+    """
+
+    direction: Vector | None
+    anchors: Vector
+    mean_similarity: float
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
         """Return a mask of the anchors that are unrelated to a vector, shape (anchors,).
@@ -215,7 +245,7 @@ class Surroundings:
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    """Return the measures of one carrier by name: scalars, or one value per layer.
+    """Compare the internal states of the model for a carrier with and without copies.
 
     Args:
         before: The internal states of the model for the carrier without copies.
@@ -223,7 +253,9 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         surroundings: The vectors that the carrier's vectors are compared with.
 
     Returns:
-        The measures. Measures that need internal states that the model does not expose are left out.
+        The measures of this carrier, keyed by name: a number, shape (), or one value per layer, shape
+        (layers,). `statistics.AREAS` says what each measure is. Measures that need internal states that the
+        model does not expose are left out.
     """
     values: dict[str, Any] = {}
     if after.attention is not None:
@@ -240,6 +272,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
             distances = np.linalg.norm(own_after - own_before, axis=-1)
             values["carrier_euclidean_drift"] = distances.mean(axis=1)
     if after.pooled is not None and after.pooled_by_part is not None:
+        # The pooled states are the sum of one vector from each `Part` of the input.
         from_copies = after.pooled_by_part[Part.COPIES]
         square = float(after.pooled @ after.pooled)
         lengths = np.linalg.norm(after.pooled_by_part, axis=1)
@@ -254,19 +287,26 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
 
-def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Any:
+def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Vector:
     """Return the share of attention that the copies receive, shape (layers, heads).
 
+    The attention that a position pays sums to 1. The result is the part of this sum that goes to the copies,
+    averaged over all positions that pay attention.
+
     Args:
-        attention: Mean weights, shape (layers, heads, attending parts, attended parts).
-        labels: `Part` of each position.
-        by_copies: Whether to include the attention that the copies themselves pay.
+        attention: Attention from each part to each part, shape (layers, heads, attending parts, attended
+            parts), summed over the positions of the attended part and averaged over those of the attending
+            part.
+        labels: The `Part` of each position.
+        by_copies: Whether the copies are among the positions that pay attention.
     """
-    sizes = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)
+    attending = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)  # number of positions per part
     if not by_copies:
-        sizes[Part.COPIES] = 0
-    present = sizes > 0  # weights of a part without positions are NaN
-    return attention[:, :, present, Part.COPIES] @ (sizes[present] / sizes.sum())
+        attending[Part.COPIES] = 0
+    has_positions = attending > 0  # attention from a part without positions is NaN
+    weights = attending[has_positions] / attending.sum()
+    shares: Vector = attention[:, :, has_positions, Part.COPIES] @ weights
+    return shares
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
@@ -298,11 +338,13 @@ def measure(
 
     Returns:
         A dict with three keys. ``values`` holds the measures, keyed by token id and then by name, shape
-        (carriers, layers) or (carriers,). ``heads`` holds the attention to the copies, keyed by token id,
-        shape (carriers, layers, heads). ``distances`` holds the distances between tokens, keyed by the id of
-        the token and then by name, shape (tokens, carriers, layers + 1): the first row has the distances of
-        the token from the mean of its benign tokens, and each further row has those of a benign token from
-        the mean of the remaining benign tokens.
+        (carriers, layers) or (carriers,). ``heads`` holds the share of attention that the copies receive,
+        keyed by token id, shape (carriers, layers, heads); it is empty if the model does not expose its
+        attention. ``distances`` holds the distances between tokens, keyed by the id of the token and then by
+        name, shape (tokens, carriers, layers + 1): the first row has the distances of the token from the mean
+        of its benign tokens, and each further row has those of a benign token from the mean of the remaining
+        benign tokens. Under the id of the token, there are no distances if the model does not expose its
+        hidden states.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}
@@ -329,11 +371,16 @@ def measure(
                 states.append(copy_states)
             done += len(group)
             progress(Progress("inside", done, total, done, done))
-        if len(states) == len(tokens):
+        exposes_states = len(states) == len(tokens)
+        if exposes_states:
             distances.append(_distances_between_tokens(states))
+    # A token's attention is left out unless it was measured on all carriers.
+    heads_by_token = {
+        token_id: np.stack(shares) for token_id, shares in heads.items() if len(shares) == len(carriers)
+    }
     return {
         "values": _common_measures(observed),
-        "heads": {token_id: np.stack(rows) for token_id, rows in heads.items() if len(rows) == len(carriers)},
+        "heads": heads_by_token,
         "distances": {tokens[0]: _distances_by_measure(distances)},
     }
 

@@ -36,8 +36,8 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     """Return the measures in which a token differs from its benign tokens.
 
     The findings are sorted by area, and within an area by the distance from the benign tokens, largest first.
-    For a measure with layers, the finding is about the layer where this distance is largest. ``rows`` are the
-    rows of the measures table.
+    For a measure with layers, the finding is about the layer where the token is furthest from the benign
+    tokens. ``rows`` are the rows of the measures table.
     """
     all_findings: list[Finding] = []
     for area, measures in AREAS.items():
@@ -87,7 +87,8 @@ def verdict(
         token: The token.
         token_id: Id of the token.
         rows: Rows of the measures table.
-        differences: The findings in these rows, from `findings`.
+        differences: The measures in which the token differs from the benign tokens: the result of `findings`
+            for ``rows``.
         benign: Number of benign tokens.
         run: The token's row in a run, keyed by the columns in `OF_RUN`. None if there is no run with a
             verdict on the token.
@@ -97,7 +98,9 @@ def verdict(
     measure_count = len({row["measure"] for row in rows})
     strongest = _strongest_by_area(rows, differences)
     lift = _comparable_lift(rows)
-    if run is not None:  # the sentences about the run come first, because the run measured more texts
+    if run is not None:
+        # The sentences about the run come first, because the run measured more texts. They already quote the
+        # lift, which is the only measure of the area "similarity".
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -156,8 +159,13 @@ def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
 def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
     """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
 
-    The lift is called either consistent with the verdict, or based on too few texts to contradict it. If no
-    lift was measured, the sentences only quote the run.
+    The lift is the rise of the similarities with unrelated texts. It is called either consistent with the
+    verdict, or based on too few texts to contradict the verdict.
+
+    Args:
+        run: The token's row in the run, keyed by the columns in `OF_RUN`.
+        lift: The row of the lift in the measures table. If None, the lift was not measured here, and the
+            result is a single sentence, which quotes the run.
     """
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
@@ -171,11 +179,13 @@ def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
         f" Over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign tokens "
         f"{lift['benign_mean']:.3f}{distance})"
     )
-    is_lifting = bool(lift["outside"]) and lift["value"] > lift["benign_mean"]
+    is_outside = bool(lift["outside"])  # of the interval of the benign tokens
+    # A sticky token should have a larger lift than benign tokens, and a benign token should not.
+    lifts_more_than_benign = is_outside and lift["value"] > lift["benign_mean"]
     is_flagged_by_run = run_verdict != Verdict.BENIGN
-    if is_lifting == is_flagged_by_run:
+    if lifts_more_than_benign == is_flagged_by_run:
         return f"{quoted}, consistent with the run."
-    if lift["outside"]:
+    if is_outside:
         return f"{quoted}: too few texts and benign tokens to question the run."
     return f"{quoted}; {_includes_zero(lift)}: too few texts and benign tokens to say."
 
@@ -194,6 +204,10 @@ def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
 
 
 def _includes_zero(lift: Mapping[str, Any]) -> str:
+    """Return a clause on a lift that lies inside the interval of the benign tokens.
+
+    The clause says that the interval of the lift's difference from benign tokens includes zero.
+    """
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
@@ -277,7 +291,7 @@ class Explanation:
 
     @property
     def parts(self) -> dict[int, dict[str, Any]]:
-        """The identity parts of each token: all that can change its explanation, keyed by token id."""
+        """Everything that can change the explanation of each token, as JSON values keyed by token id."""
         return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
 
     def document(self) -> dict[str, Any]:
@@ -302,8 +316,8 @@ class Explanation:
         """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: The folder for the results. It gets a subfolder for each token, named after the token's
-                id. A folder that already holds the same explanation is not written again.
+            folder: The folder for the results. Each token gets a subfolder, named after the token's id. A
+                subfolder that already holds the same explanation is not written again.
 
         Returns:
             The folders, in the order of the tokens.
@@ -321,6 +335,10 @@ class Explanation:
 
 
 def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    """Return the given explanation. `stored_explanation` calls this instead of computing one."""
+    """Return the given explanation.
+
+    `files.stored_explanation` calls this function in order to compute an explanation. Here, the explanation
+    has already been computed.
+    """
     del folder
     return explanation

@@ -89,29 +89,36 @@ BOUNDS: Mapping[str, Bounds] = {
 
 @dataclass(frozen=True)
 class _Scale:
-    """Maps a measure with two finite bounds to log-odds, and leaves any other measure unchanged."""
+    """Maps a measure with two finite bounds to log-odds, and leaves any other measure unchanged.
+
+    Attributes:
+        low: Smallest possible value of the measure; negative infinity if there is none.
+        high: Largest possible value of the measure; infinity if there is none.
+    """
 
     low: float
     high: float
 
     @property
-    def is_closed(self) -> bool:
+    def has_two_bounds(self) -> bool:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     def scaled(self, values: Any) -> Any:
-        if not self.is_closed:
+        """Return values of the measure on the scale."""
+        if not self.has_two_bounds:
             return values
         shares = (values - self.low) / (self.high - self.low)
         return scipy.special.logit(np.clip(shares, _CLIPPED_SHARE, 1 - _CLIPPED_SHARE))
 
     def unscaled(self, values: Any) -> Any:
-        if not self.is_closed:
+        """Return the values of the measure that belong to values on the scale, within the bounds."""
+        if not self.has_two_bounds:
             return np.clip(values, self.low, self.high)
         return self.low + (self.high - self.low) * scipy.special.expit(values)
 
     def slope(self, values: Any) -> Any:
         """Return the derivative of the measure with respect to its scaled value, at these scaled values."""
-        if not self.is_closed:
+        if not self.has_two_bounds:
             return 1.0
         share = scipy.special.expit(values)
         return (self.high - self.low) * share * (1 - share)
@@ -166,13 +173,14 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
     The distribution of a measure with two bounds is skewed, especially near a bound, so such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
-    the delta method. If a measure has one bound, intervals are cut off at the bound. This does not change the
-    coverage of the intervals, because no observation lies beyond the bound.
+    the delta method. If a measure has exactly one bound, intervals are cut off at the bound. Cutting them off
+    does not change their coverage, because no observation lies beyond the bound.
 
     Args:
-        values: Values of the token, shape (carriers, places).
+        values: Values of the token, shape (carriers, places). The places are the layers, or the attention
+            heads of all layers; a measure without layers has a single place.
         benign: Values of the benign tokens, shape (k, carriers, places).
-        confidence: Coverage of the intervals.
+        confidence: Coverage of the intervals, such as 0.95.
         family: Number of comparisons for which the benign intervals hold simultaneously.
         bounds: Smallest and largest possible value of the measure.
 
@@ -182,12 +190,14 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     scale = _Scale(*bounds)
     benign_count = len(benign)
     value = values.mean(axis=0)
-    benign_means = benign.mean(axis=1)
+    benign_means = benign.mean(axis=1)  # mean over carriers of each benign token, shape (k, places)
     mean = benign_means.mean(axis=0)
     scaled_value = scale.scaled(value)
     scaled_benign = scale.scaled(benign_means)
     centre = scaled_benign.mean(axis=0)
     spread = scaled_benign.std(axis=0, ddof=1)
+    # If all benign tokens have the same value, the interval would have no width, and a rounding error in the
+    # token's value would lie outside.
     rounding = _ROUNDING * (1 + np.abs(centre))
     quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), benign_count - 1)
     reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / benign_count), rounding)
@@ -198,7 +208,8 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
         where=np.asarray(spread > rounding),
     )
     low, high = _interval_over_carriers(values, scale, confidence)
-    # Near a bound, log-odds turn a rounding error into a large difference.
+    # Near a bound, log-odds turn a rounding error into a large difference, so the unscaled values must differ
+    # too.
     differs = np.abs(value - mean) > _ROUNDING * (1 + np.abs(mean))
     return Compared(
         value=value,
@@ -215,7 +226,9 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) -> tuple[Vector, Vector]:
     """Return the ends of Student's confidence interval for the mean over carriers, each of shape (places,).
 
-    Both ends are NaN with a single carrier.
+    Both ends are NaN with a single carrier. For a measure with two bounds, the interval is computed on the
+    log-odds scale by the delta method: the standard error on that scale is the standard error of the mean
+    divided by the derivative of the measure with respect to its log-odds.
     """
     count = len(values)
     value = values.mean(axis=0)
@@ -225,7 +238,8 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
     scaled_value = scale.scaled(value)
     quantile = scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(count)
-    half_width = quantile * standard_error / scale.slope(scaled_value)
+    scaled_error = standard_error / scale.slope(scaled_value)
+    half_width = quantile * scaled_error
     # The log-odds of a mean at a bound are clipped, so the interval may have to be extended to contain it.
     low = np.minimum(scale.unscaled(scaled_value - half_width), value)
     high = np.maximum(scale.unscaled(scaled_value + half_width), value)
@@ -283,7 +297,8 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 
     Args:
         heads: Share of attention that the token's copies receive, shape (carriers, layers, heads).
-        benign: The same share for the k benign tokens, shape (k, carriers, layers, heads).
+        benign: Share of attention that the copies of each of the k benign tokens receive, shape (k, carriers,
+            layers, heads).
         confidence: Coverage of the intervals.
     """
     _, layer_count, head_count = heads.shape

@@ -1,1 +1,1 @@
-"""The commands. Each parses its options, calls a library function and prints the result."""
+"""The commands. Each command parses its options, calls a library function and prints the result."""

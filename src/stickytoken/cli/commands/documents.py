@@ -67,7 +67,7 @@ def scan(
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: the column named source.
         effect: Measure how much copies change a document's mean similarity to the queries: encode each
-            document with findings with its copies and without them. audit measures ranks instead.
+            document with findings with its copies and without them. To measure ranks, use audit instead.
         predict: Predict the same change from the run, so that each document with findings is encoded once
             instead of twice. Less exact than --effect.
         queries: File of queries for --effect and --predict: txt with one query per line, or a table.
@@ -77,7 +77,7 @@ def scan(
             the run folder, where report finds it. With a rules file, the scan is not saved by default.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents (table), all results as JSON, or all documents
-            with findings as CSV or SARIF. Default: the format that --out ends in, or table.
+            with findings as CSV or SARIF. Default: the format that the extension of --out names, or table.
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.measurement import require_writable, write_atomically
@@ -263,8 +263,8 @@ def _document_row(row: dict[str, Any]) -> dict[str, Any]:
 
 CleanFormat = StrEnum("CleanFormat", "TEXT JSON")
 
-# Maximum number of bytes to keep in memory of cleaned documents for stdout. If there are more, a temporary
-# file contains all of them.
+# Maximum size, in bytes, of the cleaned documents for stdout that are kept in memory. If they are larger, all
+# of them are written to a temporary file first.
 _IN_MEMORY = 64 * 2**20
 
 
@@ -299,9 +299,9 @@ def clean(
         id_column: Column with the id, for messages. Default: found by name.
         remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are
             only counted.
-        remove_all: Remove flagged tokens wherever they occur, even where one appears as a single word.
+        remove_all: Remove flagged tokens wherever they occur, also as words in ordinary use.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
-            (special only), report or refuse. Repeatable. Default: remove, and report for suspected.
+            (special only), report or refuse. Repeatable. Default: report suspected findings, remove the rest.
         out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
             not at all.
         diff: Print the changes instead of the documents: each with its cause and the words around it, removed
@@ -393,7 +393,8 @@ def _verification(rules: Path, out: Path, options: Mapping[str, object]) -> str:
     Args:
         rules: The run folder or the rules file.
         out: The cleaned file.
-        options: The options of `clean` that `scan` has too, with their values; None for one not passed.
+        options: Values of the options that `clean` and `scan` share, keyed by option; None for an option that
+            was not passed.
     """
     words = ["stickytoken", "scan", _argument(rules), _argument(out)]
     for option, value in options.items():
@@ -403,7 +404,7 @@ def _verification(rules: Path, out: Path, options: Mapping[str, object]) -> str:
 
 
 def _argument(path: Path) -> str:
-    """Return a path as an argument that no command takes for an option or for stdin."""
+    """Return a path as an argument that no command mistakes for an option or for stdin."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 

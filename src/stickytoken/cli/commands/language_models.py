@@ -220,8 +220,8 @@ def tune(
         )
     elif tuning.exit is not None:
         raise InputError(
-            f"exit {tuning.exit} is what tune chooses: leave it out, or keep it with --contrast "
-            "--token-prepending"
+            f"exit is {tuning.exit}, but tune chooses the exit layer itself: leave exit out, or tune "
+            "contrast with --contrast --token-prepending"
         )
     pairs = read_similarity(task)
     encoder = opt.load(model, reading)
@@ -254,14 +254,19 @@ def tune(
 
 
 def _print_tuning(model: str, tuning: Tuning) -> None:
-    """Print each setting's score at its best layer, and the options to pass for the best setting."""
+    """Print each setting's score at its best layer, and the options to pass for the best setting.
+
+    The table shows a bar of one ``#`` for every two points of the score. Settings without a defined score are
+    left out.
+    """
     best = tuning.best
-    plain = tuning.plain_at_best
+    plain_at_best = tuning.plain_at_best
     contrasting = best.contrast_layer is not None
     setting_columns = ["start", "exit"]
     if contrasting:
         setting_columns += ["contrast layer", "strength"]
     rows = []
+    # `Tuning.tried` lists all layers of a setting one after another, as `groupby` needs.
     for setting, trials in groupby(tuning.tried, _setting_of):
         scored = [trial for trial in trials if trial.spearman is not None]
         if not scored:
@@ -269,7 +274,8 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
         top = max(scored, key=lambda trial: trial.spearman or 0.0)
         at_best_layer = next((trial.spearman for trial in scored if trial.layer == best.layer), None)
         bar = "#" * max(0, round((top.spearman or 0.0) / 2))
-        rows.append([*setting[: len(setting_columns)], top.layer, top.spearman, at_best_layer, bar])
+        shown_setting = setting[: len(setting_columns)]  # without contrast, only the start and the exit
+        rows.append([*shown_setting, top.layer, top.spearman, at_best_layer, bar])
     columns = (*setting_columns, "best layer", "spearman", f"at layer {best.layer}", "")
     title = f"{'Contrast' if contrasting else 'Token prepending'} on {model}"
     console.print_table(title, columns, rows)
@@ -282,7 +288,9 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
             options.append(f"--set contrast-strength={best.contrast_strength:g}")
         if best.contrast_rule != "scaled":
             options.append(f"--set contrast-rule={best.contrast_rule}")
-    plain_score = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
+    plain_score = "no defined score"
+    if plain_at_best.spearman is not None:
+        plain_score = f"{plain_at_best.spearman:.2f}"
     best_plain = f"{tuning.plain.spearman:.2f} at its best layer, {tuning.plain.layer}"
     console.print_line(
         f"best: {' '.join(options)} --layer {best.layer} scores {best.spearman:.2f}; "
@@ -291,5 +299,5 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
 
 
 def _setting_of(trial: Any) -> tuple[Any, ...]:
-    """Return all settings of a trial except its layer."""
+    """Return the start, the exit, the layer of contrast and the strength of contrast of a trial."""
     return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)

@@ -28,7 +28,7 @@ class CorpusOptions:
 
     Attributes:
         sentences: Corpus: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or
-            paper. Default: the bundled corpus.
+            the word paper for the sentences of Chen et al. (2025). Default: the bundled corpus.
         pairs: File of sentence pairs to use instead of sampled pairs, with the columns sentence1, sentence2
             and similarity.
     """
@@ -57,8 +57,9 @@ class MethodOptions:
         """Return the settings of the method that the user chose.
 
         Args:
-            pairs_file: File of sentence pairs; None if there is none. It affects which method is the default.
-            texts_only: Whether the model accepts only text. This changes the default insertion.
+            pairs_file: File of sentence pairs; None if the user passed none. The default method depends on
+                whether there is such a file.
+            texts_only: Whether the model accepts only text. The default insertion depends on this.
 
         Raises:
             InputError: The user passed a setting that the method does not have.
@@ -128,15 +129,25 @@ def _methods_by_setting(probe: bool) -> dict[str, list[MethodEntry]]:
 
 
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
-    """Return a setting's description and default, or its default in each method if the defaults differ."""
+    """Return the help text of a setting: its description and its default.
+
+    The default is given for each method, unless all methods have the setting with the same default.
+
+    Args:
+        name: Name of the setting.
+        owners: The methods that have the setting.
+    """
     settings_class: Any = owners[0].settings
     description = descriptions(*settings_class.__mro__).get(name, "")
-    defaults = {}
+    defaults = {}  # keyed by the name of the method
     for entry in owners:
         (default,) = [field.default for field in fields(entry.settings) if field.name == name]
         defaults[entry.name] = f"{default:g}" if isinstance(default, float) else str(default)
-    if "Default: " in description:  # None means the default that the description states
-        return f"{description.removesuffix('.')} ({', '.join(defaults)})."
+    if "Default: " in description:
+        # The description says what the default is, because the default in the code is only None. Name the
+        # methods that have the setting.
+        method_names = ", ".join(defaults)
+        return f"{description.removesuffix('.')} ({method_names})."
     if len(owners) == len(registry.entries()) and len(set(defaults.values())) == 1:
         return f"{description} Default: {defaults[owners[0].name]}."
     by_method = ", ".join(f"{default} ({method})" for method, default in defaults.items())
@@ -208,7 +219,7 @@ def detect(
 
 
 def _write_report(run: stickytoken.Run) -> None:
-    """Write report.html into the run folder. If a package is missing, print how to install it instead."""
+    """Write report.html into the run folder. If a package for reports is missing, print how to install it."""
     try:
         from stickytoken.reports import REPORT_FILE, report
     except MissingExtraError as error:
@@ -240,8 +251,8 @@ def judge(
 
     Args:
         sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
-        queries: Queries to compare your texts with, in a file as for --sentences. Default: compare the texts
-            with each other.
+        queries: Queries to compare your texts with, in any of the forms that --sentences accepts. Default:
+            compare the texts with each other.
         anchors: Maximum number of texts to compare with, chosen at random.
         measure_all: Measure all tokens that may reach a threshold, even if there are more than 256.
         out: File for the results of all tokens, which ends in .csv, .json or .parquet.

@@ -242,7 +242,7 @@ def _sorted_rows(
     if sort is not None and sort not in sortable:
         raise InputError(f"{subject}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
     if validated and method.judges_every_token:
-        raise InputError(f"{subject}, which judges every token: leave --validated out, or list by --verdict")
+        raise InputError(f"{subject}, which judges every token: leave --validated out, or pass --verdict")
     if verdict is not None and verdict not in method.verdicts:
         verdicts = " or ".join(method.verdicts)
         raise InputError(f"{subject}, which has no verdict {verdict!r}: list by {verdicts}")
@@ -312,7 +312,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
 
 
 def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print tokens in the method's own table. If the method has none, use `print_rows`."""
+    """Print tokens in the method's own table or, if the method has no such table, with `print_rows`."""
     table = run.method.answer_table(run, rows)
     if table is None:
         print_rows(title, run, rows)
@@ -328,7 +328,7 @@ def _effort_line(run: stickytoken.Run) -> str:
     return f"{texts:,} texts, {per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
 
 
-# Columns of the two tables: one lists all models in the paper, the other one model's tokens.
+# Columns of two tables: the first lists all models in the paper, the second lists the tokens of one model.
 _MODELS = (
     Column("model", "model"),
     Column("parameters", "parameters"),
@@ -559,10 +559,10 @@ def report(
     Args:
         runs: Run folder.
         output_format: html writes a file; md and json are printed unless --out names a file. Default: the
-            format that --out ends in, or html.
+            format that the extension of --out names, or html.
         out: File to write. Default for html: report.html in the run folder.
         figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
-        explanations: Output folder of `explain`. Default: explain in the run folder.
+        explanations: Output folder of `explain`. Default: the folder explain in the run folder.
         open_it: Open the HTML file in a browser.
     """
     from stickytoken.reports import REPORT_FILE, format_of

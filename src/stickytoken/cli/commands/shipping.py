@@ -65,7 +65,7 @@ def repair(
             task. Default: a packaged task.
         affected: Also list the documents in this txt, csv, tsv, jsonl or parquet file that must be encoded
             again.
-        column: Column of --affected with the text. Default: found by name.
+        column: Column that contains the text in the file of --affected. Default: found by name.
     """
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
@@ -178,25 +178,26 @@ def check(
 ) -> None:
     """Check whether a model can ship, and whether documents can be indexed.
 
-    Exit status: 0 passed, 10 gate closed, 1 failed or inconclusive.
+    Exit status: 0 if the check passed, 10 if the gate is closed, because the model or the documents must not
+    be used, and 1 if the check failed or is inconclusive.
 
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
 
     Example: stickytoken check rules.json --documents documents.jsonl
 
     Args:
-        source: Model as for detect, or run folder; or a file that clean --rules-out wrote, to check only
-            documents. Default: the model in the table tool.stickytoken of pyproject.toml. The table can also
-            set every option of this command.
+        source: A model, named as for detect, or a run folder. To check only documents, a file that clean
+            --rules-out wrote. Default: the model in the table tool.stickytoken of pyproject.toml. The table
+            can also set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        max_tokens: Maximum number of counted tokens that a passing model may have. Default: 0.
-        baseline: Run folder to compare with. A token then counts only if it is new, or if it is worse and the
-            two intervals do not overlap.
+        max_tokens: Maximum number of tokens that may count against a model that passes. Default: 0.
+        baseline: Run folder to compare with. A token that the baseline measured too counts against the model
+            only if the interval of a measure lies entirely above the interval in the baseline.
         documents: Documents to search, as for scan. Copies of a flagged token close the gate.
         fail_on_documents: Other findings in documents that close the gate: special, repetition or suspected.
             Repeatable.
         output_format: Print tables, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations. With
-            --quiet, the tables list only what closes the gate.
+            --quiet, the tables list only the findings that close the gate.
         out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
     from stickytoken.cleaning import names_rules_file
@@ -218,6 +219,8 @@ def check(
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if names_rules_file(source) and _was_typed(context, "source"):
+        # pyproject.toml may set these options for the model of the project, for which this rules file on the
+        # command line takes the place. Only options that the user typed too are an error.
         for name in _NEED_A_RUN:
             if not _was_typed(context, name):
                 arguments.pop(name, None)
@@ -258,13 +261,13 @@ def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | N
 
 
 def _was_typed(context: typer.Context, name: str) -> bool:
-    """Return whether the command line sets a parameter, rather than a file or the default."""
+    """Return whether a parameter was set on the command line, and not by a settings file or its default."""
     origin = context.get_parameter_source(name)
     return origin is not None and origin.name == "COMMANDLINE"
 
 
 def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
-    """Return the words of an audit, to search documents for.
+    """Return the words of an audit. The check searches documents for these words.
 
     Raises:
         InputError: ``source`` is a run folder or a rules file, and the audit belongs to another run.
@@ -280,9 +283,10 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
 
 
 def _line_in_repository() -> tuple[str, int] | None:
-    """Return the path of the pyproject.toml with the table for check, and the line of the model in it.
+    """Return where the project names its model: the path of pyproject.toml, and the number of the line.
 
-    The path is relative to the repository. Return None if there is no such file or no repository.
+    The path is relative to the repository. Return None if the project is not in a repository, or if no
+    pyproject.toml configures `check`.
     """
     from stickytoken.findings import repository_path
 
@@ -332,7 +336,7 @@ _MAX_FINDINGS = 50
 def _print_check(check: Check) -> None:
     """Print the outcome of a check, the documents with findings, and then the sticky tokens.
 
-    With --quiet, list only what closes the gate.
+    With --quiet, print only the findings that close the gate, that is, on which the check fails.
     """
     is_quiet = console.current_verbosity() is console.Verbosity.QUIET
     findings = [finding for finding in check.findings if finding.level.value == "error" or not is_quiet]
@@ -357,7 +361,15 @@ def _print_check(check: Check) -> None:
 
 
 def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
-    """Print the documents with findings, or with --quiet those that close the gate."""
+    """Print a table of the findings in documents, with a title that counts the documents.
+
+    Args:
+        check: The check.
+        findings: One finding per document; with --quiet, only findings that close the gate, that is, on which
+            the check fails.
+        is_quiet: Whether --quiet was passed. If so, the title counts the documents that close the gate, and
+            otherwise all documents with findings.
+    """
     from stickytoken.cleaning import document_counts
     from stickytoken.scanning.scan import cause_of
 
@@ -368,13 +380,15 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
         title = f"{len(findings):,} {closing} the gate{listed}"
     else:
         documents = check.documents
-        counted, causes = document_counts(documents.found, documents.searched, documents.kinds)
-        title = f"{counted} {'has' if documents.found == 1 else 'have'} findings{causes}{listed}"
+        # Such as "3 of 1,400 documents" and " (flagged token: 2, special: 1)".
+        count_in_words, causes = document_counts(documents.found, documents.searched, documents.kinds)
+        verb = "has" if documents.found == 1 else "have"
+        title = f"{count_in_words} {verb} findings{causes}{listed}"
     console.print_table(title, ("level", "cause", "finding"), rows)
 
 
 def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
-    """Print the sticky tokens, or with --quiet those that close the gate."""
+    """Print a table of sticky tokens; with --quiet, ``findings`` has only those that close the gate."""
     columns = [
         Column("level", "level"),
         Column("token_id", "id"),
@@ -415,9 +429,9 @@ def demo(
     Args:
         run: Run folder to open. Repeatable.
         folder: Also list the runs in this folder.
-        model: Model to try tokens on. Default: the model of the --run that --repair belongs to, else of the
-            first --run. Without --run: all-MiniLM-L6-v2; if there are no runs either, a copy that was
-            tampered with, as an example.
+        model: Model to try tokens on. Default: the model of the --run that --repair belongs to, or of the
+            first --run if there is no such run. Without --run: all-MiniLM-L6-v2 or, if there are no runs
+            either, a copy of it that was tampered with, as an example.
         repair: Folder of a repaired model, to compare with the original model.
         port: Port to serve on; 0 chooses a free port.
         share: Also serve on a public address, through Gradio.
@@ -430,44 +444,54 @@ def demo(
         require_free(port)  # fails before the slow work
         library = app.find_runs(run or [], folder.expanduser())
         is_unspecified = not (run or model or repair)
+        # The packaged example is a run of a model that was tampered with so that a token became sticky, and
+        # a repair of this model. It is shown if the user passed nothing and has no runs.
         shows_example = is_unspecified and library.paths[library.labels[0]] == app.TAMPERED
         if shows_example:
             repair = app.TAMPERED / "repair-example"
-        repaired = None if repair is None else stickytoken.open_repair(repair)
-        label = app.source_label(library, len(run or []), repaired)
+        opened_repair = None if repair is None else stickytoken.open_repair(repair)
+        label = app.source_label(library, len(run or []), opened_repair)
+        # What to load: the model of a run, or the model that `source` names if `record` is None.
         record = None
         source = model or "all-MiniLM-L6-v2"
         if label is not None:
             record = library.records[label]
             source = str(library.paths[label])
-        model_of_run = model if run else None
-        name = opt.require_found(source, record, loading, model_of_run)
+        moved_to = model if run else None  # with --run, --model says where the model of the run is now
+        name = opt.require_found(source, record, loading, moved_to)
         if shows_example:
             name = library.records[library.labels[0]].model.name
-        startup = app.Startup(name, library, repaired)
+        startup = app.Startup(name, library, opened_repair)
+        # Serve the page before the model is loaded, because runs can be explored without it.
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
 
-    def loaded() -> app.AppContext:
+    def load_context() -> app.AppContext:
+        """Load the model and, if there is a repair of it or the example is shown, a second model.
+
+        Returns:
+            The context of the app, with both models, the runs and the bundled corpus.
+        """
         from stickytoken.encoders.loading import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
-        encoder = opt.load_for(source, record, loading, model_of_run)
-        other: app.SharedModel | None = None
+        encoder = opt.load_for(source, record, loading, moved_to)
+        repaired_model: app.SharedModel | None = None
         if shows_example:
-            shared, other = app.tampered_models(encoder)
+            tried_model, repaired_model = app.tampered_models(encoder)
         else:
-            shared = app.SharedModel(as_id_reader(encoder, "demo"))
-            if repaired is not None and shared.is_model_of(repaired.record):
-                other = app.SharedModel(loaded_like(encoder, repaired.path))
-        return app.make_context(shared, library, stickytoken.load_sentences(None), other)
+            tried_model = app.SharedModel(as_id_reader(encoder, "demo"))
+            if opened_repair is not None and tried_model.is_model_of(opened_repair.record):
+                repaired_model = app.SharedModel(loaded_like(encoder, opened_repair.path))
+        corpus = stickytoken.load_sentences(None)
+        return app.make_context(tried_model, library, corpus, repaired_model)
 
     try:
         _print_address(served.url, served.public_url, output_format)
         if open_it and not webbrowser.open(served.url):
             raise InputError(f"no browser could be started: open {served.url} in one yourself")
         with opt.collector_paused():
-            startup.finish(loaded)
+            startup.finish(load_context)
         served.wait()
     finally:
         served.close()

@@ -60,8 +60,8 @@ def explain(
     Args:
         text: Insert the copies into this text. Repeatable. Default: sentences of the corpus.
         sentences: Corpus, as for detect. Default: the corpus of the run, or the bundled corpus.
-        out: Folder for the tables. Default for a run: explain in the run folder. For a model, tables are not
-            written by default.
+        out: Folder for the tables. Default for a run: the folder explain in the run folder. Without a run, no
+            tables are written by default.
     """
     from stickytoken.explanation import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
@@ -215,7 +215,7 @@ def why(
     Args:
         first: One text.
         second: The other text.
-        run: Folder of a finished run of this model. Its sticky tokens are marked in both texts.
+        run: Folder of a finished run of this model. The sticky tokens of the run are marked in both texts.
         method: How the cosine is divided among pairs of tokens.
         words: Divide the texts into words instead of tokens.
         top: Number of pairs to print.
