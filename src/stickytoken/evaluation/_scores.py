@@ -136,7 +136,7 @@ class _Encoding:
 
 
 def _encodings_of(encoder: Encoder) -> list[_Encoding]:
-    """Return the configurations of an encoder to compare, as ways of encoding.
+    """Return the ways of encoding to compare: configurations of the encoder.
 
     For a language model with a prompt, the configurations include the plain prompt, read at the last layer
     and at the encoder's own layer. If the encoder uses token prepending or contrast, each of them alone is a
