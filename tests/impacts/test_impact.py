@@ -19,7 +19,7 @@ from stickytoken.data.tasks import load_task
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
-from stickytoken.impacts.editing import Condition, Kind, gaps, with_copies
+from stickytoken.impacts.editing import Condition, Kind, random_gaps, with_copies
 from stickytoken.impacts.results import TABLES
 from stickytoken.impacts.statistics import COPIES, TOP
 from stickytoken.impacts.wording import impact_markdown, token_sentences
@@ -95,7 +95,7 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
     for repetition in range(2):
         edited = []
         for raw, text in zip(task.second, contents, strict=True):
-            path = gaps(files.FEW.seed + repetition, raw, len(text.words), 4)
+            path = random_gaps(files.FEW.seed + repetition, raw, len(text.words), 4)
             edited.append(copies_as_ids(Token(sticky, "!"), text, Placement.RANDOM, 4, path))
         row = scores.filter(kind="named", token_id=sticky, repetition=repetition)
         assert row["score"].item() == score(planted_encoder.encode_ids(edited))

@@ -23,7 +23,7 @@ from stickytoken.insertion import Insertion, Placement, Token
 
 def test_places_are_a_function_of_the_seed_and_the_text():
     first_draw, again, *others = (
-        editing.gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
+        editing.random_gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
     )
     assert first_draw == again
     assert first_draw not in others
@@ -32,7 +32,7 @@ def test_places_are_a_function_of_the_seed_and_the_text():
 
 @given(kinds=st.integers(1, 5), copies=st.integers(1, 12), seed=st.integers(0, 9))
 def test_a_mixture_has_its_tokens_as_often_as_possible(kinds, copies, seed):
-    counts = np.bincount(editing.turns(seed, "text", kinds, copies), minlength=kinds)
+    counts = np.bincount(editing.random_tokens(seed, "text", kinds, copies), minlength=kinds)
     assert counts.sum() == copies
     assert counts.max() - counts.min() <= 1
 

@@ -312,8 +312,8 @@ def _tokens(
         )
         token_records.append(record)
     for number, token in enumerate(benign):
-        # The benign tokens start with the first match of every measured token, then follow the second
-        # matches, and so on.
+        # The first match of every measured token comes first, followed by the second match of every measured
+        # token, and so on.
         match = sticky[number % len(sticky)].id
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind="benign", matched_to=match

@@ -67,12 +67,16 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Encode the texts of a data loader.
+        """Encode the texts of a data loader, and return the vectors.
 
-        If their side of the task gets copies, the copies are inserted first.
+        Args:
+            inputs: the texts, in batches.
+            prompt_type: whether the texts are queries or documents; None if the task does not distinguish
+                the two. Copies are inserted into queries, documents or both, as the settings say. They are
+                inserted into all texts if the task does not distinguish the two.
+            options: passed on to MTEB's encoder.
         """
         side = self._settings.side
-        # If a task has no sides, its texts are always edited.
         if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
             from datasets import Dataset
             from torch.utils.data import DataLoader as Loader
@@ -143,6 +147,7 @@ def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], 
     counts = (_TEXTS, _EDITED, _CUT)
     columns = (*task.columns, *counts)
     outcomes = runner.run(work.name, make_work, task.units, columns, runner.conditions, task.name)
-    # An MTEB task has one unit, and its counts are the same in every condition.
+    # The score of an MTEB task is stored as the outcome of a single unit. Every condition encodes, edits and
+    # truncates the same numbers of texts, so the numbers are taken from the first condition.
     texts, edited, cut = outcomes[0, 0, -len(counts) :].astype(int).tolist()
     return outcomes[:, :, : -len(counts)], task_record(task, texts, edited, cut)

@@ -80,14 +80,34 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
     return [tuple(group) for _, group in groupby(conditions, tokens_of)]
 
 
-def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw a gap between words for each copy. A copy is itself a word, so it adds a gap for the next copy."""
+def random_gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
+    """Choose the gaps between words into which copies are inserted one after another.
+
+    Args:
+        seed: seed of the random choice. The same seed and text always give the same gaps.
+        text: the text.
+        words: number of words in the text.
+        copies: number of copies.
+
+    Returns:
+        For each copy, the number of words before it when it is inserted. Earlier copies count as words.
+    """
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
 
-def turns(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
-    """Draw a token index for each copy in a mixture; the tokens' numbers of copies differ by at most one."""
+def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
+    """Choose at random which token each copy is a copy of.
+
+    Args:
+        seed: seed of the random choice. The same seed and text always give the same tokens.
+        text: the text that gets the copies.
+        tokens: number of different tokens.
+        copies: number of copies.
+
+    Returns:
+        The index of a token for each copy. The tokens' numbers of copies differ by at most one.
+    """
     generator = _generator(seed, text, "turns")
     order = generator.permutation(tokens)
     steps = generator.permutation(copies) % tokens
@@ -95,40 +115,63 @@ def turns(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
 
 
 def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
+    """Return a random generator whose numbers depend only on the seed, the text and the purpose."""
     digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
 def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
-    """Insert the copies of a condition into a text; return the input of the encoder."""
+    """Insert the copies of a condition into a text.
+
+    The tokens of the copies, and their positions if they are random, depend only on the text and on the seed
+    of the condition.
+
+    Args:
+        settings: settings that say where in the text copies are placed, and whether as token ids or as text.
+        fitted: the text, truncated so that the model reads it in full together with the copies.
+        condition: the condition, whose tokens are copied.
+        copies: total number of copies.
+
+    Returns:
+        The input of the encoder: token ids or text. If the condition has no tokens, or the number of copies
+        is 0, this is the text without copies.
+    """
     insertion = settings.insertion
     if not condition.tokens or not copies:
         return fitted.clean(insertion)
     as_ids = insertion is Insertion.IDS
     words = len(fitted.content.words if as_ids else fitted.text.split())
-    path: tuple[int, ...] = ()
+    gaps: tuple[int, ...] = ()
     if settings.placement is Placement.RANDOM:
-        path = gaps(condition.seed, fitted.text, words, copies)
-    order = turns(condition.seed, fitted.text, len(condition.tokens), copies)
-    tokens = [condition.tokens[turn] for turn in order]
+        gaps = random_gaps(condition.seed, fitted.text, words, copies)
+    token_indices = random_tokens(condition.seed, fitted.text, len(condition.tokens), copies)
+    tokens = [condition.tokens[index] for index in token_indices]
     if as_ids:
-        return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, path)
-    spelled = [token.text.strip() for token in tokens]
-    return place_as_text(spelled, fitted.text, settings.placement, path, Joining.WORDS)
+        return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, gaps)
+    words_to_insert = [token.text.strip() for token in tokens]
+    return place_as_text(words_to_insert, fitted.text, settings.placement, gaps, Joining.WORDS)
 
 
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Return the maximum number of tokens that any condition's copies add to a text."""
+    """Return the maximum number of tokens that any condition's copies add to a text.
+
+    Args:
+        encoder: the model.
+        conditions: the conditions.
+        copies: number of copies per text.
+        insertion: how copies are inserted. A copy inserted as ids is one token. A copy inserted as text may
+            be tokenized into several tokens.
+    """
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
     if not words:
         return copies
-    inside = encoder.tokenize([f"a {word} a" for word in words])
-    around = len(encoder.tokenize(["a a"])[0].ids)
-    return copies * max(len(content.ids) - around for content in inside)
+    with_word = encoder.tokenize([f"a {word} a" for word in words])
+    length_without_word = len(encoder.tokenize(["a a"])[0].ids)
+    return copies * max(len(content.ids) - length_without_word for content in with_word)
 
 
 def single_tokens(conditions: Sequence[Condition]) -> list[Condition]:

@@ -70,7 +70,7 @@ class ImpactRecord(resume.MeasurementRecord):
 
 
 def measured_kind(record: ImpactRecord) -> str:
-    """Return what to call the measured tokens: sticky if a run calls all of them sticky, otherwise named."""
+    """Return the word for the measured tokens: sticky if a run calls each of them sticky, otherwise named."""
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
 
 
@@ -94,10 +94,10 @@ TABLES = resume.table_schemas(
     integers="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
     switches="main",
 )
-# Columns that version 1 of the schema lacks.
-_ADDED = ("change", "change_low", "change_high")
-# Columns that must not have missing values.
-_FILLED = (
+# Columns that version 2 of the schema added. `Impact` adds them to tables of version 1, with all values null.
+_NEW_COLUMNS = ("change", "change_low", "change_high")
+# Columns in which a table must not have nulls.
+_WITHOUT_NULLS = (
     "task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens",
     "repetition", "copies", "documents", "cut", "hits_sticky", "hits_benign", "rank_sticky", "rank_benign",
     "hits", "median_rank",
@@ -160,17 +160,21 @@ class Impact:
         self.intrusion_curves = self._read(folder, "intrusion_curves.parquet")
 
     def _read(self, folder: ResultFolder, name: str) -> pl.DataFrame:
-        """Read a table; columns that an earlier version did not write are filled with null."""
+        """Return a table with all columns that the current version writes.
+
+        Columns that a table of schema version 1 lacks are filled with nulls.
+        """
         columns = TABLES[name]
+        stored_columns = columns
         if self.record.schema_version == 1:
-            columns = {column: kind for column, kind in columns.items() if column not in _ADDED}
-        table = folder.read_table(name, columns, _FILLED).select(list(columns))
-        missing = [
-            pl.lit(None, TABLES[name][column]).alias(column)
-            for column in TABLES[name]
-            if column not in columns
+            stored_columns = {column: kind for column, kind in columns.items() if column not in _NEW_COLUMNS}
+        table = folder.read_table(name, stored_columns, filled=_WITHOUT_NULLS)
+        null_columns = [
+            pl.lit(None, kind).alias(column)
+            for column, kind in columns.items()
+            if column not in stored_columns
         ]
-        return table.with_columns(missing).select(list(TABLES[name]))
+        return table.with_columns(null_columns).select(list(columns))
 
     def __repr__(self) -> str:
         tokens = sum(token.kind != "benign" for token in self.record.tokens)

@@ -51,7 +51,7 @@ class CleanVectors:
     vectors: NDArray[np.float32]
 
     @cached_property
-    def places(self) -> dict[Probe, int]:
+    def rows(self) -> dict[Probe, int]:
         """Row index in `vectors` of each input, keyed by input."""
         return {probe: row for row, probe in enumerate(self.probes)}
 
@@ -61,17 +61,17 @@ class CleanVectors:
         """Return the vectors of inputs, shape (len(probes), d).
 
         Args:
-            probes: inputs with copies or without.
+            probes: inputs with or without copies.
             encoder: the model.
             edited: known vectors of inputs with copies. Vectors that are missing are computed and added to
                 this dict.
         """
-        clean = self.places
-        missing = [probe for probe in dict.fromkeys(probes) if probe not in clean and probe not in edited]
+        rows = self.rows
+        missing = [probe for probe in dict.fromkeys(probes) if probe not in rows and probe not in edited]
         if missing:
             tokenized = engines.tokenized_probes(encoder, missing)
             edited.update(zip(missing, engines.encode_probes(encoder, tokenized), strict=True))
-        return np.stack([self.vectors[clean[probe]] if probe in clean else edited[probe] for probe in probes])
+        return np.stack([self.vectors[rows[probe]] if probe in rows else edited[probe] for probe in probes])
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,16 @@ class Runner:
     progress: engines.ProgressCallback
     shards: dict[str, int] = field(default_factory=dict)
 
-    def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
-        """Encode inputs without copies, or read the vectors that an earlier session left in the folder."""
+    def clean_vectors(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
+        """Encode inputs without copies, or read the vectors that an earlier session left in the folder.
+
+        Args:
+            name: name of the work that uses the vectors. The vectors are stored under this name.
+            probes: the inputs, which may contain duplicates.
+
+        Returns:
+            The vectors of the distinct inputs, and the time and number of texts that encoding them took.
+        """
         distinct = tuple(dict.fromkeys(probes))
         file = self.folder.path / f"{VECTORS}{name}.npz"
         stored = _read_vectors(file)
@@ -161,26 +169,32 @@ class Runner:
     ) -> NDArray[np.float64]:
         """Run work under the given conditions, and return its outcomes, shape (conditions, units, columns).
 
+        The outcomes are in the order of the conditions. The repetitions of a condition form one shard, which
+        stores one row per repetition and unit.
+
         Args:
             name: name under which the shards are stored.
             make_work: function that returns the work and the cost of preparing it. It is called only if a
                 shard is missing.
             units: number of units, which is the number of rows per condition.
             columns: columns to return.
-            conditions: the conditions. All repetitions of a condition must follow each other.
+            conditions: the conditions. The repetitions of a condition must be consecutive.
             title: name of the stage in the progress display.
         """
-        groups = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
+        shards = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
 
-        def units_of(group: Shard[Condition]) -> list[int]:
-            return list(range(units)) * len(group.items)
+        def unit_of_each_row(shard: Shard[Condition]) -> list[int]:
+            return list(range(units)) * len(shard.items)
 
-        rows: engines.Rows[Shard[Condition]] = engines.Rows(units_of, UNIT, lambda _: 1)
-        frames = engines.run_work(
-            name, make_work, groups, rows, self.engine, self.folder, self.progress, title
+        rows: engines.Rows[Shard[Condition]] = engines.Rows(
+            keys=unit_of_each_row, column=UNIT, size=lambda _: 1
         )
-        self.shards[name] = len(groups)  # only counted if the work succeeds
-        values = pl.concat(frames).select(columns).to_numpy().astype(np.float64)
+        tables = engines.run_work(
+            name, make_work, shards, rows, self.engine, self.folder, self.progress, title
+        )
+        # The shards are recorded here, after `run_work`, so that work that fails is not recorded.
+        self.shards[name] = len(shards)
+        values = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
 
@@ -206,10 +220,10 @@ class TaskWork(GroupWork):
 
     name: str
     task: Task
-    texts: Mapping[str, Sequence[FittedText]]  # keyed by role
-    edited_roles: frozenset[str]
+    texts: Mapping[str, Sequence[FittedText]]  # keyed by role in the task
+    edited_roles: frozenset[str]  # roles of the texts that get copies
     settings: ImpactSettings
-    clean: CleanVectors
+    clean: CleanVectors  # vectors of all texts without copies
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
@@ -235,32 +249,46 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
 
 
 def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecord]:
-    """Run a task under all conditions, and return its outcomes, shape (conditions, units, columns)."""
+    """Run a task under all conditions.
+
+    Returns:
+        The outcomes of the task, shape (conditions, units, columns), and the record of the task with its
+        numbers of texts.
+    """
     settings = runner.settings
     conditions = runner.conditions
     insertion = settings.insertion
+    # Copies are inserted only into texts with these roles, for example only into queries.
     edited_roles = task.edited(settings.side)
     name = shard_stage(task.name)
     room = needed_room(runner.encoder, conditions, settings.copies, insertion)
-    texts = {}
-    for role, own_texts in task.texts.items():
+    fitted_by_role = {}
+    for role, texts in task.texts.items():
         room_in_role = room if role in edited_roles else 0
-        texts[role] = fit_texts(runner.encoder, own_texts, room_in_role, insertion, task.name)
-    everything = [fitted for own_texts in texts.values() for fitted in own_texts]
+        fitted_by_role[role] = fit_texts(runner.encoder, texts, room_in_role, insertion, task.name)
+    all_fitted = [fitted for fitted_texts in fitted_by_role.values() for fitted in fitted_texts]
 
     def make_work() -> tuple[TaskWork, ShardCost]:
-        clean, spent = runner.clean(name, [fitted.clean(insertion) for fitted in everything])
+        inputs_without_copies = [fitted.clean(insertion) for fitted in all_fitted]
+        vectors, cost = runner.clean_vectors(name, inputs_without_copies)
         similarity = similarity_of(runner.encoder)
-        return TaskWork(name, task, texts, edited_roles, settings, clean, similarity), spent
+        return TaskWork(name, task, fitted_by_role, edited_roles, settings, vectors, similarity), cost
 
     outcomes = runner.run(name, make_work, task.units, task.columns, conditions, task.name)
-    edited = sum(len(texts[role]) for role in edited_roles)
-    cut = sum(fitted.cut for fitted in everything)
-    return outcomes, task_record(task, len(everything), edited, cut)
+    edited_count = sum(len(fitted_by_role[role]) for role in edited_roles)
+    truncated_count = sum(fitted.cut for fitted in all_fitted)
+    return outcomes, task_record(task, len(all_fitted), edited_count, truncated_count)
 
 
 def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
-    """Return the record of a task that is stored with the results."""
+    """Return the record of a task that is stored with the results.
+
+    Args:
+        task: the task.
+        texts: total number of texts in the task.
+        edited: number of texts that get copies.
+        cut: number of texts truncated to make room for copies.
+    """
     return TaskRecord(
         name=task.name,
         layout=task.layout,

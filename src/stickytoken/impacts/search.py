@@ -56,23 +56,29 @@ class ExactSearch:
         return np.sort(self.similarities, axis=1)
 
     def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
-        """Return the ranks of vectors among the documents. In a tie, a vector ranks before documents.
+        """Return the rank that each given vector would have among the search results of each query.
+
+        The search results are the documents in descending order of their similarity to the query. If a
+        document is as similar to the query as the given vector, the given vector ranks before the document.
 
         Args:
-            vectors: n vectors as returned by the model, shape (n, d).
+            vectors: n vectors as returned by the model, shape (n, d). The rank of each is computed
+                independently of the others.
             places: index of the document that each vector replaces; -1 for a vector that is added to the
-                index.
+                index and replaces no document.
 
         Returns:
             The ranks for each query, counted from 1, shape (Q, n).
         """
-        of_vectors = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
-        above = np.empty(of_vectors.shape, dtype=np.int64)
+        similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
+        documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
-            above[query] = len(ascending) - np.searchsorted(ascending, of_vectors[query], side="right")
+            at_most_as_similar = np.searchsorted(ascending, similarities[query], side="right")
+            documents_above[query] = len(ascending) - at_most_as_similar
         replaced = np.asarray(places, dtype=np.intp)
-        replaced_above = (self.similarities[:, replaced] > of_vectors) & (replaced >= 0)
-        return 1 + above - replaced_above
+        # A replaced document is no longer in the index, so it must not count as above its replacement.
+        replaced_above = (self.similarities[:, replaced] > similarities) & (replaced >= 0)
+        return 1 + documents_above - replaced_above
 
     def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
         """Return the ranks, among all documents, of the documents at ``places``; shape (Q, len(places))."""
@@ -149,17 +155,30 @@ def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
     return path.resolve().stem, queries, documents
 
 
-# Columns of the shards: the hits for each number of copies, then the median rank for each number of copies.
+# Columns of the shards, which have one row per target document. First one column per number of copies with
+# the hits, the number of queries that have the document in their top 10; then one column per number of copies
+# with the median of the document's ranks over queries.
 _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
 
 @dataclass(frozen=True)
 class _IntrusionWork(GroupWork):
-    """Inserts copies into one document at a time, and counts the queries that find the document."""
+    """Inserts copies into one document at a time, and counts the queries that find the document.
+
+    Attributes:
+        name: name under which the shards are stored.
+        targets: the target documents, into which copies are inserted.
+        target_numbers: index of each target among the documents.
+        settings: settings of the measurement.
+        queries: the queries, as inputs of the model.
+        documents: all documents without copies, as inputs of the model.
+        clean: vectors of the queries and of all documents without copies.
+        similarity: how the model compares vectors.
+    """
 
     name: str
-    places: Sequence[int]  # indices of the target documents
-    targets: Sequence[FittedText]  # the documents that get copies
+    targets: Sequence[FittedText]
+    target_numbers: Sequence[int]
     settings: ImpactSettings
     queries: Sequence[Probe]
     documents: Sequence[Probe]
@@ -167,16 +186,21 @@ class _IntrusionWork(GroupWork):
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
-        """Return the hits and ranks for a group of conditions as rows, and the number of encoded texts."""
+        """Measure how well each target is found with each number of copies of the condition's token.
+
+        Returns:
+            One row per target, with the columns `_COLUMNS`, and the number of encoded texts.
+        """
         (condition,) = prepared
         probes = [
             with_copies(self.settings, target, condition, copies)
             for target in self.targets
             for copies in COPIES
         ]
-        edited: dict[Probe, NDArray[np.float32]] = {}
+        edited: dict[Probe, NDArray[np.float32]] = {}  # filled by the call of `clean.of`
         vectors = self.clean.of(probes, encoder, edited)
-        ranks = self._search.ranks(vectors, np.repeat(self.places, len(COPIES)).tolist())
+        replaced_documents = np.repeat(self.target_numbers, len(COPIES)).tolist()
+        ranks = self._search.ranks(vectors, replaced_documents)  # shape (queries, targets times COPIES)
         shape = (len(self.targets), len(COPIES))
         hits = (ranks <= TOP).sum(axis=0).reshape(shape)
         median_ranks = np.median(ranks, axis=0).reshape(shape)
@@ -184,11 +208,16 @@ class _IntrusionWork(GroupWork):
 
     @cached_property
     def _search(self) -> ExactSearch:
-        return ExactSearch(self._prepared(self.queries), self._prepared(self.documents), self.similarity)
+        return ExactSearch(
+            queries=self._prepared_vectors(self.queries),
+            documents=self._prepared_vectors(self.documents),
+            similarity=self.similarity,
+        )
 
-    def _prepared(self, texts: Sequence[Probe]) -> Values:
-        rows = self.clean.places
-        return self.similarity.prepared(self.clean.vectors[[rows[text] for text in texts]])
+    def _prepared_vectors(self, probes: Sequence[Probe]) -> Values:
+        """Return the vectors of inputs without copies, as `Similarity.prepared` returns them."""
+        rows = self.clean.rows
+        return self.similarity.prepared(self.clean.vectors[[rows[probe] for probe in probes]])
 
 
 def intrusion_title(corpus: SearchCorpus) -> str:
@@ -201,6 +230,11 @@ def run_intrusion(
 ) -> dict[str, Rows]:
     """Measure for each token how many queries find random documents after copies of the token are added.
 
+    Args:
+        runner: runs the measurement under all conditions. Only the conditions with a single token are used.
+        corpus: the queries and the documents.
+        tokens_by_id: the tokens, keyed by id.
+
     Returns:
         The rows of the tables ``intrusion`` and ``intrusion_curves``, keyed by name of the table.
     """
@@ -209,30 +243,40 @@ def run_intrusion(
     insertion = settings.insertion
     name = f"intrusion-{shard_stage(corpus.name)}"
     conditions = single_tokens(runner.conditions)
-    shuffled = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(
-        len(corpus.documents)
-    )
+    # Choose the target documents, into which copies are inserted.
+    document_count = len(corpus.documents)
+    shuffled = np.random.default_rng([settings.seed, document_count]).permutation(document_count)
     target_numbers = sorted(shuffled[:TARGETS].tolist())
-    room = needed_room(encoder, conditions, COPIES[-1], insertion)
-    chosen = [corpus.documents[number] for number in target_numbers]
-    targets = fit_texts(encoder, chosen, room, insertion, corpus.name)
+    target_texts = [corpus.documents[number] for number in target_numbers]
+    room = needed_room(encoder, conditions, max(COPIES), insertion)
+    targets = fit_texts(encoder, target_texts, room, insertion, corpus.name)
 
-    def clean_probes(texts: Sequence[str]) -> list[Probe]:
-        return [fitted.clean(insertion) for fitted in fit_texts(encoder, texts, 0, insertion, corpus.name)]
+    def inputs_without_copies(texts: Sequence[str]) -> list[Probe]:
+        fitted_texts = fit_texts(encoder, texts, room=0, insertion=insertion, name=corpus.name)
+        return [fitted.clean(insertion) for fitted in fitted_texts]
 
-    documents = clean_probes(corpus.documents)
-    queries = clean_probes(corpus.queries)
+    documents = inputs_without_copies(corpus.documents)
+    queries = inputs_without_copies(corpus.queries)
 
     def make_work() -> tuple[_IntrusionWork, ShardCost]:
-        clean, spent = runner.clean(
-            name, [*queries, *documents, *(target.clean(insertion) for target in targets)]
-        )
+        # A target may be truncated to make room for copies, so its input differs from that of the document.
+        targets_without_copies = [target.clean(insertion) for target in targets]
+        vectors, cost = runner.clean_vectors(name, [*queries, *documents, *targets_without_copies])
         work = _IntrusionWork(
-            name, target_numbers, targets, settings, queries, documents, clean, similarity_of(encoder)
+            name=name,
+            targets=targets,
+            target_numbers=target_numbers,
+            settings=settings,
+            queries=queries,
+            documents=documents,
+            clean=vectors,
+            similarity=similarity_of(encoder),
         )
-        return work, spent
+        return work, cost
 
     title = intrusion_title(corpus)
     outcomes = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
-    cut = sum(target.cut for target in targets)
-    return statistics.intrusion_rows(corpus.name, outcomes, conditions, settings, tokens_by_id, cut)
+    truncated_count = sum(target.cut for target in targets)
+    return statistics.intrusion_rows(
+        corpus.name, outcomes, conditions, settings, tokens_by_id, truncated_count
+    )

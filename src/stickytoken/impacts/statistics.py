@@ -1,8 +1,8 @@
 """Compute differences, intervals and tests from the outcomes of tasks. Pure functions.
 
 Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
-or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens cost more than matched
-benign tokens (permutations within the matched sets, units fixed).
+or texts: the bootstrap resamples these units and keeps the tokens fixed. The test shows whether sticky tokens
+cost more than matched benign tokens: it permutes the tokens within each matched set, with fixed units.
 """
 
 from __future__ import annotations
@@ -44,24 +44,25 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
 
     This is a permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of
     Hypotheses"): under the null hypothesis, every member of a matched set is equally likely to be the sticky
-    token. The statistic is the mean over sets of the difference between the cost of that member and the mean
-    cost of the others.
+    token. In each matched set, the cost of the sticky token is compared with the mean cost of all other
+    members of the set. The test statistic is the mean of these differences over all sets.
 
     Args:
-        costs: cost of each token, shape (sets, members). Each row is a matched set, with the sticky token
-            first. Costs are averages over repetitions, because repetitions are not independent. Rows with NaN
-            are left out.
+        costs: the drop in score that each token causes, shape (sets, members). Each row is a matched set,
+            with the sticky token first. Each drop is the average over the repetitions of a condition, because
+            repetitions are not independent. Rows with NaN are left out.
         key: seed of the random choices, used if there are too many choices to enumerate.
 
     Returns:
-        The one-sided p-value, and the effect size (the mean difference in standard deviations). Each is None
-        if it is undefined.
+        The one-sided p-value, and the effect size (the mean difference in standard deviations). Both are None
+        if no row is left, or if the sets have no benign tokens. The effect size is also None for a single
+        set, and if the differences of all sets are equal.
     """
     costs = costs[~np.isnan(costs).any(axis=1)]
     sets, members = costs.shape
     if not sets or members < 2:
         return None, None
-    # The cost of each member minus the mean cost of the others in its set.
+    # Subtract from the cost of each token the mean cost of all other tokens in the same matched set.
     differences = (members * costs - costs.sum(axis=1, keepdims=True)) / (members - 1)
     of_sticky = differences[:, 0]
     spread = float(of_sticky.std(ddof=1)) if sets > 1 else 0.0
@@ -168,30 +169,55 @@ def _condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    """Return each condition group's score, and its drop from the clean score with an interval."""
-    (clean,) = groups.of_kind(Kind.CLEAN)
-    scores = combine(groups.weights, resampled_scores[0]).tolist()
-    drops = contrast_intervals(resampled_scores, clean - groups.weights, confidence)
+    """Return one row per group of conditions, for the table conditions.
+
+    A row has the mean score over the group's repetitions, and the drop of this score from the score on clean
+    texts, with its interval. The group of clean texts has no drop.
+
+    Args:
+        resampled_scores: scores on all units, then on each bootstrap sample of units, shape (1 + samples,
+            conditions).
+        groups: the groups of conditions.
+        confidence: nominal coverage of the intervals.
+        tokens_by_id: the tokens, keyed by id.
+    """
+    scores_on_all_units = resampled_scores[0]
+    (clean_weights,) = groups.of_kind(Kind.CLEAN)
+    scores = combine(groups.weights, scores_on_all_units).tolist()
+    drops = contrast_intervals(resampled_scores, clean_weights - groups.weights, confidence)
     rows = []
     for group, score, drop in zip(groups.groups, scores, drops, strict=True):
         is_clean = group[0].kind is Kind.CLEAN
+        shown_drop = Interval(value=None, low=None, high=None) if is_clean else drop
         row = {**labels(group[0], tokens_by_id), "score": present(score)}
-        rows.append(row | ends("drop", Interval(None, None, None) if is_clean else drop))
+        rows.append(row | ends("drop", shown_drop))
     return rows
 
 
 def _effect_of(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return scores, drops, the difference of the drops and its test, as columns of the table effects."""
+    """Return columns of the table effects: mean scores, drops from the clean score, and the drops' test.
+
+    Args:
+        resampled_scores: scores on all units, then on each bootstrap sample of units, shape (1 + samples,
+            conditions).
+        groups: the groups of conditions.
+        confidence: nominal coverage of the intervals.
+        key: seed of the test.
+    """
+    scores_on_all_units = resampled_scores[0]
+    # One row of weights per token. The scores of all conditions, weighted with a row, add up to the token's
+    # mean score over repetitions.
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_weights = groups.of_kind(Kind.STICKY)
     benign_weights = groups.of_kind(Kind.BENIGN)
+    # Weights of the mean score over all tokens of a kind.
     clean = clean_weights.mean(axis=0)
     sticky = sticky_weights.mean(axis=0)
     benign = benign_weights.mean(axis=0)
     effect: dict[str, Any] = {}
-    means = combine(np.vstack([clean, sticky, benign]), resampled_scores[0]).tolist()
+    means = combine(np.vstack([clean, sticky, benign]), scores_on_all_units).tolist()
     for name, value in zip(("clean", "sticky", "benign"), means, strict=True):
         effect[name] = present(value)
     contrasts = {
@@ -207,13 +233,14 @@ def _effect_of(
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
     effect["tokens"] = len(sticky_weights)
     effect["benign_tokens"] = len(benign_weights)
-    # Arrange the costs in one row per matched set. The benign tokens are ordered by match: first the first
-    # match of every sticky token, then the second match of every token, and so on.
-    costs_of_sticky = combine(clean_weights - sticky_weights, resampled_scores[0]).reshape(1, -1)
-    costs_of_benign = combine(clean_weights - benign_weights, resampled_scores[0]).reshape(
-        -1, len(sticky_weights)
-    )
-    p_value, effect_size = compare(np.vstack([costs_of_sticky, costs_of_benign]).T, key)
+    # Arrange the drops in one row per matched set: a sticky token and its benign matches. The first match of
+    # every sticky token comes first among the benign tokens, followed by the second match of every sticky
+    # token, and so on. So row i of `benign_drops` holds the drops of match i of every sticky token.
+    sticky_drops = combine(clean_weights - sticky_weights, scores_on_all_units)
+    benign_drops = combine(clean_weights - benign_weights, scores_on_all_units)
+    benign_drops = benign_drops.reshape(-1, len(sticky_drops))
+    drops_by_set = np.vstack([sticky_drops, benign_drops]).T
+    p_value, effect_size = compare(drops_by_set, key)
     effect["effect_size"] = effect_size
     effect["p_value"] = p_value
     return effect
@@ -229,10 +256,13 @@ def intrusion_rows(
 ) -> dict[str, Rows]:
     """Return the tables of hits and ranks for each number of copies.
 
+    The hits of a document are the number of queries that have the document in their top 10.
+
     Args:
         corpus: name of the corpus.
-        outcomes: hits for every number of copies, then median ranks for every number, shape (conditions,
-            documents, columns).
+        outcomes: for each token and document, the document's hits with each number of copies in `COPIES`,
+            followed by the median over queries of its rank with each number of copies, shape (conditions,
+            documents, 2 times the length of COPIES).
         conditions: the conditions, one for each token.
         settings: settings of the measurement.
         tokens_by_id: the tokens, keyed by id.
@@ -249,8 +279,10 @@ def intrusion_rows(
     curves: Rows = []
     for row, condition in enumerate(conditions):
         needed = _copies_needed(hits[row])
+        hits_without_copies = hits[row, :, COPIES.index(0)]
         for column, copies in enumerate(COPIES):
-            change = _mean_interval(hits[row, :, column] - hits[row, :, 0], samples, settings.confidence)
+            changes = hits[row, :, column] - hits_without_copies
+            change = _mean_interval(changes, samples, settings.confidence)
             curve = {
                 "corpus": corpus,
                 **labels(condition, tokens_by_id),
@@ -280,15 +312,18 @@ def intrusion_rows(
 
 
 def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return the fewest copies that bring at least half of the documents into more top 10s than before.
-
-    Return None if even 32 copies do not suffice.
+    """Return the fewest copies with which at least half of the documents are found by more queries.
 
     Args:
         hits: number of queries that have each document in their top 10, shape (documents, numbers of copies).
+
+    Returns:
+        The smallest such number in `COPIES`; None if even the largest number of copies does not suffice.
     """
-    is_half = (hits > hits[:, :1]).mean(axis=0) >= 0.5
-    return COPIES[int(is_half.argmax())] if is_half.any() else None
+    hits_without_copies = hits[:, :1]
+    share_with_more_hits = (hits > hits_without_copies).mean(axis=0)
+    suffices = share_with_more_hits >= 0.5
+    return COPIES[int(suffices.argmax())] if suffices.any() else None
 
 
 def _mean_interval(values: NDArray[np.float64], samples: NDArray[np.intp], confidence: float) -> Interval:
@@ -308,5 +343,5 @@ def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dic
 
 
 def ends(name: str, interval: Interval) -> dict[str, float | None]:
-    """Return the columns of a value and its interval."""
+    """Return a value and the ends of its interval as columns: ``name``, ``name_low`` and ``name_high``."""
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

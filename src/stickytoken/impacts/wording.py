@@ -24,7 +24,8 @@ _HEADINGS = {
     "q_value": "q",
     "hits": f"queries with it in their top {TOP}",
 }
-# Maximum p-value, corrected for several tasks, at which sticky tokens are said to cost more.
+# Maximum p-value, corrected for testing several tasks, at which sticky tokens are said to cost more than
+# benign tokens.
 _SIGNIFICANCE = 0.05
 # Numbers of copies that the tables in the terminal show.
 TABLE_COPIES = (0, 4, 8, 32)
@@ -121,16 +122,24 @@ def token_sentences(impact: Impact) -> list[str]:
     for token in impact.record.tokens:
         if token.kind == "benign":
             continue
-        matches = [other.token_id for other in impact.record.tokens if other.matched_to == token.token_id]
-        sentences += _task_sentences(impact, token.token_id, matches, settings)
-        sentences += _intrusion_sentences(impact, token.token_id, matches, settings)
+        benign_ids = [other.token_id for other in impact.record.tokens if other.matched_to == token.token_id]
+        sentences += _task_sentences(impact, token.token_id, benign_ids, settings)
+        sentences += _intrusion_sentences(impact, token.token_id, benign_ids, settings)
     return sentences
 
 
 def _task_sentences(
-    impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
+    impact: Impact, token_id: int, benign_ids: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
-    """Yield a sentence on how copies of a token change the main metric of each task."""
+    """Yield a sentence on how copies of a token change the main metric of each task.
+
+    Args:
+        impact: the measurement.
+        token_id: id of the token.
+        benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
+            change that their copies cause.
+        settings: settings of the measurement.
+    """
     for effect in impact.effects.filter("main").iter_rows(named=True):
         of_task = impact.conditions.filter(task=effect["task"], metric=effect["metric"])
         (row,) = of_task.filter(token_id=token_id).iter_rows(named=True)
@@ -139,21 +148,33 @@ def _task_sentences(
             yield f"{start} {effect['metric']} is not defined."
             continue
         sentence = (
-            f"{start} {settings.copies} copies {_moved(-row['drop'])} {effect['metric']} from "
+            f"{start} {settings.copies} copies {_verb_for(-row['drop'])} {effect['metric']} from "
             f"{effect['clean']:.4f} to {row['score']:.4f}"
         )
         if row["drop_low"] is not None:
             sentence += f" ({_interval(-row['drop_high'], -row['drop_low'], settings, 4)})"
-        benign_drops = of_task.filter(of_task["token_id"].is_in(matches))["drop"].drop_nulls()
+        benign_drops = of_task.filter(of_task["token_id"].is_in(benign_ids))["drop"].drop_nulls()
         if len(benign_drops):
-            sentence += f"; copies of {_matches(len(benign_drops))} {_by(-float(benign_drops.mean()), 4)}"  # type: ignore[arg-type]
+            mean_change = -float(benign_drops.mean())  # type: ignore[arg-type]
+            sentence += f"; {_benign_phrase(len(benign_drops), mean_change, 4)}"
         yield f"{sentence}."
 
 
 def _intrusion_sentences(
-    impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
+    impact: Impact, token_id: int, benign_ids: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
-    """Yield a sentence on how many queries find a random document with copies of a token."""
+    """Yield a sentence, for each search corpus, on how many queries find a document with copies of a token.
+
+    The sentence gives the mean number of queries that have a random document in their top 10, before and
+    after `_STATED_COPIES` copies of the token are inserted into the document.
+
+    Args:
+        impact: the measurement.
+        token_id: id of the token.
+        benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
+            change that their copies cause.
+        settings: settings of the measurement.
+    """
     curves = impact.intrusion_curves.filter(copies=_STATED_COPIES)
     for row in curves.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
         of_corpus = curves.filter(corpus=row["corpus"])
@@ -161,27 +182,33 @@ def _intrusion_sentences(
         interval = _interval(row["change_low"], row["change_high"], settings, 2)
         sentence = (
             f"{row['token']!r}, intrusion into {row['corpus']}: {_STATED_COPIES} copies "
-            f"{_moved(row['change'])} the number of queries with a random document in their top {TOP} "
+            f"{_verb_for(row['change'])} the number of queries with a random document in their top {TOP} "
             f"from {before:.2f} to {row['hits']:.2f} ({interval})"
         )
-        benign_changes = of_corpus.filter(of_corpus["token_id"].is_in(matches))["change"]
+        benign_changes = of_corpus.filter(of_corpus["token_id"].is_in(benign_ids))["change"]
         if len(benign_changes):
-            sentence += f"; copies of {_matches(len(benign_changes))} {_by(float(benign_changes.mean()), 2)}"  # type: ignore[arg-type]
+            mean_change = float(benign_changes.mean())  # type: ignore[arg-type]
+            sentence += f"; {_benign_phrase(len(benign_changes), mean_change, 2)}"
         yield f"{sentence}."
 
 
-def _moved(change: float) -> str:
+def _verb_for(change: float) -> str:
+    """Return the verb for what copies do to a number that changes by this much: leave, raise or lower."""
     if change == 0:
         return "leave"
     return "raise" if change > 0 else "lower"
 
 
-def _by(change: float, digits: int) -> str:
-    return f"change it by {change:+.{digits}f}"
+def _benign_phrase(count: int, mean_change: float, digits: int) -> str:
+    """Return a phrase such as ``copies of its 5 benign matches change it by -0.0012``.
 
-
-def _matches(count: int) -> str:
-    return "its benign match" if count == 1 else f"its {count} benign matches"
+    Args:
+        count: number of benign tokens that are matched to a measured token.
+        mean_change: mean change that copies of these benign tokens cause.
+        digits: number of decimals of the change.
+    """
+    matches = "its benign match" if count == 1 else f"its {count} benign matches"
+    return f"copies of {matches} change it by {mean_change:+.{digits}f}"
 
 
 def _interval(low: float, high: float, settings: ImpactSettings, digits: int) -> str:
