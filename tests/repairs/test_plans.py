@@ -41,8 +41,8 @@ def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
     [
         (Strategy.AUTO, {"templated": True, **LETTER}, r"'river' \(id 7\).*every vector; leave the token"),
         (Strategy.PLAIN_SPECIALS, {}, "by plain-specials: it is not a special token"),
-        (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*use plain-specials"),
-        (Strategy.UNREACHABLE, LETTER, "by unreachable: it is a letter; use auto"),
+        (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*plain-specials"),
+        (Strategy.UNREACHABLE, LETTER, "by unreachable: it is a letter; use the strategy auto"),
         *((strategy, {"templated": True}, f"by {strategy}: .*into every text") for strategy in ROWS),
     ],
 )
@@ -97,7 +97,7 @@ class Chosen:
 
     @property
     def strategies(self):
-        return [choice.taken.strategy for choice in self.choices.values()]
+        return [choice.candidate.strategy for choice in self.choices.values()]
 
 
 def rechecked(reach):
@@ -136,13 +136,13 @@ def test_what_was_tried_is_kept_but_for_missing_numbers():
 
 def test_an_unreachable_entry_has_no_row():
     chosen = Chosen({(1, FIRST): 0.9, (1, SPLIT): 0.1}, {1: ANY})
-    assert chosen.choices[1].taken.row is None
+    assert chosen.choices[1].candidate.row is None
 
 
 def test_without_a_trial_the_first_candidate_is_taken():
     rows = {1: np.zeros(2, np.float32)}
     choices = choose_candidates({1: PAIR}, lambda *_: rows, None)
-    assert choices[1].taken.strategy is FIRST
+    assert choices[1].candidate.strategy is FIRST
     assert choices[1].tried == {}
 
 

@@ -82,7 +82,7 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
     filled = [context.filled([stone]) for context in contexts]
     now = unit_vectors(encoder.encode_ids(filled))
     # Many copies shall leave a text what it is.
-    monkeypatch.setattr(_training, "_target_pull", lambda now, *_: Effects(*map(np.zeros_like, now)))
+    monkeypatch.setattr(_training, "_target_effects", lambda now, *_: Effects(*map(np.zeros_like, now)))
     steps = []
     rows = made(model, Strategy.KEEP_MEANING, [stone], progress=steps.append)
     assert [step.done for step in steps] == list(range(1, steps[-1].total + 1))
@@ -99,7 +99,7 @@ def test_many_copies_of_kept_rows_aim_at_what_ordinary_entries_do():
     common = np.eye(3)[0]
     now = Effects(np.array([0.9, 0.8]), np.array([[0.7, 0.2, 0.0], [0.5, 0.0, 0.1]]))
     ordinary = Effects(np.array([0.2, 0.3, 0.4]), np.array([[0.1, 0.5, 0.5], [0.3, 0, 0], [0.2, 0, 1]]))
-    aim = _training._target_pull(now, ordinary, common)
+    aim = _training._target_effects(now, ordinary, common)
     np.testing.assert_allclose(aim.contraction, [0.3, 0.3])
     np.testing.assert_allclose(aim.pull, [[0.2, 0.2, 0.0], [0.2, 0.0, 0.1]])
 
@@ -164,7 +164,7 @@ def test_no_entry_is_a_relative_of_itself():
     for size in (1.0, 7.0):
         matrix[0] = size
         known_rows = rows._KnownRows(matrix, np.arange(3), mean, spelled)
-        rows_found.append(rows._row_sources(known_rows, [0], {0: ()}).relatives)
+        rows_found.append(rows._predictors(known_rows, [0], {0: ()}).relatives)
     np.testing.assert_array_equal(*rows_found)
 
 

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-# Version of the repair code, which is part of a repair's identity. Increment it when a change of the code
-# gives a different model or different numbers for the same inputs.
+# Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
+# produces a different model or different numbers for the same inputs.
 _VERSION = 6
 
 # Minimum number of benign tokens that a run must have for its own median lift and erased share to be used. If
@@ -283,7 +283,7 @@ class RepairJob:
         started = resume.now()
         plans = self._plans()
         choices = self._choices(plans)
-        self._write({token_id: choice.taken for token_id, choice in choices.items()})
+        self._write({token_id: choice.candidate for token_id, choice in choices.items()})
         tokens = self._token_records(plans, choices)
         verification = None
         if self.settings.verify:
@@ -353,26 +353,28 @@ class RepairJob:
     def _choices(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
 
-        If ``auto`` prefers a new row for a token, the token's possible repairs are built and measured one
-        after another, until copies of the token act like copies of an ordinary token. Without verification,
-        nothing is measured, so the first possible repair is chosen.
+        - If the first strategy of a token's plan edits the tokenizer, this strategy is chosen.
+        - If the user requested a strategy that makes new rows, this strategy is chosen.
+        - Otherwise, the strategies of a token's plan are tried one after another: the repaired model is built
+          and measured, until copies of the token act like copies of an ordinary token. Without verification,
+          nothing is measured, so the first possible repair is chosen.
         """
         choices = {}
-        strategies_with_rows = {}
+        strategies_to_try = {}
         for token_id, plan in plans.items():
-            preferred = plan.strategies[0]
-            if preferred in ROWS:
-                strategies_with_rows[token_id] = plan.strategies
+            first_strategy = plan.strategies[0]
+            if first_strategy in ROWS:
+                strategies_to_try[token_id] = plan.strategies
             else:
-                choices[token_id] = Choice(Candidate(preferred, None))
-        if not strategies_with_rows:
+                choices[token_id] = Choice(Candidate(first_strategy, row=None))
+        if not strategies_to_try:
             return choices
         if self.settings.strategy in ROWS:
-            return choices | self._chosen_rows(list(strategies_with_rows))
+            return choices | self._rows_as_requested(list(strategies_to_try))
         trial = self._measured_candidates if self.settings.verify else None
-        return choices | choose_candidates(strategies_with_rows, self._rows, trial)
+        return choices | choose_candidates(strategies_to_try, self._rows, trial)
 
-    def _chosen_rows(self, ids: list[int]) -> dict[int, Choice]:
+    def _rows_as_requested(self, ids: list[int]) -> dict[int, Choice]:
         """Make new rows with the requested strategy, and return them as choices, keyed by token id.
 
         Raises:
@@ -380,8 +382,11 @@ class RepairJob:
         """
         strategy = self.settings.strategy
         rows = self._rows(strategy, ids)
-        for token_id in set(ids) - rows.keys():
-            self._rows(strategy, [token_id])  # raises an error that says why there is no row
+        ids_without_row = set(ids) - rows.keys()
+        if ids_without_row:
+            # `_rows` leaves out tokens for which it can make no row. If it can make no row at all, it raises
+            # an error that says why.
+            self._rows(strategy, [min(ids_without_row)])
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
@@ -395,17 +400,26 @@ class RepairJob:
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with the given repairs; return how each token's copies act, keyed by token id."""
+        """Build the model with the given repairs; measure the effect of copies of each repaired token.
+
+        Args:
+            candidates: a repair for each token, keyed by token id.
+
+        Returns:
+            The effects, keyed by token id.
+        """
         self._write(candidates)
+        # A repair without a new row edits the tokenizer, which then no longer produces the token from text.
+        # So copies of such a token are inserted as text, and all other copies as token ids.
         as_ids: list[Token] = []
-        to_write: list[Token] = []
+        as_text: list[Token] = []
         for token_id, candidate in candidates.items():
             token = Token(token_id, self._text(token_id))
             if candidate.row is None:
-                to_write.append(token)
+                as_text.append(token)
             else:
                 as_ids.append(token)
-        copies = Copies(as_ids, written_tokens(self.encoder, to_write))
+        copies = Copies(as_ids, written_tokens(self.encoder, as_text))
         repaired, vocabulary = self._load()
         recheck = self._recheck.of_model(repaired, vocabulary, "try", same_ordinary=True)
         return recheck.judged(copies).tokens
@@ -414,40 +428,43 @@ class RepairJob:
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
         """Return one record per token: its repair, the reason for it, and the repairs that were tried."""
-        tokenizer = load_tokenizer(self.build_folder, route=self.route)
+        repaired_tokenizer = load_tokenizer(self.build_folder, route=self.route)
         replaced_ids = [
-            token_id for token_id, choice in choices.items() if choice.taken.strategy is Strategy.NEAREST
+            token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST
         ]
         nearest = self._nearest(replaced_ids) if replaced_ids else {}
         records = []
         for token_id, choice in choices.items():
-            strategy = choice.taken.strategy
+            strategy = choice.candidate.strategy
             text = self._text(token_id)
-            pieces: Sequence[int] = ()
+            # ids of the tokens into which the repaired tokenizer splits the text; none if it is not changed
+            piece_ids: Sequence[int] = ()
             if strategy in result.TOKENIZER:
-                (pieces,) = tokenizer.encode_many([text.strip()])
+                (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])
+            # The reason for the repair, followed by the token whose row is copied, and the rejected repairs.
             reason = plans[token_id].reason_for(strategy)
             if token_id in nearest:
                 reason += f" ({wording.quoted(self._name(nearest[token_id]))})"
-            tried = []
-            rejected = []
-            for tried_strategy, effect in choice.tried.items():
-                tried.append(
-                    result.TriedRecord(
-                        strategy=tried_strategy.value, lift_sd=effect.lift_sd, erased=effect.erased
-                    )
-                )
-                if tried_strategy is not strategy:
-                    rejected.append(_described(tried_strategy, effect))
+            rejected = [
+                _described(tried_strategy, effect)
+                for tried_strategy, effect in choice.tried.items()
+                if tried_strategy is not strategy
+            ]
             if rejected:
                 reason += f"; rejected: {', '.join(rejected)}"
+            tried = [
+                result.TriedRecord(
+                    strategy=tried_strategy.value, lift_sd=effect.lift_sd, erased=effect.erased
+                )
+                for tried_strategy, effect in choice.tried.items()
+            ]
             record = RepairedTokenRecord(
                 token_id=token_id,
                 token=self._name(token_id),
                 text=text,
                 strategy=strategy.value,
                 reason=reason,
-                pieces=[tokenizer.entries[piece] for piece in pieces],
+                pieces=[repaired_tokenizer.entries[piece_id] for piece_id in piece_ids],
                 tried=tried,
             )
             records.append(record)
@@ -494,7 +511,9 @@ class RepairJob:
         matrix = self._matrix()
         typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
         if not typical_ids:
-            raise RepairError("there is no ordinary token whose row can be copied: use unreachable")
+            raise RepairError(
+                "there is no ordinary token whose row can be copied: use the strategy unreachable"
+            )
         centred = unit_vectors(matrix - matrix.mean(axis=0))
         nearest = {}
         for token_id in ids:
@@ -524,9 +543,16 @@ class RepairJob:
         return self._recheck.typical_tokens()
 
     def _matrix(self) -> NDArray[np.float32]:
+        """Return the token embeddings, shape (V, D).
+
+        Raises:
+            RepairError: the model has no embedding matrix.
+        """
         matrix = _embedding_matrix(self.encoder)
         if matrix is None:
-            raise RepairError("the model has no embedding matrix to copy a row from: use unreachable")
+            raise RepairError(
+                "the model has no embedding matrix to copy a row from: use the strategy unreachable"
+            )
         return matrix
 
     @cached_property

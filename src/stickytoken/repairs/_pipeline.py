@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 
-# Pre-tokenizers that remove or replace every space.
+# Pre-tokenizers after which no piece of text contains a space: they split at spaces, or replace every space
+# by another character.
 _SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
-# Normalizers that add no space.
+# Normalizers that add no space to a text. Any other normalizer is assumed to add spaces.
 _SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
 # Prefixes that mark an entry as the beginning of a word: in byte-level tokenizers, and in SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
-# Maximum number of entries that may be looked up as whole words instead of being merged. Each of them is
-# split off from all words that begin with it, so a higher limit would change the tokenization of too many
-# words.
+# Maximum number of entries that may be looked up as whole words instead of being merged. The tokenizer is
+# changed to split each of these entries off from all words that begin with the entry, so a higher limit would
+# change the tokenization of too many words.
 _MOST_LOOKED_UP = 40
 # Maximum number of entries that are named as examples in the reason why an entry cannot be made unreachable.
 _NAMED_ENTRIES = 3
@@ -73,23 +74,25 @@ def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]
     return [inner for member in step[members_key] for inner in _steps(member, members_key)]
 
 
-def _excludes_spaces(document: Mapping[str, Any]) -> bool:
-    """Return whether all spaces are removed or replaced before the vocabulary is looked up.
+def _removes_spaces(document: Mapping[str, Any]) -> bool:
+    """Return whether the tokenizer removes or replaces all spaces before it looks up text in the vocabulary.
 
-    If they all are, no text can match an entry that contains a space.
+    If it does, no text can match an entry that contains a space.
     """
     pre_tokenizers = {step["type"] for step in _steps(document.get("pre_tokenizer"), "pretokenizers")}
     if not _SPACE_REMOVING.isdisjoint(pre_tokenizers):
         return True
-    excludes = False
+    # Follow the normalizers in their order: one may replace all spaces, and a later one may add spaces again.
+    contains_spaces = True
     for step in _steps(document.get("normalizer"), "normalizers"):
         adds_no_space = step["type"] == "Replace" and " " not in step["content"]
         replaces_spaces = adds_no_space and step["pattern"].get("String") == " "
+        # The normalizer ByteLevel writes every byte as a visible character, and a space as Ġ.
         if step["type"] == "ByteLevel" or replaces_spaces:
-            excludes = True
+            contains_spaces = False
         elif not adds_no_space and step["type"] not in _SPACE_NEUTRAL:
-            excludes = False
-    return excludes
+            contains_spaces = True
+    return not contains_spaces
 
 
 def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
@@ -104,7 +107,8 @@ class _RemainingMerges(NamedTuple):
     """The merges of a byte pair encoding that remain after some entries are removed."""
 
     ranks: dict[Pair, int]  # rank of each merge; the merge with the lowest rank is applied first
-    unmerged: tuple[str, ...]  # remaining entries that the merges no longer produce
+    # entries that are not removed, but that the remaining merges no longer produce
+    no_longer_merged: tuple[str, ...]
 
 
 class EditableVocabulary:
@@ -117,25 +121,29 @@ class EditableVocabulary:
     """
 
     def __init__(self, document: dict[str, Any], uses_stored_steps: Callable[[], bool]) -> None:
+        """Read the vocabulary and, for a byte pair encoding, the merges of a tokenizer.json."""
         from tokenizers import Tokenizer
 
         self._document = document
         self._uses_stored_steps = uses_stored_steps
         self._model: dict[str, Any] = document["model"]
+        # Kind of the vocabulary: BPE, WordPiece, Unigram or WordLevel.
         self._kind: str | None = self._model.get("type")
         if self._kind is None:  # older files omit the type; the tokenizers library infers it
             self._kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
         self._entries = entries_of({"model": self._model})
-        self._has_safe_names = _excludes_spaces(document)
+        # Whether an entry becomes unreachable when it is renamed to a string that contains a space.
+        self._renaming_is_safe = _removes_spaces(document)
+        # The merges, and their ranks: the merge with the lowest rank is applied first.
         self._ranks = {pair: rank for rank, pair in enumerate(merge_pairs(self._model) or ())}
         # For each entry, the merges that use or produce it.
         self._merges_with: dict[str, list[Pair]] = {}
         for pair in self._ranks:
             for entry in {*pair, "".join(pair)}:
                 self._merges_with.setdefault(entry, []).append(pair)
-        # Caches: the entries that contain a string, keyed by the string; and the remaining merges, keyed by
-        # the set of removed entries.
+        # Cache: the entries that contain a string, keyed by the string.
         self._containing: dict[str, list[str]] = {}
+        # Cache: the merges that remain without a set of entries, keyed by the set.
         self._remaining: dict[frozenset[str], _RemainingMerges] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
@@ -162,7 +170,7 @@ class EditableVocabulary:
         """Return why an entry of a WordPiece or Unigram vocabulary cannot be removed; None if it can."""
         if self._kind not in ("WordPiece", "Unigram"):
             return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
-        if not self._has_safe_names:
+        if not self._renaming_is_safe:
             return _NO_SAFE_NAME
         if is_byte:
             return "it stands for a single byte, and has no pieces"
@@ -175,39 +183,61 @@ class EditableVocabulary:
         return None if can_be_cut else "without it, its text would be unknown"
 
     def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
-        """Return why an entry of a byte pair encoding cannot be removed; None if it can."""
+        """Return why an entry of a byte pair encoding cannot be removed; None if it can.
+
+        Args:
+            entry: the entry.
+            is_byte: whether the entry stands for a single byte.
+            removed: all entries that would be removed together, including this one.
+        """
         if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
             return "its byte pair encoding marks word ends in the entries"
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
-        unmerged = self._merges_without(removed).unmerged
-        if not unmerged:
-            needs_no_name = not self._model.get("ignore_merges")
-            return None if self._has_safe_names or needs_no_name else _NO_SAFE_NAME
-        # Entries that merges no longer produce can be looked up as whole words instead, if they occur only at
-        # the beginning of words.
-        are_few = len(unmerged) <= _MOST_LOOKED_UP
-        begin_words = are_few and all(self._begins_words(other, removed) for other in unmerged)
+        no_longer_merged = self._merges_without(removed).no_longer_merged
+        if not no_longer_merged:
+            # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
+            # it merges (ignore_merges), the entry must also be renamed.
+            must_be_renamed = bool(self._model.get("ignore_merges"))
+            return _NO_SAFE_NAME if must_be_renamed and not self._renaming_is_safe else None
+        # Other entries are built from this one. If they occur only at the beginning of words, the tokenizer
+        # can look them up as whole words instead of merging them.
+        are_few = len(no_longer_merged) <= _MOST_LOOKED_UP
+        begin_words = are_few and all(self._begins_words(other, removed) for other in no_longer_merged)
         if begin_words and self._can_look_up_words:
             return None
-        named = ", ".join(repr(other) for other in unmerged[:_NAMED_ENTRIES])
-        return f"{len(unmerged)} other entries are built from it, such as {named}"
+        named = ", ".join(repr(other) for other in no_longer_merged[:_NAMED_ENTRIES])
+        return f"{len(no_longer_merged)} other entries are built from it, such as {named}"
 
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
-        """Return whether an entry occurs only at the beginning of words."""
+        """Return whether an entry that is built from removed entries occurs only at the beginning of words.
+
+        An entry with a word mark does, such as ``Ġriver``. The first word of a text has no mark. So an entry
+        without a mark, such as ``river``, is also taken to begin words, if the vocabulary has the entry with
+        a mark (``Ġriver``), and every entry that contains the string begins with it, apart from a mark
+        (``rivers``, but not ``upriver``).
+        """
         if entry.startswith(_WORD_MARKS):
             return True
         if not entry.startswith(tuple(removed)):
+            # In longer words, `without` looks up only entries that begin with a removed entry.
             return False
-        # The first word of a text has no mark, so an entry without a mark may begin a word too.
         marked_forms = {mark + entry for mark in _WORD_MARKS}
         containing = [other for other in self._model["vocab"] if entry in other]
         words = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
-        occurs_marked = not marked_forms.isdisjoint(containing)
-        return occurs_marked and all(word.startswith(entry) for word in words)
+        has_marked_form = not marked_forms.isdisjoint(containing)
+        return has_marked_form and all(word.startswith(entry) for word in words)
 
     def without(self, ids: Sequence[int]) -> EditedPipeline:
-        """Return a tokenizer.json that never turns text into the given entries. Token ids do not change."""
+        """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.
+
+        - In a WordPiece or Unigram vocabulary, the entries are renamed, so that no text matches them.
+        - In a byte pair encoding, the merges that use or produce the entries are deleted. If this affects no
+          other entry, and the tokenizer does not look up whole words before it merges, nothing else changes.
+        - If the remaining merges no longer produce some other entries, the tokenizer is set to look up whole
+          words before it merges, so that it still produces the other entries. If the tokenizer looks up whole
+          words, the removed entries are also renamed.
+        """
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
             return EditedPipeline(
@@ -215,80 +245,90 @@ class EditableVocabulary:
             )
         removed = frozenset(self._entries[token_id] for token_id in ids)
         remaining = self._merges_without(removed)
-        ordered_pairs = sorted(remaining.ranks, key=remaining.ranks.__getitem__)
-        stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
-        merges = [" ".join(pair) if stored_as_text else list(pair) for pair in ordered_pairs]
-        model = self._model | {"merges": merges}
-        if not remaining.unmerged and not model.get("ignore_merges"):
+        model = self._model | {"merges": self._as_stored(remaining.ranks)}
+        if not remaining.no_longer_merged and not model.get("ignore_merges"):
             return EditedPipeline(self._document | {"model": model}, {})
-        new_names |= _unreachable_names(self._never_merged)
+        # With ignore_merges, the tokenizer looks up every whole word before it merges. It would find the
+        # removed entries, and entries that it has never produced, so all of them are renamed.
+        new_names |= _unreachable_names(self._never_produced)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # Only whole words are looked up, so an additional pre-tokenizer splits these entries off the
-        # beginning of longer words. It tries the longest entry first.
-        split_off = tuple(entry for entry in remaining.unmerged if entry.startswith(tuple(removed)))
-        beginnings = []
-        if split_off:
-            beginnings = [entry for entry in self._model["vocab"] if entry.startswith(split_off)]
-        if beginnings:
-            by_length = sorted(beginnings, key=len, reverse=True)
-            alternatives = "|".join(re.escape(entry) for entry in by_length)
-            pattern = {"Regex": rf"\A(?:{alternatives})"}
-            split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        # Only whole words are looked up. To find an entry at the beginning of a longer word too, an
+        # additional pre-tokenizer splits the entry off the word.
+        prefixes = tuple(entry for entry in remaining.no_longer_merged if entry.startswith(tuple(removed)))
+        if prefixes:
+            entries_to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(prefixes)]
             steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
-            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, split]}
+            steps.append(_split_off_word_beginning(entries_to_split_off))
+            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
         return EditedPipeline(document, new_names)
 
-    def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
-        """Return the merges except those that use or produce the removed entries.
+    def _as_stored(self, ranks: Mapping[Pair, int]) -> list[str] | list[list[str]]:
+        """Return merges by ascending rank, in the form in which tokenizer.json stores merges."""
+        pairs = sorted(ranks, key=ranks.__getitem__)
+        is_stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
+        if is_stored_as_text:
+            return [" ".join(pair) for pair in pairs]
+        return [list(pair) for pair in pairs]
 
-        If another entry loses its merge, but the remaining merges still reduce it to two pieces, a merge of
-        these two pieces replaces the lost one.
+    def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
+        """Return the merges that remain without some entries, and the entries that are no longer merged.
+
+        Merges that use or produce the removed entries are deleted. If another entry was produced by a deleted
+        merge, but the remaining merges still reduce its characters to two pieces, a merge of these two pieces
+        replaces the deleted one.
         """
         if removed in self._remaining:
             return self._remaining[removed]
         ranks = dict(self._ranks)
-        dead_pairs = {pair for entry in removed for pair in self._merges_with.get(entry, ())}
-        dead_in_order = sorted(dead_pairs, key=ranks.__getitem__)
-        for pair in dead_in_order:
+        deleted_pairs = {pair for entry in removed for pair in self._merges_with.get(entry, ())}
+        deleted_by_rank = sorted(deleted_pairs, key=ranks.__getitem__)
+        for pair in deleted_by_rank:
             del ranks[pair]
-        for pair in dead_in_order:
+        # Replace the deleted merges of other entries, where possible.
+        for pair in deleted_by_rank:
             entry = "".join(pair)
             if entry in removed:
                 continue
             pieces = _merged(entry, ranks)
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
+        # Find the entries that the original merges produce, but the remaining merges do not. Only entries
+        # that contain a removed entry can be among them.
         for entry in removed - self._containing.keys():
             self._containing[entry] = [other for other in self._model["vocab"] if entry in other]
         affected = dict.fromkeys(other for entry in sorted(removed) for other in self._containing[entry])
-        unmerged = []
+        no_longer_merged = []
         for entry in affected:
             if entry in removed or len(_merged(entry, ranks)) == 1:
                 continue
             was_merged = len(_merged(entry, self._ranks)) == 1
             if was_merged:
-                unmerged.append(entry)
-        remaining = _RemainingMerges(ranks, tuple(unmerged))
+                no_longer_merged.append(entry)
+        remaining = _RemainingMerges(ranks, tuple(no_longer_merged))
         self._remaining[removed] = remaining
         return remaining
 
     @cached_property
     def _can_look_up_words(self) -> bool:
-        """Whether entries can be looked up as whole words instead of being merged."""
-        if not self._has_safe_names or self._document.get("pre_tokenizer") is None:
+        """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges)."""
+        # `without` must be able to rename entries, and needs pre-tokenizers that divide a text into words.
+        if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
         splits_words = len(_tokenizer_of_steps(steps).encode("one two three").ids) == 3
-        merged_entries = {entry for pair in self._ranks for entry in pair}
-        uses_no_renamed_entry = merged_entries.isdisjoint(self._never_merged.values())
-        return splits_words and uses_no_renamed_entry and self._uses_stored_steps()
+        # A renamed entry must not be part of a merge.
+        entries_in_merges = {entry for pair in self._ranks for entry in pair}
+        merges_keep_entries = entries_in_merges.isdisjoint(self._never_produced.values())
+        return splits_words and merges_keep_entries and self._uses_stored_steps()
 
     @cached_property
-    def _never_merged(self) -> dict[int, str]:
-        """Entries that no merge produces, keyed by token id.
+    def _never_produced(self) -> dict[int, str]:
+        """Entries that no merge produces, so that the tokenizer never produces them, keyed by token id.
 
-        If whole words were looked up, the tokenizer would produce these entries.
+        If the tokenizer were changed to look up whole words before it merges, it would produce these entries.
+        Single characters and added tokens are not included. The dict is empty if the tokenizer already looks
+        up whole words, because it can then produce every entry.
         """
         from tokenizers.models import BPE
 
@@ -297,12 +337,20 @@ class EditableVocabulary:
         merging = BPE(vocab=self._model["vocab"], merges=list(self._ranks))
         added_ids = {added["id"] for added in self._document.get("added_tokens", ())}
 
-        def is_merged(token_id: int, entry: str) -> bool:
+        def is_produced(token_id: int, entry: str) -> bool:
             return len(entry) == 1 or token_id in added_ids or len(merging.tokenize(entry)) <= 1
 
         return {
-            token_id: entry for token_id, entry in self._entries.items() if not is_merged(token_id, entry)
+            token_id: entry for token_id, entry in self._entries.items() if not is_produced(token_id, entry)
         }
+
+
+def _split_off_word_beginning(entries: Iterable[str]) -> dict[str, Any]:
+    """Return a pre-tokenizer that splits a word after the longest entry that the word begins with."""
+    longest_first = sorted(entries, key=len, reverse=True)
+    alternatives = "|".join(re.escape(entry) for entry in longest_first)
+    pattern = {"Regex": rf"\A(?:{alternatives})"}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
@@ -342,14 +390,19 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
 def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
     """Return a new string for each entry, keyed by token id.
 
-    Each string contains a space, so no text can match it if all spaces are removed or replaced before the
-    vocabulary is looked up.
+    Each string contains a space, so no text can match it if the tokenizer removes or replaces all spaces
+    before it looks up text in the vocabulary.
     """
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
 def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedPipeline:
     """Return an edited tokenizer.json that treats the text of some special tokens as plain text.
+
+    The tokens are removed from the list of added tokens, which the tokenizer finds in a text before anything
+    else. They stay in the vocabulary with their ids, but an entry is renamed if the vocabulary would still
+    match its text. The padding token is always renamed, because the new configuration keeps its role: its
+    name must differ from its former text.
 
     Args:
         document: the content of tokenizer.json.
@@ -362,20 +415,22 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     added_by_id = {added["id"]: added for added in document.get("added_tokens", ())}
     model = document["model"]
     entries = entries_of({"model": model})
-    not_in_model = {
+    outside_vocabulary = {
         token_id: str(added_by_id[token_id]["content"]) for token_id in sorted(added_by_id.keys() - entries)
     }
-    if not not_in_model.keys().isdisjoint(ids):
+    if not outside_vocabulary.keys().isdisjoint(ids):
         # A token that is only in the list of added tokens would lose its id, so all such tokens become
         # vocabulary entries.
-        model = _with_entries(model, not_in_model, ids)
-        entries |= not_in_model
+        model = _with_entries(model, outside_vocabulary, ids)
+        entries |= outside_vocabulary
     edited = document | {"model": model}
-    still_reached = [
-        token_id for token_id in ids if token_id == pad_id or _is_in_reach(edited, entries[token_id])
+    ids_to_rename = [
+        token_id
+        for token_id in ids
+        if token_id == pad_id or _is_produced_from_text(edited, entries[token_id])
     ]
-    new_names = _unreachable_names(still_reached)
-    if new_names and not _excludes_spaces(document):
+    new_names = _unreachable_names(ids_to_rename)
+    if new_names and not _removes_spaces(document):
         token_id = next(iter(new_names))
         raise RepairError(
             f"{named_entry(entries[token_id], token_id)} cannot become plain text: the vocabulary would "
@@ -404,7 +459,8 @@ def _with_entries(
     Args:
         model: the original ``model`` part.
         new_entries: strings of the new entries, keyed by token id, in ascending order of ids.
-        ids: ids of the tokens that are being edited. The error message names one of them.
+        ids: ids of the tokens that are being edited. The error message names the first of these tokens that
+            needs a new entry.
 
     Raises:
         RepairError: the new ids do not directly follow the ids of the vocabulary.
@@ -423,13 +479,20 @@ def _with_entries(
     return model | {"vocab": [*vocabulary, *([entry, lowest_score] for entry in new_entries.values())]}
 
 
-def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether text can still become an entry that is no longer an added token."""
+def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
+    """Return whether the tokenizer can produce an entry from text once the entry is not an added token.
+
+    Args:
+        document: the content of tokenizer.json.
+        entry: the string of a special token, such as ``[SEP]``.
+    """
     model = document["model"]
     if "merges" in model:
+        # No merge produces a special token, but whole words may be looked up.
         return bool(model.get("ignore_merges"))
     if isinstance(model["vocab"], list) or document.get("pre_tokenizer") is None:
         return True
+    # The entry can be produced only if the pre-tokenizer keeps its text in one piece.
     pre_tokenizer = _tokenizer_of_steps({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))

@@ -22,8 +22,8 @@ ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# The strategies of this order that are possible with a tokenizer written in Python. Such a tokenizer cannot
-# be edited, and does not expose the pieces of a token.
+# Order in which strategies are tried if the tokenizer is written in Python. Such a tokenizer cannot be
+# edited, and does not expose the pieces of a token, so the other strategies are impossible.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
@@ -45,17 +45,18 @@ class TokenFacts:
     """Properties of a token that decide which repairs are possible."""
 
     name: str  # name in error messages, such as: token 'river' (id 7)
-    special: bool = False  # whether it is a special or added token, which is matched before others
-    templated: bool = False  # whether the model adds it before or after every text
-    unsplittable: str | None = None  # why its text cannot be split into pieces; None if it can
+    # whether this is a special or added token, which the tokenizer finds in a text before other tokens
+    special: bool = False
+    templated: bool = False  # whether the model adds the token before or after every text
+    unsplittable: str | None = None  # why the token's text cannot be split into pieces; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     """The repairs to try for a token."""
 
-    strategies: tuple[Strategy, ...]  # in the order they are tried
-    reason: str  # why the first strategy is preferred
+    strategies: tuple[Strategy, ...]  # the strategies to try, in this order
+    reason: str  # why the first strategy is preferred to the others
 
     def reason_for(self, chosen: Strategy) -> str:
         """Return the reason for choosing the given strategy."""
@@ -121,15 +122,15 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
 def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     """Raise a RepairError if the requested strategy is impossible for this token."""
     by = f" by {requested}"
-    advice = "use auto, or leave the token out"
+    advice = "use the strategy auto, or leave the token out"
     if requested in ROWS and token.templated:
         why = _IN_EVERY_TEXT
-        advice = "use plain-specials or auto"
+        advice = "use the strategy plain-specials or auto"
     elif requested is Strategy.PLAIN_SPECIALS and not token.special:
         why = "it is not a special token"
     elif requested is Strategy.UNREACHABLE and token.special:
         why = "it is a special token"
-        advice = "use plain-specials or auto"
+        advice = "use the strategy plain-specials or auto"
     elif requested is Strategy.UNREACHABLE and token.unsplittable is not None:
         why = token.unsplittable
     elif (
@@ -160,11 +161,11 @@ class Candidate:
         return self.effect is None or self.effect.reach <= ORDINARY_REACH
 
     @property
-    def badness(self) -> float:
-        """The larger of lift and erased share, each as a fraction of its threshold.
+    def remaining_effect(self) -> float:
+        """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
 
-        The value is infinity if lift or erased share is undefined, and minus infinity if the repair was not
-        measured.
+        The value is the larger of lift and erased share, each as a fraction of its threshold. It is infinity
+        if the lift or the erased share is undefined, and minus infinity if the repair was not measured.
         """
         if self.effect is None:
             return -math.inf
@@ -175,8 +176,8 @@ class Candidate:
 class Choice:
     """The repair that was chosen for a token."""
 
-    taken: Candidate
-    # effect that copies still had after each repair that was measured
+    candidate: Candidate  # the chosen repair
+    # effect that copies of the token still had after each repair that was tried and measured
     tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)
 
 
@@ -192,11 +193,13 @@ def choose_candidates(
 ) -> dict[int, Choice]:
     """Choose a repair for each token.
 
-    The first repair that makes copies of the token act like copies of an ordinary token is chosen. If no
-    repair does this, the one that leaves the smallest effect is chosen.
+    The first repair after which copies of the token act like copies of an ordinary token is chosen. If there
+    is no such repair, the one that leaves the smallest effect of copies is chosen.
 
     Args:
-        strategies: the repairs to try for each token, in order of preference, keyed by token id.
+        strategies: the strategies to try for each token, keyed by token id. They are tried in the order
+            `_ORDER`, each for all tokens that still need a repair, so that a model is built only once per
+            strategy.
         compute_rows: function that makes new rows with a strategy.
         trial: function that measures candidates; if None, the first candidate that can be made is chosen.
 
@@ -208,12 +211,12 @@ def choose_candidates(
     """
     candidates: dict[int, list[Candidate]] = {token_id: [] for token_id in strategies}
     for strategy in _ORDER:
-        unsolved = [
+        ids_to_try = [
             token_id
             for token_id in candidates
-            if strategy in strategies[token_id] and not _has_ordinary(candidates[token_id])
+            if strategy in strategies[token_id] and not _is_solved(candidates[token_id])
         ]
-        new_candidates = _candidates(strategy, unsolved, compute_rows)
+        new_candidates = _candidates(strategy, ids_to_try, compute_rows)
         effects: Mapping[int, RecheckedToken] = {}
         if new_candidates and trial is not None:
             effects = trial(new_candidates)
@@ -225,22 +228,28 @@ def choose_candidates(
         if not candidates_of_token:
             # No strategy can make a row for this token. This call raises the error that says why.
             compute_rows(strategies[token_id][-1], [token_id])
+        # The reach is NaN if the lift or the erased share is undefined.
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token
             if candidate.effect is not None and not math.isnan(candidate.effect.reach)
         }
-        best = min(candidates_of_token, key=lambda candidate: candidate.badness)
+        best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices
 
 
-def _has_ordinary(candidates: Sequence[Candidate]) -> bool:
+def _is_solved(candidates: Sequence[Candidate]) -> bool:
+    """Return whether a token needs no further candidate.
+
+    This is so if copies act like copies of an ordinary token after one of the token's candidates, or if a
+    candidate is not measured.
+    """
     return any(candidate.is_ordinary for candidate in candidates)
 
 
 def _candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Return a candidate per token, keyed by token id; tokens that a strategy cannot repair are left out."""
+    """Return a candidate per token, keyed by id; tokens that the strategy cannot repair are left out."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:

@@ -1,4 +1,4 @@
-"""Train new rows: one copy of an entry acts as before, many copies act like copies of an ordinary entry."""
+"""Train new rows, so that one copy acts as before, but many copies act like copies of an ordinary entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Number of copies that counts as many. Training gives this number of copies the effect of an ordinary entry.
+# Number of copies in the training texts with many copies. New rows are trained so that this many copies have
+# the effect of as many copies of an ordinary entry.
 MANY = 8
 # Maximum number of texts that are added to the training texts to estimate the mean direction of texts.
 _DIRECTION_TEXTS = 256
@@ -55,7 +56,7 @@ _LEARNING_RATE = 0.15
 
 def kept_rows(
     network: Network,
-    present: NDArray[np.float32],
+    current_rows: NDArray[np.float32],
     entry_ids: Sequence[int],
     texts: Sequence[str],
     seed: int,
@@ -63,9 +64,12 @@ def kept_rows(
 ) -> NDArray[np.float32]:
     """Train new rows that keep the effect of one copy, but limit many copies to an ordinary effect.
 
+    The effect of copies on the vectors of texts is described by a `Effects`: the contraction is the share of a
+    text that the copies erase, and the pull is the vector that the copies add.
+
     Args:
         network: a frozen copy of the model.
-        present: the current rows, where training starts, shape (T, D).
+        current_rows: the current rows, where training starts, shape (T, D).
         entry_ids: ids of the T entries that get a new row.
         texts: texts to train on.
         seed: seed for all random choices.
@@ -76,75 +80,108 @@ def kept_rows(
     """
     encoder = network.encoder
     contexts = contexts_among(encoder, texts, entry_ids, seed)
-    measured = _measure(network, contexts, entry_ids)
+    # Measure the effect of copies of these entries, and of a random sample of other entries.
+    measured = _effects_of_copies(network, contexts, entry_ids)
     excluded = set(entry_ids)
     usable = [token_id for token_id in encoder.usable_entries() if token_id not in excluded]
     order = np.random.default_rng([seed, _ENTRIES_KEY]).permutation(usable)
-    ordinary = _measure(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
-    common = _common_direction(encoder, texts, contexts, seed)
-    target = _target_pull(measured.many_copies, ordinary.many_copies, common)
-    before = measured.without_copies
-    many = (1 - target.contraction)[None, :, None] * before[:, None, :] + target.pull[None, :, :]
-    target_vectors = np.stack([measured.one_copy, unit_vectors(many)], axis=1)
+    ordinary = _effects_of_copies(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
+    mean_direction = _mean_direction(encoder, texts, contexts, seed)
+    target_effect = _target_effects(measured.many_copies, ordinary.many_copies, mean_direction)
+    # The vector of a text with one copy should stay as it is. The vector with many copies should follow from
+    # the vector without copies and the target effect. Both have shape (n, T, d).
+    remaining_share = (1 - target_effect.contraction)[None, :, None]
+    without_copies = measured.without_copies[:, None, :]
+    many_copies = unit_vectors(remaining_share * without_copies + target_effect.pull[None, :, :])
+    # Contexts alternate between one copy and many copies of the same text, and so must their targets.
+    target_vectors = np.stack([measured.one_copy, many_copies], axis=1)
     target_vectors = target_vectors.reshape(len(contexts), len(entry_ids), -1)
     targets = torch.from_numpy(target_vectors.astype(np.float32)).to(network.table.device)
-    start = torch.from_numpy(present).to(network.table.device)
-    trained = _train(network, start, contexts, targets, seed, progress)
-    return np.asarray(trained.cpu().numpy(), dtype=np.float32)
+    start = torch.from_numpy(current_rows).to(network.table.device)
+    trained_rows = _trained_rows(network, start, contexts, targets, seed, progress)
+    return np.asarray(trained_rows.cpu().numpy(), dtype=np.float32)
 
 
-def _common_direction(
+def _texts_of(contexts: Sequence[Context]) -> list[tuple[int, ...]]:
+    """Return the token ids of each training text without copies.
+
+    Contexts come in pairs that share a text, so every second context gives all texts.
+    """
+    return [context.text.ids for context in contexts[::2]]
+
+
+def _mean_direction(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], contexts: Sequence[Context], seed: int
 ) -> Vector:
-    """Return the direction of the texts' mean vector, as a unit vector of shape (d,)."""
-    # The training texts are too few to estimate the direction, so other short texts are added.
+    """Return the direction of the texts' mean vector, as a unit vector of shape (d,).
+
+    The direction is estimated from the training texts and from the shortest of a random sample of all texts,
+    because the training texts alone are too few.
+    """
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng([seed, _TEXTS_KEY]).permutation(len(distinct))
-    tokenized = encoder.content_ids([distinct[place] for place in order[: 2 * _DIRECTION_TEXTS]])
-    fitting = [tuple(ids) for ids in tokenized if ids and encoder.fits(ids)]
+    sample = [distinct[index] for index in order[: 2 * _DIRECTION_TEXTS]]
+    fitting = [tuple(ids) for ids in encoder.content_ids(sample) if ids and encoder.fits(ids)]
+    # Short texts take the least time to encode.
     shortest = sorted(fitting, key=len)[:_DIRECTION_TEXTS]
-    training_texts = [context.text.ids for context in contexts[::2]]
-    mean = unit_vectors(encoder.encode_ids([*shortest, *training_texts])).mean(axis=0, dtype=np.float64)
+    vectors = unit_vectors(encoder.encode_ids([*shortest, *_texts_of(contexts)]))
+    mean = vectors.mean(axis=0, dtype=np.float64)
     direction: Vector = mean / np.linalg.norm(mean)
     return direction
 
 
-class _Measured(NamedTuple):
-    """The effects that copies of T entries have in n texts."""
+class _EffectsOfCopies(NamedTuple):
+    """How copies of T entries change the vectors of n texts.
 
-    without_copies: NDArray[np.float32]  # unit vectors of the texts alone, shape (n, d)
-    one_copy: NDArray[np.float32]  # unit vectors of the texts with one copy of an entry, shape (n, T, d)
-    many_copies: Effects  # pull and contraction of each entry, fitted to the vectors with many copies
+    Attributes:
+        without_copies: unit vectors of the texts without copies, shape (n, d).
+        one_copy: unit vectors of the texts with one copy of each entry, shape (n, T, d).
+        many_copies: the effect of `MANY` copies of each entry: the share of a text that they erase, and the
+            vector that they add.
+    """
 
-
-def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Measured:
-    """Encode each text without copies, and with copies of each entry; return the effect of the copies."""
-    # Contexts come in pairs that share a text: the first has one copy, the second has many.
-    encoder = network.encoder
-    before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts[::2]]))
-    filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
-    after = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
-    return _Measured(before, after[::2], fit_effects(before, after[1::2].transpose(1, 0, 2)))
+    without_copies: NDArray[np.float32]
+    one_copy: NDArray[np.float32]
+    many_copies: Effects
 
 
-def _target_pull(present: Effects, ordinary: Effects, common: Vector) -> Effects:
-    """Return the pull and contraction that many copies of each entry should have after training.
-
-    The contraction, and the component of the pull along the mean direction of texts, are set to the medians
-    over ordinary entries. All other components of the pull stay the same.
+def _effects_of_copies(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _EffectsOfCopies:
+    """Encode each text without copies, with one copy and with many copies of each entry.
 
     Args:
-        present: current pull and contraction of the entries.
-        ordinary: pull and contraction of ordinary entries.
-        common: the mean direction of texts, a unit vector of shape (d,).
+        network: a frozen copy of the model.
+        contexts: the texts in pairs of contexts: first with one copy, then with many copies.
+        ids: ids of the entries.
     """
-    contraction = np.full(len(present.contraction), np.median(ordinary.contraction))
-    ordinary_share = float(np.median(ordinary.pull @ common))
-    missing_share = ordinary_share - present.pull @ common
-    return Effects(contraction, present.pull + missing_share[:, None] * common)
+    encoder = network.encoder
+    without_copies = unit_vectors(encoder.encode_ids(_texts_of(contexts)))
+    filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
+    with_copies = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
+    one_copy = with_copies[::2]
+    many_copies = with_copies[1::2]
+    many_by_entry = many_copies.transpose(1, 0, 2)
+    return _EffectsOfCopies(without_copies, one_copy, fit_effects(without_copies, many_by_entry))
 
 
-def _train(
+def _target_effects(current: Effects, ordinary: Effects, mean_direction: Vector) -> Effects:
+    """Return the effect that many copies of each entry should have after training.
+
+    Two parts of the effect are set to their medians over ordinary entries: the contraction, which is the
+    share of a text that copies erase, and the component of the pull along the mean direction of texts. The
+    pull is the vector that copies add. All its other components stay as they are.
+
+    Args:
+        current: current effect of many copies of the entries.
+        ordinary: effect of many copies of ordinary entries.
+        mean_direction: the mean direction of texts, a unit vector of shape (d,).
+    """
+    contraction = np.full(len(current.contraction), np.median(ordinary.contraction))
+    ordinary_component = float(np.median(ordinary.pull @ mean_direction))
+    missing_component = ordinary_component - current.pull @ mean_direction
+    return Effects(contraction, current.pull + missing_component[:, None] * mean_direction)
+
+
+def _trained_rows(
     network: Network,
     start: torch.Tensor,
     contexts: Sequence[Context],
@@ -152,7 +189,7 @@ def _train(
     seed: int,
     progress: ProgressCallback,
 ) -> torch.Tensor:
-    """Minimize the squared distances between vectors and targets with Adam.
+    """Train rows with Adam: minimize the squared distances between the vectors of texts and their targets.
 
     Args:
         network: a frozen copy of the model.
@@ -209,9 +246,11 @@ def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
     Returns:
         Row indices, shape (contexts times rows, length); -1 where the embedding is not replaced.
     """
+    not_an_id = -1
     positions = []
     for context in batch:
-        is_copy = np.array(context.filled((-1,))) < 0
+        # Insert copies of something that is not a token id, to find the positions of the copies.
+        is_copy = np.array(context.filled((not_an_id,))) == not_an_id
         positions += [np.where(is_copy, row, -1) for row in range(rows)]
     return torch.from_numpy(np.stack(positions))
 
@@ -278,6 +317,8 @@ def contexts_among(
 # Maximum relative difference between the scaled rows and the output of the embedding layer. A larger
 # difference cannot be a rounding error, so the layer does more than scale its rows.
 _ROUNDING = 1e-3
+# Number of rows on which this is checked. A few suffice, because the layer treats all rows in the same way.
+_CHECKED_ROWS = 64
 
 
 class Network:
@@ -285,35 +326,49 @@ class Network:
 
     Weights that are already in single precision are shared with the original model, not copied.
 
+    Args:
+        model: the original model, which is not changed.
+
+    Attributes:
+        encoder: an encoder of the copy.
+        table: the token embeddings, shape (V, D).
+
     Raises:
         RepairError: the model is static, or its embedding layer does more than multiply its rows by a
             constant.
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
+        """Copy the model, and find the constant by which its embedding layer multiplies its rows."""
         with exclusive(model):
-            shared: dict[int, Any] = {
+            # `deepcopy` copies no object whose id is in this dict, but puts the object in the dict in its
+            # place: for each parameter, the parameter without gradients in single precision.
+            replacements: dict[int, Any] = {
                 id(parameter): torch.nn.Parameter(parameter.detach().float(), requires_grad=False)
                 for parameter in model.parameters()
             }
             # The tokenizer is shared, because it does not change and some classes cannot be copied.
-            shared[id(model.tokenizer)] = model.tokenizer
-            self._model = copy.deepcopy(model, shared).float().eval()
+            replacements[id(model.tokenizer)] = model.tokenizer
+            self._model = copy.deepcopy(model, replacements).float().eval()
         self.encoder = SentenceTransformerEncoder(self._model, "the model", packed_layers=False)
         if self.encoder.template.flat:
             raise RepairError(
                 "a static embedding model encodes each token independently of the text, so no row can be "
-                "trained on texts: use relatives"
+                "trained on texts: use the strategy relatives"
             )
         embedding: Any = input_embeddings(self._model)
-        self._embeddings = sharing_weights(self._model, embedding)
+        # The model may call another embedding module than the one that it declares, with the same weights.
+        self._embedding_modules = sharing_weights(self._model, embedding)
         self.table: torch.Tensor = embedding.weight.detach()
-        first_ids = torch.arange(min(64, len(self.table)), device=self.table.device)
+        first_ids = torch.arange(min(_CHECKED_ROWS, len(self.table)), device=self.table.device)
         rows = self.table[first_ids]
         output = embedding(first_ids[None])[0].detach()
+        # Factor by which the layer multiplies its rows, by least squares.
         self._scale = float((rows * output).sum() / (rows * rows).sum())
         if float((output - self._scale * rows).norm()) > _ROUNDING * float(output.norm()):
-            raise RepairError("the embedding layer of the model does more than scale its rows: use relatives")
+            raise RepairError(
+                "the embedding layer of the model does more than scale its rows: use the strategy relatives"
+            )
 
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
@@ -321,7 +376,7 @@ class Network:
         """Encode texts with ``rows`` in place of some token embeddings. Gradients flow back to the rows.
 
         Args:
-            contents: token ids of the texts, with any id as a placeholder where a row is used.
+            contents: token ids of the texts. Where a row is used, the id is ignored, and may be any id.
             rows: the rows, shape (T, D).
             positions: index of the row to use at each position of each text; -1 where the token's own
                 embedding is used.
@@ -329,9 +384,10 @@ class Network:
         Returns:
             Unit vectors, shape (number of texts, d).
         """
+        # The model adds special tokens before and after every text. They keep their own embeddings.
         template = self.encoder.template
-        around = (len(template.before), len(template.after))
-        row_numbers = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)
+        special_counts = (len(template.before), len(template.after))
+        row_numbers = torch.nn.functional.pad(positions.to(self.table.device), special_counts, value=-1)
         is_replaced = (row_numbers >= 0)[..., None]
         embedded = (rows * self._scale)[row_numbers.clamp(min=0)]
         called_modules: list[Any] = []
@@ -340,7 +396,7 @@ class Network:
             called_modules.append(module)
             return torch.where(is_replaced, embedded.to(output.dtype), output)
 
-        handles = [module.register_forward_hook(with_rows) for module in self._embeddings]
+        handles = [module.register_forward_hook(with_rows) for module in self._embedding_modules]
         try:
             vectors: torch.Tensor = self._model(self.encoder.features(contents))["sentence_embedding"]
         finally:

@@ -295,8 +295,8 @@ class Verification:
         """Load the repaired model in a new process without stickytoken; compare vectors and token ids.
 
         Returns:
-            A check that the model loads and gives the same vectors. If it loads, also a check that all ways
-            to load the tokenizer give the same token ids.
+            A check that the model loads and gives the same vectors. If the model loads, the list also has a
+            check that all ways to load its tokenizer give the same token ids.
         """
         spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
         tokenized = [*spellings, *texts[:_COMPARED_TEXTS]]
@@ -368,19 +368,28 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     Differences that the model already had before the repair do not fail the check.
 
     Args:
-        answer: the output of the fresh process.
+        answer: the output of the fresh process (see `_SCRIPT`). Of its entries, ``loaders`` lists the names
+            of all ways to load the tokenizer. ``unequal`` maps the name of each way that gives new
+            differences from sentence-transformers to the first text with such a difference. ``as_before``
+            maps the name of each way that already differed before the repair to the number of texts on which
+            it differs.
         count: number of texts that were tokenized.
+
+    Returns:
+        The record of the check. Its finding names one way and one text with a new difference. If there is
+        none, the finding mentions the differences that existed before the repair.
     """
     loaders = ", ".join(answer["loaders"])
-    unequal = answer["unequal"]
-    if unequal:
-        loader, text = next(iter(unequal.items()))
+    first_difference_by_loader = answer["unequal"]
+    if first_difference_by_loader:
+        loader, text = next(iter(first_difference_by_loader.items()))
         shown_text = visible(text[:_SHOWN_TEXT])
         finding = f"{loader} tokenizes {shown_text!r} differently from sentence-transformers"
         return CheckRecord(name="tokenizers", passed=False, finding=finding)
     finding = f"{loaders} give equal ids for {count:,} texts"
-    if answer["as_before"]:
-        differing = max(answer["as_before"].values())
+    old_differences_by_loader = answer["as_before"]
+    if old_differences_by_loader:
+        differing = max(old_differences_by_loader.values())
         finding = (
             f"{loaders} read {count:,} texts as they did before the repair; on {differing:,} of them they "
             "differ from sentence-transformers, because of the model's settings"
@@ -470,7 +479,8 @@ def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> flo
 # The program that the fresh process runs. It reads a request as JSON: the folders of both models and their
 # tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
 # line of its output is also JSON: the version of sentence-transformers, the vectors, the ways to load the
-# tokenizer, and the ways that give different ids from sentence-transformers. Remote code is never run.
+# tokenizer, and the ways that give other token ids than sentence-transformers, separately for differences
+# that are new and for those that existed before the repair. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None
@@ -550,20 +560,28 @@ print(json.dumps(answer))
 def _scored(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
-    """Score a model on a task; return the scores, keyed by metric, and the outcomes per text.
+    """Score a model on a task.
 
-    The outcomes are None for an MTEB task, which does not provide them.
+    Returns:
+        The scores that are finite, keyed by metric, and the outcomes, shape (units, columns). The outcomes
+        are None for an MTEB task, which does not provide them.
     """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
         return {"main_score": tasks.evaluate(encoder.model, task)}, None
     vectors = {}
     for role, texts in task.texts.items():
-        carriers = fit_texts(encoder, texts, 0, Insertion.TEXT, task.name)
-        vectors[role] = encoder.encode([carrier.text for carrier in carriers])
+        # No copies are inserted, so no room is left for them.
+        fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.TEXT, name=task.name)
+        vectors[role] = encoder.encode([fitted.text for fitted in fitted_texts])
     outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
-    scores = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
-    return {metric: score for metric, score in scores.items() if math.isfinite(score)}, outcomes
+    scores = {}
+    for metric in task.metrics:
+        # `scores` computes one score per condition, and this model is the only condition.
+        (score,) = task.scores(metric, outcomes[np.newaxis]).tolist()
+        if math.isfinite(score):
+            scores[metric] = score
+    return scores, outcomes
 
 
 def check_score(

@@ -88,7 +88,8 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
     fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
 
     def has_matching_name(tensor: StoredTensor) -> bool:
-        # Either name may be prefixed with the name of an enclosing model.
+        # In a weight file, the name of a parameter may be prefixed with the name of an enclosing model, or
+        # lack the prefix that the parameter has in the model that transformers builds.
         return any(
             f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}")
             for name in embeddings.names
@@ -182,55 +183,58 @@ def write_rows(
 ) -> None:
     """Write a copy of a weight file with new rows.
 
-    The copy gets its final name only after a check that nothing else has changed.
+    The copy gets its final name only after a check that nothing else has changed. In a folded table, several
+    tokens share a stored row, or rows have weights, so no row can be overwritten for a single token. Such a
+    table is replaced by a plain one, with a row for every token.
 
     Args:
         source: the original weight file.
         target: path of the copy.
-        tables: the tables of token embeddings in the file.
+        tables: the tables of token embeddings in the file. A folded table is the only one in its file.
         rows: the new rows, keyed by token id, each of shape (D,).
 
     Raises:
         RepairError: a row does not fit its table, or something besides the rows would change.
     """
-    stored = {table.matrix.name: _in_type(rows, table) for table in tables}
+    rows_by_table = {table.matrix.name: _in_stored_type(rows, table) for table in tables}
     unchecked = target.with_name(target.name + _UNCHECKED)
     try:
-        folded = [table for table in tables if table.folded]
-        if folded:
-            _write_unfolded(unchecked, folded[0], stored[folded[0].matrix.name])
+        folded_tables = [table for table in tables if table.folded]
+        if folded_tables:
+            (folded_table,) = folded_tables
+            _write_unfolded(unchecked, folded_table, rows_by_table[folded_table.matrix.name])
         else:
             shutil.copyfile(source, unchecked)
             with unchecked.open("r+b") as stream:
                 for table in tables:
-                    for token_id, row in stored[table.matrix.name].items():
+                    for token_id, row in rows_by_table[table.matrix.name].items():
                         stream.seek(table.matrix.start + token_id * table.matrix.row_bytes)
                         stream.write(row.view(torch.uint8).numpy().tobytes())
-        _require_only_rows(tables, unchecked, stored)
+        _require_only_rows(tables, unchecked, rows_by_table)
         shutil.copymode(source, unchecked)
         unchecked.replace(target)
     finally:
         unchecked.unlink(missing_ok=True)
 
 
-def _in_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
-    """Convert rows, keyed by token id, to the data type of their table.
+def _in_stored_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
+    """Convert rows, keyed by token id, to the data type in which their table is stored.
 
     Raises:
-        RepairError: a row has the wrong length, or a value that is not finite in that type.
+        RepairError: a row has the wrong length, or a value that is not finite in the data type.
     """
     kind = FLOATING_TYPES[table.dtype]
-    stored = {}
+    converted_rows = {}
     for token_id, row in rows.items():
         if row.shape != (table.width,):
             raise RepairError(
                 f"the row of token {token_id} has the shape {row.shape}, but the rows of {table.matrix.name} "
                 f"have {table.width} numbers"
             )
-        stored[token_id] = torch.from_numpy(row.copy()).to(getattr(torch, kind))
-        if not bool(stored[token_id].isfinite().all()):
+        converted_rows[token_id] = torch.from_numpy(row.copy()).to(getattr(torch, kind))
+        if not bool(converted_rows[token_id].isfinite().all()):
             raise RepairError(f"the row of token {token_id} is not finite in {kind}")
-    return stored
+    return converted_rows
 
 
 def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Tensor]) -> None:
@@ -245,9 +249,9 @@ def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Ten
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(source)
-    for folded_tensor in (table.mapping, table.weights):
-        if folded_tensor is not None:
-            del tensors[folded_tensor.name]
+    for dropped_tensor in (table.mapping, table.weights):
+        if dropped_tensor is not None:
+            del tensors[dropped_tensor.name]
     dtype = getattr(torch, FLOATING_TYPES[table.dtype])
     matrix = torch.from_numpy(table.read(0, len(table))).to(dtype)
     for token_id, row in rows.items():
@@ -261,7 +265,8 @@ def _require_only_rows(
 ) -> None:
     """Raise an error if a written weight file differs from the original in anything but the new rows.
 
-    The tables are compared row by row, all other tensors byte by byte.
+    The tables are compared row by row, all other tensors byte by byte. The written file must not have the
+    mapping and the weights of a folded table, because `write_rows` replaces this table by a plain one.
 
     Args:
         tables: the original tables of token embeddings.
@@ -275,22 +280,23 @@ def _require_only_rows(
     before = {tensor.name: tensor for tensor in stored_tensors(source)}
     after = {tensor.name: tensor for tensor in stored_tensors(written)}
     tables_by_name = {table.matrix.name: table for table in tables}
-    folded_names = set()
+    dropped_names = set()
     for table in tables:
-        for folded_tensor in (table.mapping, table.weights):
-            if folded_tensor is not None:
-                folded_names.add(folded_tensor.name)
-    if after.keys() != before.keys() - folded_names:
+        for dropped_tensor in (table.mapping, table.weights):
+            if dropped_tensor is not None:
+                dropped_names.add(dropped_tensor.name)
+    if after.keys() != before.keys() - dropped_names:
         raise RepairError(f"{written} and {source} have different tensors: this is a bug in stickytoken")
     for name, tensor in before.items():
         if name in tables_by_name:
+            # the id of a token whose row is wrong; None if all rows are right
             wrong_id = _first_wrong_row(tables_by_name[name], TokenRows(after[name]), rows[name])
             if wrong_id is not None:
                 raise RepairError(
                     f"the repair would have written a wrong row for token {wrong_id} in {name}: nothing was "
                     "written; this is a bug in stickytoken"
                 )
-        elif name not in folded_names and not _same_bytes(tensor, after[name]):
+        elif name not in dropped_names and not _same_bytes(tensor, after[name]):
             raise RepairError(
                 f"the repair would have changed {name} in {source}: nothing was written; this is a bug in "
                 "stickytoken"

@@ -69,7 +69,9 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
 
     try:
-        shutil.copytree(source, target, ignore=ignored_names)  # replaces links by copies of their targets
+        # `copytree` replaces symbolic links with copies of the files or folders that they point to.
+        shutil.copytree(source, target, ignore=ignored_names)
+
         # The original may be read-only, but the copy must be writable.
         subfolders = [path for path in target.rglob("*") if path.is_dir()]
         for folder in [target, *subfolders]:
@@ -225,7 +227,8 @@ def workshop(out: Path) -> Iterator[Path]:
     """Create and lock a hidden folder beside ``out`` to build a model in; remove it at the end.
 
     Yields:
-        Path inside the hidden folder at which to build the model. Error messages show ``out`` in its place.
+        Path inside the hidden folder at which to build the model. In error messages that name the hidden
+        folder, its path is replaced with ``out``.
     """
     hidden = _hidden_folder(out)
     model = hidden / "model"

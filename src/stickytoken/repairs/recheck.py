@@ -83,13 +83,15 @@ def _copies_read(encoder: Encoder, token: Token) -> int:
 class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
-    lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # Erased share: how much copies of this token erase, as a share of what copies of the ordinary token leave
-    # of a text. None if the copies are read as other tokens.
+    # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
+    # the ordinary token do, in standard deviations of the model's similarities.
+    lift_sd: float
+    # Erased share: copies of the ordinary token leave a part of a text's meaning, and copies of this token
+    # erase this share of that part. None if the tokenizer reads the copies as other tokens.
     erased: float | None
     verdict: Verdict
-    # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this is at
-    # least 1.
+    # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this value
+    # is at least 1.
     reach: float
 
 
@@ -114,11 +116,12 @@ class Recheck:
     Attributes:
         job: the model, its vocabulary, and the settings with the thresholds of the rule.
         plan: carriers and anchors, which are the same for the original model and for every repaired model.
-        ordinary_tokens: random tokens that are neither flagged nor repaired. The median of their effects is
-            called the effect of the ordinary token.
+        ordinary_tokens: random tokens that are neither flagged nor repaired. The median of the effects of
+            these tokens is called the effect of the ordinary token.
         progress: called as texts are encoded.
         name: label of the model in the progress display, such as ``before``.
-        ordinary_of: recheck whose measurements of the ordinary tokens are reused; if None, they are measured.
+        ordinary_of: recheck whose measurements of the ordinary tokens are reused. If it is None, this recheck
+            measures the ordinary tokens.
     """
 
     job: Job[ProfileSettings]
@@ -137,8 +140,9 @@ class Recheck:
             encoder: the other model.
             vocabulary: vocabulary of the other model.
             name: label of the other model in the progress display.
-            same_ordinary: whether to reuse this recheck's measurements of ordinary tokens. A repair of other
-                tokens hardly changes these measurements, and repeating them would take most of the time.
+            same_ordinary: whether to reuse this recheck's measurements of ordinary tokens instead of
+                measuring them in the other model, which would take most of the time. The repair of some
+                tokens hardly changes the effects of other tokens.
         """
         job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
         return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
@@ -157,19 +161,22 @@ class Recheck:
         Returns:
             The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
         """
-        measured_all = joined(self._ordinary, self._measure(copies))
+        measurements_of_all = joined(self._ordinary, self._measure(copies))
         ordinary_ids = [token.id for token in self.ordinary_tokens]
+        # A run measures tokens in two rounds, and confirms in the second round what it found in the first. A
+        # recheck has only one round, in which every token is measured closely.
         measured = Measured(
             job=self.job,
             plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
             screening_carriers=[],
-            screened=measured_all,
-            confirmed=measured_all,
+            screened=measurements_of_all,
+            confirmed=measurements_of_all,
             unconfirmed=0,
             vector_deviations=self._vector_deviations,
         )
         estimates = estimate(measured)
         measures = estimates.measures
+        # Tokens that the tokenizer no longer produces: it splits the text of their copies into other tokens.
         split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
@@ -218,19 +225,28 @@ class Recheck:
     def curves(self, copies: Copies) -> dict[int, list[float]]:
         """Return the curve of each token, keyed by token id.
 
-        A curve lists the mean cosine over pairs of unrelated texts: first for 0 copies, then for each number
-        of copies in `curve_copies`.
+        A curve lists the mean cosine over pairs of unrelated texts, with copies in one text of each pair:
+        first for 0 copies, then for each number of copies in `curve_copies`.
+
+        Args:
+            copies: the tokens, grouped by whether their copies are inserted as token ids or as text.
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
-        panel = self._stage.panel.chosen(range(count))
-        as_ids = SymptomStage(self._stage.carriers[:count], self.curve_copies, panel, f"{self.name}: curves")
-        as_text = replace(
-            as_ids, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
+        ids_stage = SymptomStage(
+            carriers=self._stage.carriers[:count],
+            copies=self.curve_copies,
+            panel=self._stage.panel.chosen(range(count)),
+            name=f"{self.name}: curves",
+        )
+        text_stage = replace(
+            ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
         run = MemoryRunner(self.job.encoder, self.progress)
         curves: dict[int, list[float]] = {}
-        for stage, tokens in ((as_ids, copies.as_ids), (as_text, copies.as_text)):
+        for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
+                # The column "below" holds the curve over the pairs of unrelated texts, which count for the
+                # lift. The column "above" holds the curve over all other pairs.
                 curves |= {row["token_id"]: row["below"] for row in run(stage, tokens).to_dicts()}
         return curves
 
@@ -279,7 +295,8 @@ class Recheck:
 def _reaches(measures: Measures, settings: ProfileSettings) -> NDArray[np.float64]:
     """Divide each token's lift and erased share by their thresholds, and return the larger quotient.
 
-    The result has shape (number of tokens,). A token reaches a threshold if its value is at least 1.
+    The result has shape (number of tokens,). The lift or the erased share of a token reaches its threshold if
+    the token's quotient is at least 1.
     """
     required_share = required_shares(measures.vector_deviation, settings)
     lift = measures.lift.value / (required_share * settings.smallest_lift)
@@ -297,11 +314,11 @@ def make_recheck(
     excluded: Collection[int],
     progress: ProgressCallback,
 ) -> Recheck:
-    """Return a recheck of the run's model, with texts that the run has not used.
+    """Return a recheck of the run's model before a repair, with texts that the run has not used.
 
     Args:
-        run: the run. The recheck avoids the texts of the run, and uses its thresholds if its method is
-            profile.
+        run: the run, whose texts the recheck avoids. If the run used the method profile, the recheck uses the
+            run's thresholds; otherwise, it uses the default thresholds.
         encoder: the model of the run.
         vocabulary: vocabulary of the model.
         corpus: texts to choose from, in addition to the bundled kinds of text.
@@ -314,6 +331,7 @@ def make_recheck(
     """
     run_settings = restored_settings(run)
     settings = run_settings if isinstance(run_settings, ProfileSettings) else ProfileSettings()
+    # A recheck measures few tokens, so it needs no lower precision for speed.
     settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in used_texts(run)}
@@ -333,8 +351,9 @@ def make_recheck(
     )
     plan = make_profile_plan(job, progress, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
     available = {token.id: token for token in vocabulary.available}
+    # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
-    return Recheck(job, plan, ordinary, progress, "before")
+    return Recheck(job=job, plan=plan, ordinary_tokens=ordinary, progress=progress, name="before")
 
 
 def used_texts(run: Run) -> list[str]:

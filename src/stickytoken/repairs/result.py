@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 REPAIR_SCHEMA_VERSION = 2
-# Records of this version use different units, and their verdicts follow an older rule. They are converted
+# Version of older records, which use other units, and whose verdicts follow an older rule. They are converted
 # when they are read.
 _OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
@@ -47,9 +47,12 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 class MeasuredRecord(resume.Record):
     """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
-    lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # Erased share: how much copies of this token erase, as a share of what copies of the ordinary token leave
-    # of a text. Null if copies are read as several pieces, because more tokens erase more, whatever they are.
+    # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
+    # the ordinary token do, in standard deviations of the model's similarities.
+    lift_sd: float
+    # Erased share: copies of the ordinary token leave a part of a text's meaning, and copies of this token
+    # erase this share of that part. Null if the tokenizer splits each copy into several pieces: a longer
+    # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
     verdict: str | None  # null in some older records
 
@@ -111,15 +114,15 @@ class CheckRecord(resume.Record):
 class VerificationRecord(resume.Record):
     """The measurements and checks of a repaired model."""
 
-    ordinary_lift: float  # as a difference of cosines
+    ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
     similarity_spread: float  # standard deviation of the model's similarities
-    ordinary_contraction: float  # the share of a text that copies of the ordinary token erase
-    smallest_lift: float | None  # the two thresholds of the rule; null in older records
-    smallest_erased: float | None
+    ordinary_contraction: float  # share of a text that copies of the ordinary token erase, from 0 to 1
+    smallest_lift: float | None  # threshold of the rule on the lift; null in older records
+    smallest_erased: float | None  # threshold of the rule on the erased share; null in older records
     vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
-    carriers: int
-    anchors: int
-    source: str  # where the texts come from; the run used none of them
+    carriers: int  # number of texts into which copies were inserted
+    anchors: int  # number of texts with which the carriers were compared
+    source: str  # where the texts come from; the run used none of these texts
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
@@ -148,7 +151,7 @@ class RepairRecord(resume.MeasurementRecord):
     @model_validator(mode="before")
     @classmethod
     def _upgraded(cls, raw: Any) -> Any:
-        """Convert a record of the older schema, which has other units, to the current schema."""
+        """Convert a record of schema 1, which uses different units, to the current schema."""
         if isinstance(raw, dict) and raw.get("schema_version") == _OLDER_SCHEMA:
             return _upgraded_record(raw)
         return raw
@@ -191,6 +194,7 @@ def _upgraded_record(raw: dict[str, Any]) -> Any:
 
 
 def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
+    """Convert the record of a repaired token from schema 1 to the current schema."""
     upgraded = _upgraded_sides(token, ordinary_contraction)
     # Schema 1 stored only one number per tried repair, the larger of lift and erased share. This number is
     # read as the lift.
@@ -226,11 +230,17 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class Affected:
-    """The documents whose vectors a repair changes."""
+    """The documents whose vectors a repair changes.
 
-    file: str  # path of a Parquet file with one row per affected document
-    documents: int  # number of documents that were checked
-    count: int  # number of affected documents
+    Attributes:
+        file: path of a Parquet file with one row per affected document.
+        documents: number of documents that were checked.
+        count: number of affected documents.
+    """
+
+    file: str
+    documents: int
+    count: int
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
@@ -456,8 +466,14 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the first record, the newest; None if it is not verified or there are no records."""
-    return records[0].started[:10] if records and records[0].verified else None
+    """Return the date of the newest repair; None if it is not verified, or there are no repairs.
+
+    Args:
+        records: the records of repairs, newest first.
+    """
+    if not records or not records[0].verified:
+        return None
+    return records[0].started[:10]  # the date part of an ISO timestamp
 
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:

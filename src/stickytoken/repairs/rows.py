@@ -25,8 +25,8 @@ Rows = NDArray[np.float32]
 
 # Maximum number of rows that are trained together. It limits the memory that a batch needs.
 _TRAINED_TOGETHER = 32
-# Number of entries whose spelling is compared with the vocabulary at a time. It limits memory, because each
-# entry needs V similarities.
+# Number of entries whose spelling is compared with the vocabulary at a time. It limits memory, because the
+# comparison of an entry takes one number per entry of the vocabulary.
 _COMPARED_TOGETHER = 64
 # Number of entries used to fit the weights of relatives and pieces.
 _SAMPLE_SIZE = 400
@@ -69,7 +69,8 @@ def new_rows(
     embedding: Any = input_embeddings(model)
     if embedding is None:
         raise RepairError(
-            "the model does not expose its embedding matrix, so no new row can be made: use unreachable"
+            "the model does not expose its embedding matrix, so no new row can be made: use the strategy "
+            "unreachable"
         )
     matrix: Rows = embedding.weight.detach().float().cpu().numpy()
     for token_id in ids:
@@ -82,7 +83,7 @@ def new_rows(
         if not isinstance(backend, Tokenizer):
             raise RepairError(
                 f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a "
-                "token are unknown: use keep-meaning or nearest"
+                "token are unknown: use the strategy keep-meaning or nearest"
             )
         return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
     network = Network(model)
@@ -97,10 +98,13 @@ def new_rows(
 def related_rows(
     matrix: Rows, backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Predict an entry's row from the rows of its pieces and of entries with similar spelling.
+    """Predict an entry's row from the rows of its pieces and of its relatives.
 
-    How the row deviates from the mean row is predicted as a weighted sum of two deviations: the mean over its
-    relatives, and the mean over its pieces. The two weights are fitted on a random sample of entries.
+    The relatives of an entry are the entries with the most similar spelling. Its pieces are the entries into
+    which the tokenizer would split its text if the vocabulary did not contain the entry. The deviation of the
+    row from the mean row is predicted as a weighted sum of two mean deviations: that of the relatives' rows,
+    and that of the pieces' rows. The weight of the relatives and the weight of the pieces are fitted on a
+    random sample of entries.
 
     Args:
         matrix: the token embeddings, shape (V, D).
@@ -114,25 +118,30 @@ def related_rows(
         left out.
 
     Raises:
-        RepairError: none of the entries has a relative or a piece.
+        RepairError: no entry of ``ids`` has relatives or pieces.
     """
     spellings = _spellings(backend, ids, len(matrix))
-    pool = np.array([token_id for token_id in spellings if token_id not in avoided])
-    if not len(pool):
-        raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
-    mean_row = matrix[pool].mean(axis=0)
-    sample = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE_SIZE].tolist()
-    # Entries of the sample are not pieces of each other, but they may be pieces of the entries that need a
-    # row.
-    pieces = pieces_of(backend, [*sample, *avoided])
+    known_ids = np.array([token_id for token_id in spellings if token_id not in avoided])
+    if not len(known_ids):
+        raise RepairError(
+            "the vocabulary has no other entry with a letter, so there are no entries with similar spelling: "
+            "use the strategy keep-meaning"
+        )
+    mean_row = matrix[known_ids].mean(axis=0)
+    known = _KnownRows(matrix, known_ids, mean_row, spellings)
+    sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
+    # `pieces_of` removes all given entries at once. So the entries of the sample are not pieces of each
+    # other, but they may be pieces of the entries that need a row.
+    pieces = pieces_of(backend, [*sample_ids, *avoided])
     pieces |= pieces_of(backend, sorted(avoided))
-    vocabulary = _KnownRows(matrix, pool, mean_row, spellings)
-    sources = _row_sources(vocabulary, [*sample, *ids], pieces)
-    weights = _fitted_weights(sources, matrix[sample] - mean_row)
-    typical_length = float(np.median(np.linalg.norm(matrix[pool] - mean_row, axis=1)))
+    predictors = _predictors(known, [*sample_ids, *ids], pieces)
+    of_sample = predictors.part(0, len(sample_ids))
+    of_ids = predictors.part(len(sample_ids), len(sample_ids) + len(ids))
+    weights = _fitted_weights(of_sample, matrix[sample_ids] - mean_row)
+    typical_length = float(np.median(np.linalg.norm(matrix[known_ids] - mean_row, axis=1)))
     rows = {}
-    for place, token_id in enumerate(ids, len(sample)):
-        deviation = weights.relatives * sources.relatives[place] + weights.pieces * sources.pieces[place]
+    for index, token_id in enumerate(ids):
+        deviation = weights.relatives * of_ids.relatives[index] + weights.pieces * of_ids.pieces[index]
         length = float(np.linalg.norm(deviation))
         if length > 0:
             # Averaging shrinks the deviation, so it is rescaled to the median length of all deviations.
@@ -140,8 +149,8 @@ def related_rows(
     if ids and not rows:
         name = visible(backend.id_to_token(ids[0]) or "")
         raise RepairError(
-            f"token {name!r} (id {ids[0]}) has no pieces, and no entry has a similar spelling: use "
-            "keep-meaning, or leave it out"
+            f"token {name!r} (id {ids[0]}) has no pieces, and no entry has a similar spelling: use the "
+            "strategy keep-meaning, or leave the token out"
         )
     return rows
 
@@ -149,8 +158,9 @@ def related_rows(
 def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
     """Return the lower-case spellings of ``ids`` and of all entries with a letter, keyed by token id.
 
-    Entries outside ``ids`` are left out if they are added tokens or have no row. ``>`` marks the end of an
-    entry, and ``<`` the beginning of one that does not continue a word with ``##``.
+    Entries that are not in ``ids`` are left out if they are added tokens or have no row. Each spelling ends
+    with ``>``. It begins with ``<`` unless the entry continues a word: ``river`` becomes ``<river>``, and
+    ``##er`` becomes ``er>``.
     """
     asked_ids = set(ids)
     added_ids = set(backend.get_added_tokens_decoder())
@@ -174,74 +184,99 @@ class _KnownRows(NamedTuple):
     """The rows from which new rows are predicted."""
 
     matrix: Rows  # all token embeddings, shape (V, D)
-    pool: NDArray[np.intp]  # ids of possible relatives
-    mean_row: Row  # mean row of the pool
+    ids: NDArray[np.intp]  # ids of the entries that may be relatives
+    mean_row: Row  # mean row of these entries
     spellings: Mapping[int, str]  # spellings of entries, keyed by token id
 
 
-class _RowSources(NamedTuple):
-    """Two predictors of T rows, as deviations from the mean row, shape (T, D); zero where there is none."""
+class _Predictors(NamedTuple):
+    """Two predictions of how the rows of T entries deviate from the mean row, each of shape (T, D).
 
-    relatives: Rows  # weighted mean row of the entries with the most similar spelling
-    pieces: Rows  # mean row of the pieces
+    Attributes:
+        relatives: weighted mean deviation of the rows of an entry's relatives, which are the entries with the
+            most similar spelling; zero if no entry has a similar spelling.
+        pieces: mean deviation of the rows of an entry's pieces; zero if the entry has no pieces.
+    """
+
+    relatives: Rows
+    pieces: Rows
+
+    def part(self, start: int, end: int) -> _Predictors:
+        """Return the predictions for the entries from index ``start`` up to ``end`` (exclusive)."""
+        return _Predictors(self.relatives[start:end], self.pieces[start:end])
 
 
-class _SourceWeights(NamedTuple):
-    """The weights of a row's two predictors."""
+class _PredictorWeights(NamedTuple):
+    """The weights of the two predictions in their weighted sum."""
 
     relatives: float
     pieces: float
 
 
-def _row_sources(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]) -> _RowSources:
-    """Return the predictors of the entries' rows, in the order of ``ids``."""
+def _predictors(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]) -> _Predictors:
+    """Predict how the rows of entries deviate from the mean row, from relatives and from pieces.
+
+    A relative's weight is the square of its similarity in spelling: the cosine between the TF-IDF vectors of
+    character n-grams.
+
+    Args:
+        known: the rows that may be used.
+        ids: ids of the T entries.
+        pieces: ids of the pieces of each entry, keyed by token id.
+
+    Returns:
+        The two predictions, in the order of ``ids``.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
-    pool_ids = known.pool.tolist()
-    pool_vectors = vectorizer.fit_transform([known.spellings[token_id] for token_id in pool_ids])
-    columns = {token_id: column for column, token_id in enumerate(pool_ids)}
-    relatives = np.zeros((len(ids), len(known.mean_row)), dtype=np.float32)
-    from_pieces = np.zeros_like(relatives)
+    known_ids = known.ids.tolist()
+    known_vectors = vectorizer.fit_transform([known.spellings[token_id] for token_id in known_ids])
+    columns = {token_id: column for column, token_id in enumerate(known_ids)}
+    from_relatives = np.zeros((len(ids), len(known.mean_row)), dtype=np.float32)
+    from_pieces = np.zeros_like(from_relatives)
     for start in range(0, len(ids), _COMPARED_TOGETHER):
         chunk = ids[start : start + _COMPARED_TOGETHER]
         vectors = vectorizer.transform([known.spellings[token_id] for token_id in chunk])
-        similarities = (vectors @ pool_vectors.T).toarray()
-        for place, (token_id, to_pool) in enumerate(zip(chunk, similarities, strict=True), start):
+        similarities_of_chunk = (vectors @ known_vectors.T).toarray()
+        for index, (token_id, similarities) in enumerate(
+            zip(chunk, similarities_of_chunk, strict=True), start
+        ):
             if token_id in columns:  # no entry is its own relative
-                to_pool[columns[token_id]] = 0
-            nearest = np.argsort(-to_pool, kind="stable")[:_RELATIVES]
-            weights = to_pool[nearest] ** 2
+                similarities[columns[token_id]] = 0
+            nearest = np.argsort(-similarities, kind="stable")[:_RELATIVES]
+            weights = similarities[nearest] ** 2
             total = weights.sum()
             if total:
-                deviations = known.matrix[known.pool[nearest]] - known.mean_row
-                relatives[place] = (weights / total) @ deviations
+                deviations = known.matrix[known.ids[nearest]] - known.mean_row
+                from_relatives[index] = (weights / total) @ deviations
             if pieces[token_id]:
-                from_pieces[place] = known.matrix[list(pieces[token_id])].mean(axis=0) - known.mean_row
-    return _RowSources(relatives, from_pieces)
+                from_pieces[index] = known.matrix[list(pieces[token_id])].mean(axis=0) - known.mean_row
+    return _Predictors(from_relatives, from_pieces)
 
 
-def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
-    """Fit the weights of the two predictors by non-negative least squares.
+def _fitted_weights(predictors: _Predictors, deviations: Rows) -> _PredictorWeights:
+    """Fit the weights of the two predictions by non-negative least squares.
 
     Args:
-        sources: the predictors, whose first rows belong to the sample.
-        deviations: the true deviations of the sample from the mean row, shape (S, D).
+        predictors: the predictions for the S entries of the sample.
+        deviations: the true deviations of the sample's rows from the mean row, shape (S, D).
 
     Returns:
-        The weights; both are 1 if no entry of the sample has both predictors.
+        The weights; both are 1 if no entry of the sample has both relatives and pieces.
     """
     from scipy.optimize import nnls
 
-    relatives = sources.relatives[: len(deviations)]
-    pieces = sources.pieces[: len(deviations)]
-    has_both = relatives.any(axis=1) & pieces.any(axis=1)
+    has_both = predictors.relatives.any(axis=1) & predictors.pieces.any(axis=1)
     if not has_both.any():
-        return _SourceWeights(1.0, 1.0)
-    predictors = np.stack([relatives[has_both].ravel(), pieces[has_both].ravel()], axis=1)
+        return _PredictorWeights(relatives=1.0, pieces=1.0)
+    from_relatives = predictors.relatives[has_both].ravel()
+    from_pieces = predictors.pieces[has_both].ravel()
+    regressors = np.stack([from_relatives, from_pieces], axis=1)
     target = deviations[has_both].ravel()
-    weights, _residual = nnls(predictors.astype(np.float64), target.astype(np.float64))
-    return _SourceWeights(*weights.tolist())
+    weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
+    weight_of_relatives, weight_of_pieces = weights.tolist()
+    return _PredictorWeights(weight_of_relatives, weight_of_pieces)
 
 
 # Prefix of a removed entry's new name. No entry of a real vocabulary contains these characters.

@@ -39,10 +39,11 @@ class ModelEdit:
 
     Attributes:
         rows: new rows of the token embeddings, keyed by token id, each of shape (D,).
-        unreachable: ids of entries that the tokenizer no longer produces from text. The text of such an entry
-            is split into other entries.
-        plain_specials: ids of special or added tokens whose text is read as plain text. The tokenizer itself
-            still adds these tokens before and after a text.
+        unreachable: ids of entries that the tokenizer no longer produces from text. Where the text of an
+            unreachable entry occurs, the tokenizer splits it into other entries.
+        plain_specials: ids of special or added tokens. Where the text of one of these tokens occurs, the
+            tokenizer reads it as plain text. The special tokens that the tokenizer adds before and after
+            every text do not change.
         route: route whose embeddings and tokenizer are changed, if the model has several. If None, the
             default route is used.
     """
@@ -81,26 +82,34 @@ class Pipeline:
         return None if self.tokenizer is None else self.tokenizer.pad_token_id
 
     def uses_stored_steps(self) -> bool:
-        """Return whether transformers uses the normalizer and pre-tokenizer of tokenizer.json.
+        """Return whether transformers would use the normalizer and pre-tokenizer of an edited tokenizer.json.
 
-        Some tokenizer classes ignore these steps and build their own.
+        Some tokenizer classes ignore these steps and build their own. To find out, a small tokenizer.json
+        with an unusual normalizer is loaded, together with the config.json of this folder, because its model
+        type can decide which class transformers loads. If the class keeps the normalizer, it is taken to keep
+        the pre-tokenizer too.
         """
         if self.tokenizer is None:
             return True
-        step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+        normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
         model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
-        document = {"version": "1.0", "added_tokens": [], "normalizer": step, "model": model}
+        document = {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "model": model}
         config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
         files = {_TOKENIZER_FILE: json.dumps(document).encode(), _CONFIG_FILE: config}
         try:
             tokenizer = _loaded_by_transformers(files, self.folder)
         except RepairError:
             return False
-        return bool(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"] == step)
+        loaded = json.loads(tokenizer.backend_tokenizer.to_str())
+        return bool(loaded["normalizer"] == normalizer)
 
 
 def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
-    """Read the tokenizer of a model, or of one of its routes. Without a route, the default route is used.
+    """Read the tokenizer of a model, as it is stored and as transformers loads it.
+
+    Args:
+        model: folder of the model.
+        route: route whose tokenizer is read, if the model has several. If None, the default route is used.
 
     Raises:
         RepairError: the tokenizer cannot be loaded, or is written in Python.
@@ -112,10 +121,15 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
     path = folder / _TOKENIZER_FILE
     stored = read_object(path) or None
     has_config = any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json"))
-    if stored and (module.is_static or not has_config):
-        return Pipeline(folder, stored, json.loads(Tokenizer.from_file(str(path)).to_str()), None)
+    # Static models load tokenizer.json without transformers. Without a configuration, transformers cannot
+    # load the tokenizer.
+    without_transformers = module.is_static or not has_config
+    if stored and without_transformers:
+        loaded = json.loads(Tokenizer.from_file(str(path)).to_str())
+        return Pipeline(folder=folder, stored=stored, loaded=loaded, tokenizer=None)
     tokenizer = _transformers_tokenizer(folder)
-    return Pipeline(folder, stored, json.loads(tokenizer.backend_tokenizer.to_str()), tokenizer)
+    loaded = json.loads(tokenizer.backend_tokenizer.to_str())
+    return Pipeline(folder=folder, stored=stored, loaded=loaded, tokenizer=tokenizer)
 
 
 def _transformers_tokenizer(folder: Path) -> Any:
@@ -191,11 +205,18 @@ def reasons_against_splitting(
 
 
 class _EditedTokenizer(NamedTuple):
-    """An edited tokenizer.json, with the facts that decide which other files must change too."""
+    """An edited tokenizer.json, with the facts that decide which other files must change too.
+
+    Attributes:
+        document: the content of tokenizer.json.
+        new_names: new strings of the renamed entries, keyed by token id.
+        is_rebuilt: whether the document was made from the tokenizer that transformers loads, and not from the
+            stored tokenizer.json. If so, the configuration must make transformers follow the document.
+    """
 
     document: dict[str, Any]
-    new_names: dict[int, str]  # new strings of the renamed entries, keyed by token id
-    is_rebuilt: bool  # whether it was made from the loaded tokenizer, so the configuration must change too
+    new_names: dict[int, str]
+    is_rebuilt: bool
 
 
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
@@ -203,10 +224,12 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
 
     Args:
         folder: folder of the model, which is not changed.
-        edit: the edit, whose new rows are ignored.
+        edit: the entries to make unreachable from text, and the special tokens whose text becomes plain text.
+            The new rows of the edit are ignored.
 
     Returns:
-        The new contents of the files that change, keyed by path inside the folder.
+        The new contents of the files that change, keyed by path inside the folder; empty if the edit does not
+        concern the tokenizer.
 
     Raises:
         RepairError: the tokenizer cannot be edited, or would still produce an edited entry from text.
@@ -219,13 +242,15 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     after = _tokenizer(edited.document)
     entries = _pipeline.entries_of(pipeline.loaded)
     edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
+    # Check that no text produces an edited entry, and that no entry was lost.
     texts = _texts_with_entries(edited_entries, before, edited.new_names)
-    _require_out_of_reach(edited_entries, after, edited.document, texts)
+    _require_never_produced(edited_entries, after, edited.document, texts)
     _require_same_size(pipeline.folder, before, after)
     files = _vocabulary_files(pipeline, edited, edit)
     files[_TOKENIZER_FILE] = _as_json(edited.document)
     if edited.is_rebuilt and pipeline.tokenizer is not None:
         files |= _config_files(pipeline, edited, edit.plain_specials)
+        # Check that transformers follows the edited tokenizer.json.
         every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
         _require_same_in_transformers(pipeline, after, files, every_text)
     inside = pipeline.folder.relative_to(folder)
@@ -233,24 +258,30 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
 
 
 def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
-    """Return the tokenizer.json after the edit, and whether it was rebuilt from the loaded tokenizer.
+    """Return the content of tokenizer.json after the edit.
 
-    If only the vocabulary changes, the stored document is edited. Otherwise the pipeline is rebuilt from
-    the loaded tokenizer, because the tokenizer that transformers loads may differ from the file.
+    If only the vocabulary and the merges change, the stored tokenizer.json is edited. If other steps of the
+    tokenizer or its added tokens change, or there is no stored tokenizer.json, the content is rebuilt from
+    the tokenizer that transformers loads. This tokenizer may differ from the stored tokenizer.json.
     """
-    as_loaded = pipeline.document
+    # The content that is edited if tokenizer.json is rebuilt: that of the tokenizer that transformers loads,
+    # with truncation and padding as stored. It is the stored content if transformers does not load it.
+    loaded_document = pipeline.document
     if pipeline.tokenizer is not None:
         stored = pipeline.stored or {}
-        as_loaded = pipeline.loaded | {key: stored.get(key) for key in ("truncation", "padding")}
+        stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
+        loaded_document = pipeline.loaded | stored_limits
     is_rebuilt = bool(edit.plain_specials) or pipeline.stored is None
-    document = as_loaded if is_rebuilt else pipeline.document
+    document = loaded_document if is_rebuilt else pipeline.document
     new_names: dict[int, str] = {}
     if edit.unreachable:
         changed = _without_entries(pipeline, document, edit.unreachable)
-        changes_steps = bool(changed.document["model"].get("ignore_merges"))
-        if changes_steps and not is_rebuilt:
+        # With ignore_merges, more than the vocabulary and the merges may have changed: the tokenizer looks up
+        # whole words, and has an additional pre-tokenizer.
+        looks_up_words = bool(changed.document["model"].get("ignore_merges"))
+        if looks_up_words and not is_rebuilt:
             is_rebuilt = True
-            changed = _without_entries(pipeline, as_loaded, edit.unreachable)
+            changed = _without_entries(pipeline, loaded_document, edit.unreachable)
         document = changed.document
         new_names |= changed.new_names
     if edit.plain_specials:
@@ -263,6 +294,7 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
 def _without_entries(
     pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]
 ) -> _pipeline.EditedPipeline:
+    """Return the content of tokenizer.json after making entries unreachable from text."""
     return _pipeline.EditableVocabulary(document, pipeline.uses_stored_steps).without(ids)
 
 
@@ -283,13 +315,20 @@ def _texts_with_entries(
     return texts
 
 
-def _require_out_of_reach(
+def _require_never_produced(
     entries: Mapping[int, str],
     after: Tokenizer,
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """Raise a RepairError if a text still produces an edited entry. The unknown token is not checked."""
+    """Raise a RepairError if a text still produces an edited entry. The unknown token is not checked.
+
+    Args:
+        entries: strings of the edited entries, keyed by token id.
+        after: the edited tokenizer.
+        document: the edited content of tokenizer.json.
+        texts: texts that contain each edited entry, keyed by token id.
+    """
     model = document["model"]
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
@@ -313,7 +352,14 @@ def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> Non
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
-    """Raise a RepairError if transformers tokenizes texts differently from tokenizer.json alone."""
+    """Raise a RepairError if transformers tokenizes texts differently from tokenizer.json alone.
+
+    Args:
+        pipeline: the tokenizer before the edit.
+        expected: the tokenizer that tokenizer.json alone gives after the edit.
+        files: contents of the files that the edit changes, keyed by file name.
+        texts: the texts to compare.
+    """
     tokenizer = _loaded_by_transformers(files, pipeline.folder)
     loaded = _without_limits(tokenizer.backend_tokenizer)
     for text in ("one one one one two", *texts):
@@ -342,7 +388,8 @@ def _as_json(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-# Keys under which tokenizers list special tokens that have no role.
+# Keys of tokenizer_config.json under which tokenizers list special tokens that have no role, such as
+# pad_token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
 # Settings of tokenizer classes that build their own pipeline. They are dropped, because tokenizer.json now
 # contains the pipeline.
@@ -386,7 +433,15 @@ def _config_files(
 def _tokenizer_config(
     pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json after an edit."""
+    """Return the content of tokenizer_config.json after an edit.
+
+    Special tokens that are now read as plain text lose their roles, such as ``sep_token``.
+
+    Args:
+        pipeline: the tokenizer before the edit.
+        edited: the tokenizer after the edit.
+        plain_specials: ids of special tokens whose text is now read as plain text.
+    """
     tokenizer = pipeline.tokenizer
 
     def is_plain(token: str) -> bool:
@@ -398,8 +453,10 @@ def _tokenizer_config(
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token, so the padding token keeps its role. So that its text is nevertheless read as
-        # plain text, no special token is matched in text, and the other tokens lose their roles.
+        # Padding needs a token, so the padding token keeps its role under a new name. Neither its text nor
+        # the new name may be matched in text, so the tokenizer is set to match no special tokens there. All
+        # other tokens lose their roles, because a token with a role is special and would not be matched
+        # either.
         config |= dict.fromkeys(roles)
         config["pad_token"] = edited.new_names[pad_id]
         config["split_special_tokens"] = True
@@ -419,11 +476,17 @@ def _tokenizer_config(
             config[key] = value
     config["model_input_names"] = list(tokenizer.model_input_names)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    # Leave out the roles that no token has any more.
     return {key: value for key, value in config.items() if value is not None or key not in roles}
 
 
 def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of special_tokens_map.json that matches the given tokenizer_config.json."""
+    """Return the content of special_tokens_map.json that matches the given tokenizer_config.json.
+
+    Args:
+        stored_roles: the content of special_tokens_map.json before the edit.
+        config: the content of tokenizer_config.json after the edit.
+    """
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():
