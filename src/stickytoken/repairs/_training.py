@@ -64,7 +64,7 @@ def kept_rows(
 ) -> NDArray[np.float32]:
     """Train new rows that keep the effect of one copy, but limit many copies to an ordinary effect.
 
-    The effect of copies on the vectors of texts is described by a `Effects`: the contraction is the share of a
+    The effect of copies on the vectors of texts is described by `Effects`: the contraction is the share of a
     text that the copies erase, and the pull is the vector that the copies add.
 
     Args:
@@ -81,18 +81,18 @@ def kept_rows(
     encoder = network.encoder
     contexts = contexts_among(encoder, texts, entry_ids, seed)
     # Measure the effect of copies of these entries, and of a random sample of other entries.
-    measured = _effects_of_copies(network, contexts, entry_ids)
+    measured = _measure_copies(network, contexts, entry_ids)
     excluded = set(entry_ids)
     usable = [token_id for token_id in encoder.usable_entries() if token_id not in excluded]
     order = np.random.default_rng([seed, _ENTRIES_KEY]).permutation(usable)
-    ordinary = _effects_of_copies(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
+    ordinary = _measure_copies(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
     mean_direction = _mean_direction(encoder, texts, contexts, seed)
-    target_effect = _target_effects(measured.many_copies, ordinary.many_copies, mean_direction)
+    target_effects = _target_effects(measured.many_copies, ordinary.many_copies, mean_direction)
     # The vector of a text with one copy should stay as it is. The vector with many copies should follow from
-    # the vector without copies and the target effect. Both have shape (n, T, d).
-    remaining_share = (1 - target_effect.contraction)[None, :, None]
+    # the vector without copies and the target effects. Both have shape (n, T, d).
+    remaining_share = (1 - target_effects.contraction)[None, :, None]
     without_copies = measured.without_copies[:, None, :]
-    many_copies = unit_vectors(remaining_share * without_copies + target_effect.pull[None, :, :])
+    many_copies = unit_vectors(remaining_share * without_copies + target_effects.pull[None, :, :])
     # Contexts alternate between one copy and many copies of the same text, and so must their targets.
     target_vectors = np.stack([measured.one_copy, many_copies], axis=1)
     target_vectors = target_vectors.reshape(len(contexts), len(entry_ids), -1)
@@ -130,7 +130,7 @@ def _mean_direction(
     return direction
 
 
-class _EffectsOfCopies(NamedTuple):
+class _CopyMeasurements(NamedTuple):
     """How copies of T entries change the vectors of n texts.
 
     Attributes:
@@ -145,7 +145,7 @@ class _EffectsOfCopies(NamedTuple):
     many_copies: Effects
 
 
-def _effects_of_copies(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _EffectsOfCopies:
+def _measure_copies(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _CopyMeasurements:
     """Encode each text without copies, with one copy and with many copies of each entry.
 
     Args:
@@ -160,7 +160,7 @@ def _effects_of_copies(network: Network, contexts: Sequence[Context], ids: Seque
     one_copy = with_copies[::2]
     many_copies = with_copies[1::2]
     many_by_entry = many_copies.transpose(1, 0, 2)
-    return _EffectsOfCopies(without_copies, one_copy, fit_effects(without_copies, many_by_entry))
+    return _CopyMeasurements(without_copies, one_copy, fit_effects(without_copies, many_by_entry))
 
 
 def _target_effects(current: Effects, ordinary: Effects, mean_direction: Vector) -> Effects:
