@@ -11,7 +11,7 @@ from stickytoken.methods.small_search import COPIES, TOP, SearchShares
 from stickytoken.validation import visible
 
 MINUS = "\N{MINUS SIGN}"
-# How all outputs display the two measures of the rule.
+# How all outputs display the two measures that decide whether a token is sticky.
 ERASED = Column("erased", "erased", 0, "%")
 LIFT = Column("lift_sd", "lift", 2, "SD")
 MEASURES = (ERASED, LIFT)
@@ -50,8 +50,8 @@ def sd_interval(low: float, high: float) -> str:
 def _rounded_outward(low: float, high: float, step: Decimal, written_as: str) -> str:
     """Round both ends of an interval to multiples of ``step``, and format them with ``written_as``.
 
-    The low end is rounded down and the high end up. Otherwise, an interval that begins just below a threshold
-    could look as if it began at the threshold.
+    The lower end is rounded down and the upper end up. Otherwise, an interval that begins just below a
+    threshold could look as if it began at the threshold.
     """
     rounded_low = Decimal(repr(float(low))).quantize(step, ROUND_FLOOR) + 0  # + 0 turns -0 into 0
     rounded_high = Decimal(repr(float(high))).quantize(step, ROUND_CEILING) + 0
@@ -78,7 +78,10 @@ def rule(smallest_lift: float, smallest_erased: float) -> str:
 
 
 def vector_in_words(deviation: float, unusual: float) -> str:
-    """Describe how far a token's vector is from the median, and from which deviation on it is unusual."""
+    """Describe a token's vector deviation, and the smallest deviation that is unusual.
+
+    Both numbers are in median absolute deviations from the median of all token vectors.
+    """
     side = "above" if deviation >= 0 else "below"
     return (
         f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
@@ -121,7 +124,7 @@ class SearchHarm(NamedTuple):
     ordinary: SearchShares | None
 
     def not_found(self, token: str) -> str:
-        """Return a sentence on how often the queries that a document with copies answers find it."""
+        """Return a sentence that says how often a document with copies is found by the queries it answers."""
         return self._sentence(
             token,
             "queries that it answers",
@@ -131,7 +134,7 @@ class SearchHarm(NamedTuple):
         )
 
     def turns_up(self, token: str) -> str:
-        """Return a sentence on how often documents with copies turn up in searches for other things."""
+        """Return a sentence that says how often documents with copies are found by unrelated queries."""
         return self._sentence(
             token,
             "queries about other things",
@@ -143,6 +146,16 @@ class SearchHarm(NamedTuple):
     def _sentence(
         self, token: str, queries: str, share: float, without: float, ordinary: float | None
     ) -> str:
+        """Return a sentence that compares the share of queries that find a document with copies.
+
+        Args:
+            token: the token.
+            queries: the queries in words.
+            share: share of the queries that find the document with copies of the token.
+            without: the same share without copies.
+            ordinary: the same share with copies of an ordinary token. If ``ordinary`` is None, the sentence
+                does not mention ordinary tokens.
+        """
         compared = f"{percent(without)} without copies"
         if ordinary is not None:
             compared += f", {percent(ordinary)} with copies of an ordinary token"
@@ -166,14 +179,14 @@ MEANING_OF_UNUSUAL = "no trained token has a vector like it: it was altered, or 
 def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None:
     """Return a sentence on what copies of a token do in a search.
 
-    The sentence is about the measure by which the token is more extreme, erased share or lift.
+    The sentence is about the measure in which the token is more extreme: the erased share or the lift.
 
     Args:
         row: the token's row of tokens.parquet.
         harm: results of the small search; None if it was not run.
 
     Returns:
-        The sentence, without a full stop; None if nothing is known.
+        The sentence, without a full stop; None if there is neither a search nor a value of both measures.
     """
     erases_more = is_erasing(row)
     if harm is not None:
@@ -197,8 +210,9 @@ def consequences(
         harm: results of the small search; None if it was not run.
 
     Returns:
-        Sentences with full stops, for each measure that reaches its threshold, the erased share first; an
-        empty list for a token that is not flagged.
+        Sentences with full stops: first those on the erased share, if it reaches its threshold, then those on
+        the lift, if it reaches its threshold, and finally one on the vector, if it is the reason for the
+        verdict. The list is empty for a token that is not flagged.
     """
     if row.get("severity") is None:
         return []
@@ -221,7 +235,10 @@ def consequences(
 
 
 def reaches(row: Mapping[str, Any], measure: str, thresholds: Mapping[str, float]) -> bool:
-    """Return whether the low end of a token's interval reaches the threshold of a measure."""
+    """Return whether the lower end of a token's interval reaches the threshold of a measure.
+
+    Return False if the row has no interval for the measure, or if there is no threshold.
+    """
     low = row.get(f"{measure}_low")
     return low is not None and measure in thresholds and low >= thresholds[measure]
 
@@ -241,9 +258,19 @@ def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
 def table_row(
     row: Mapping[str, Any], smallest_lift: float, smallest_erased: float, unusual: float
 ) -> dict[str, Any]:
-    """Return a token's row in the table of answers: token, erased, lift_sd, vector and verdict.
+    """Return a token's row in the table that the terminal and reports show as the result of a run.
 
-    If the interval of an unflagged token reaches beyond a threshold, the interval follows the verdict.
+    Args:
+        row: the token's row of tokens.parquet.
+        smallest_lift: full threshold for the lift.
+        smallest_erased: full threshold for the erased share.
+        unusual: smallest vector deviation of an unusual vector.
+
+    Returns:
+        The values, keyed by column: ``token``; ``erased``; ``lift_sd``; ``vector``, which is "unusual" or
+        empty; and ``verdict``. The verdict includes the severity of a flagged token. For a closely measured,
+        unflagged token, the verdict includes the first interval that contains values beyond its threshold,
+        such as "benign, 39% to 42%".
     """
     deviation = row["vector_deviation"]
     is_unusual = deviation is not None and deviation >= unusual
@@ -267,7 +294,7 @@ def table_row(
 def is_erasing(row: Mapping[str, Any]) -> bool:
     """Return whether a token's erased share is more extreme than its lift, or one of them is missing.
 
-    Each is compared with the minimum of a severe token.
+    To compare the two measures, each value is divided by the minimum that makes a token severe.
     """
     erased = row.get("erased")
     lift = row.get("lift_sd")

@@ -56,25 +56,36 @@ class StdResultRecord(base.ResultRecord):
 
 @dataclass
 class CountedRun:
-    """Runs stages, and counts the encoded texts to report the progress of the whole run."""
+    """Runs stages, and reports the progress of the whole run in texts.
+
+    A stage reports its own progress in tokens, which take different numbers of texts in different stages.
+    """
 
     runner: base.FolderRunner
-    truncate: bool
+    truncate: bool  # whether texts that are too long for the model are truncated
     expected: int = 0  # estimated number of texts to encode in the whole run
-    done: int = 0
+    done: int = 0  # number of texts in the finished stages, including texts encoded in earlier sessions
     computed: int = 0  # number of texts encoded in this session
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
-        """Run a stage that encodes the given number of texts, and return one row per token."""
-        per_token = texts / max(1, len(tokens))
-        show = self.runner.progress
-        before = self.computed
+        """Run a stage and report its progress. Return one row per token.
 
-        def report(step: Progress) -> None:
-            done = self.done + round(step.done * per_token)
-            self.computed = before + round(step.computed * per_token)
+        Args:
+            stage: the stage.
+            tokens: the tokens to measure.
+            texts: number of texts that the stage encodes for all tokens together.
+        """
+        texts_per_token = texts / max(1, len(tokens))
+        report_of_run = self.runner.progress
+        computed_before = self.computed
+
+        def report(of_stage: Progress) -> None:
+            """Convert the progress of the stage from tokens to texts, and report the progress of the run."""
+            self.computed = computed_before + round(of_stage.computed * texts_per_token)
+            done = self.done + round(of_stage.done * texts_per_token)
+            # The estimate may be too low. The total must not be less than the texts of this stage require.
             total = max(self.expected, self.done + texts)
-            show(Progress(_TEXTS, done, total, self.computed, self.computed))
+            report_of_run(Progress(_TEXTS, done, total, self.computed, self.computed))
 
         rows = replace(self.runner, progress=report)(stage, tokens, truncate=self.truncate)
         self.done += texts
@@ -185,7 +196,11 @@ class StdMethod(base.Method):
     def compute(
         self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
     ) -> tuple[pl.DataFrame, StdResultRecord]:
-        """Score the tokens, validate the best of them, and mark the outliers among these as sticky."""
+        """Score the tokens, validate those with the best scores, and mark the outliers among them as sticky.
+
+        Returns:
+            The table tokens.parquet, with one row for each token of the job, and the result for run.json.
+        """
         settings = job.settings
         stage = validation.validation_stage(job.encoder, settings, plan)
         pairs = scoring.scoring_pairs(job.encoder, settings, plan)
@@ -203,15 +218,19 @@ class StdMethod(base.Method):
         best = scores.filter(pl.col("score_cosine") >= threshold)
         candidates = [token for token in job.tokens if token.id in set(best["token_id"])]
         if validation.continues_stream(job):
+            # Place the copies at the same random places as the published runs, which drew them in the order
+            # in which they validated the candidates.
             by_id = {token.id: token for token in candidates}
             order = validation_order(dict(best.select("token_id", "score_cosine").iter_rows()))
-            in_order = [by_id[token_id] for token_id in order]
+            candidates_in_order = [by_id[token_id] for token_id in order]
             paths = validation.published_paths(
-                job.encoder, settings, plan, job.vocabulary.available, in_order
+                job.encoder, settings, plan, job.vocabulary.available, candidates_in_order
             )
             stage = replace(stage, paths=paths)
-        counted.expected = counted.done + len(candidates) * stage.probes_per_token
-        validations = counted(stage, candidates, len(candidates) * stage.probes_per_token)
+        # The number of candidates is now known, so the expected number of texts is exact.
+        validation_texts = len(candidates) * stage.probes_per_token
+        counted.expected = counted.done + validation_texts
+        validations = counted(stage, candidates, validation_texts)
         # The outliers among the candidates are sticky. For tokens that were not validated, the rates and
         # verdicts are null.
         outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)

@@ -95,14 +95,17 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         An upper bound of the score that holds for all values of the unknown distances, or the score itself if
         all distances are known; shape (...).
     """
-    # Consider two successive known distances, and the steps from one to the other over the unknown distances
-    # between them. The score is largest if the distance falls in as many of these steps as possible. If the
-    # second distance is lower, all steps can be falls. If it is higher, one step must be a rise by at least
-    # the difference, and all other steps can be falls. After the last known distance, the unknown distances
-    # can fall to 0.
+    # The bound is reward / penalty, as in `sticky_score`. Reward and penalty are sums over the intervals
+    # between successive known distances. An interval consists of one or more steps, each of which adds one
+    # copy. The score is largest if the distance falls in as many steps as possible:
+    # - If the distance at the end of the interval is lower than at the start, all steps can be falls.
+    # - If it is higher, one step must be a rise by at least the difference, and all others can be falls.
+    # - If it is equal, a single step is neither a fall nor a rise. Several steps are counted as falls: they
+    #   cannot all be falls, but the result is still an upper bound.
+    # - After the last known distance, the unknown distances can fall to 0.
     shape = distances.shape[:-1]
-    last = distances[..., 0].copy()
-    last_copies = np.zeros(shape, dtype=np.intp)
+    last = distances[..., 0].copy()  # the last known distance so far
+    last_copies = np.zeros(shape, dtype=np.intp)  # the number of copies at this distance
     reward = 0.1 * alone
     penalty = np.full(shape, constants.gamma)
     is_complete = np.ones(shape, dtype=np.bool_)
@@ -112,16 +115,16 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         steps = copies - last_copies
         change = np.where(is_known, distances[..., copies] - last, 0.0)
         rises = is_known & (change > 0)
-        falls = is_known & ~rises
-        is_level = (change == 0) & (steps == 1)  # a step without change is neither a fall nor a rise
+        does_not_rise = is_known & ~rises
+        is_single_level_step = (change == 0) & (steps == 1)
         penalty += np.where(rises, change + constants.beta, 0.0)
-        reward += np.where(falls, -change, 0.0)
+        reward += np.where(does_not_rise, -change, 0.0)
         reward += constants.alpha * np.where(rises, steps - 1, 0)
-        reward += constants.alpha * np.where(falls & ~is_level, steps, 0)
+        reward += constants.alpha * np.where(does_not_rise & ~is_single_level_step, steps, 0)
         last = np.where(is_known, distances[..., copies], last)
         last_copies = np.where(is_known, copies, last_copies)
-    steps = distances.shape[-1] - 1 - last_copies
-    reward += np.where(steps > 0, last + constants.alpha * steps, 0.0)
+    remaining_steps = distances.shape[-1] - 1 - last_copies
+    reward += np.where(remaining_steps > 0, last + constants.alpha * remaining_steps, 0.0)
     bounds: Vector = reward / penalty
     # Between two known distances, an additional rise and fall by the same amount x would add x to both the
     # numerator and the denominator, which moves their quotient toward 1. The bound is therefore at least 1.
@@ -145,9 +148,14 @@ def placement_weights(weights: PlacementWeights) -> Vector:
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Average values over pairs. Return the averages' weighted sum over placements, shape (...).
+    """Average values over pairs, and return the weighted sum of the averages over placements.
 
-    ``values`` has shape (..., pairs, placements).
+    Args:
+        values: values for each pair and placement, shape (..., pairs, placements).
+        weights: the weight of each placement.
+
+    Returns:
+        The weighted sums, shape (...).
     """
     means: Vector = values.mean(axis=-2) @ placement_weights(weights)
     return means

@@ -2,9 +2,9 @@
 
 The gaps are drawn as in the published runs, or separately for each token. The published code drew all gaps
 from a single random stream, ``random.Random(42)``: first the gaps for scoring, for each token in order of id,
-then the gaps for validation, for each candidate in descending order of score. The published gaps therefore
-depend only on the seed, the vocabulary, the carriers and the order of the candidates, and can be reproduced
-without encoding a text.
+then the gaps for validation, for each candidate in descending order of score. The gaps of the published runs
+therefore depend only on the seed, the vocabulary, the carriers and the order of the candidates, and can be
+reproduced without encoding a text.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ class Walk:
 def walk_vocabulary(
     seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the random stream of scoring. Return the paths of the given tokens, keyed by token id.
-
-    A token has one path per carrier.
+    """Draw the gaps for scoring as in the published runs: from one random stream, token by token.
 
     Args:
-        seed: seed of the stream.
-        vocabulary: all available tokens, in order of id. All of them are needed, because each token advances
-            the stream.
+        seed: seed of the random stream.
+        vocabulary: all available tokens, in order of id. The gaps of a token depend on all earlier tokens,
+            because each of them consumes random numbers.
         tokens: the tokens whose paths are returned.
-        walk: draws the gaps.
+        walk: draws the gaps of a token.
+
+    Returns:
+        The paths of ``tokens``, keyed by token id. A token has one path per carrier.
     """
     stream = random.Random(seed)
     token_ids = {token.id for token in tokens}
@@ -82,18 +83,21 @@ def walk_vocabulary(
 def walk_candidates(
     seed: int, vocabulary: Iterable[Token], scoring: Walk, candidates: Iterable[Token], validation: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the random stream of scoring and validation. Return the candidates' paths, keyed by token id.
+    """Draw the gaps for validation as in the published runs: from the random stream that scoring has used.
 
     Args:
-        seed: seed of the stream.
+        seed: seed of the random stream.
         vocabulary: all available tokens, in order of id.
-        scoring: draws the gaps for scoring.
+        scoring: draws the gaps of a token for scoring.
         candidates: the candidates, in the order they are validated.
-        validation: draws the gaps for validation.
+        validation: draws the gaps of a candidate for validation.
+
+    Returns:
+        The paths of the candidates, keyed by token id. A candidate has one path per carrier.
     """
     stream = random.Random(seed)
     for token in vocabulary:
-        scoring.paths(stream, token)
+        scoring.paths(stream, token)  # consume the random numbers that scoring used
     return {token.id: validation.paths(stream, token) for token in candidates}
 
 
@@ -109,5 +113,8 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
 
 
 def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Return placements for validation that depend on seed, token and pair, not on the order of tokens."""
-    return probes.KeyedPaths(seed, 1, tuple(words), copies, insertion)
+    """Return placements for validation that depend on seed, token and pair, not on the order of tokens.
+
+    ``words`` has the number of words in each carrier. ``copies`` is the number of copies in each carrier.
+    """
+    return probes.KeyedPaths(seed, key=1, words=tuple(words), copies=copies, insertion=insertion)

@@ -20,20 +20,21 @@ from stickytoken.settings.std import StdSettings
 class StdPlanRecord(base.PlanRecord):
     """The plan of a run: the pairs for scoring tokens and for validating candidates."""
 
-    left_out: int  # number of sentences or pairs that are too long once the copies are inserted
-    # largest difference between the similarity of a pair in the corpus and in the model
+    left_out: int  # Number of sentences or pairs that are too long once the copies are inserted.
+    # Largest absolute difference between the similarity of a pair in the corpus file and in this model.
     similarity_deviation: float
     scoring: list[SentencePair]
     validation: list[SentencePair]
-    # Texts in these pairs that the model truncates once the copies are inserted.
+    # The texts that the model truncates once the copies are inserted, from the scoring and validation pairs.
     truncated: tuple[str, ...] = ()
 
 
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
     """Return whether texts that are too long are truncated, as in the published runs, rather than left out.
 
-    Texts are left out if copies are inserted as token ids, because all copies must be encoded. Texts are also
-    left out if a server or a user's function encodes them, because only token ids can be truncated here.
+    If copies are inserted as token ids, long texts are left out, because the model must read all copies. If a
+    server or a user's function encodes the texts, long texts are left out as well, because only token ids can
+    be truncated here.
     """
     return insertion is not Insertion.IDS and reads_ids(encoder)
 
@@ -50,7 +51,7 @@ def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
     """Choose the pairs for scoring and for validation (Chen et al. 2025, step 1), and return the plan."""
-    # Before the steps that take long, run the checks that may fail.
+    # Run the checks that may fail before the slow steps.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
@@ -110,8 +111,8 @@ def _usable_texts(
         left_out = len(corpus.pairs) - len(pairs)
     if not sentences and not pairs:
         raise InputError(
-            f"every sentence of {corpus.source} is longer than {encoder.name} reads "
-            f"({encoder.max_length} tokens): use shorter sentences"
+            f"every sentence of {corpus.source} is too long for {encoder.name}, which reads "
+            f"{encoder.max_length} tokens: use shorter sentences"
         )
     return sentences, pairs, left_out
 

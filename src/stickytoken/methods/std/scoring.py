@@ -1,10 +1,10 @@
 """Step 3: score tokens on a few pairs, and encode only the texts that are needed to find the best tokens.
 
-A series is the combination of a pair and a placement. The distances of a series with 0, 1, 2, ... copies
-determine its score, and some of these distances already give an upper bound of the score (`score_bounds`).
-Once the bound shows that a token is not among the best, no further texts of the token are encoded. Tokens are
-scored in rounds. Each round encodes, for every undecided token, the texts that are expected to lower its
-bound most.
+A series is the combination of a pair and a placement. The score of a series is computed from the distances
+with 0, 1, 2, ... copies of the token. If only some of these distances are known, they give an upper bound of
+the score (`score_bounds`). Once the upper bound of a token shows that the token is not among the best, no
+further texts of the token are encoded. Tokens are scored in rounds. Each round encodes, for every token that
+may still be among the best, the texts that are expected to lower the token's upper bound most.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ _MOST_TEXTS = 3  # maximum number of texts per token in a round; further texts a
 _LIKELY_PART = 0.75
 # Number of tokens to score at a time until the threshold is known, as a multiple of the number of candidates.
 _AT_A_TIME = 1.5
-# Minimum number of sampled tokens for a separate mean per series. With fewer tokens, all series are pooled.
+# Minimum number of sampled tokens for a separate mean per series. With fewer tokens, the mean over all series
+# is used.
 _LEAST_OBSERVED = 4
 _SLACK = 1e-9  # summing the same numbers in another order changes the sum by less than this
 _SAMPLE_KEY = 2  # key of the random generator, which makes the sample independent of other draws
@@ -70,8 +71,10 @@ _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precisi
 class ScoringPairs:
     """The P pairs that tokens are scored on, with the vectors of their texts.
 
-    A text index identifies one of a token's texts. The texts are numbered series by series, and within a
-    series by the number of copies.
+    A series is the combination of a pair and a placement. A token has one text for each series and each
+    number of copies. A text index identifies one of these texts: the texts are numbered from 0, series by
+    series, and within a series by the number of copies. For example, if there are at most 8 copies, the texts
+    of the first series have the indices 0 (1 copy) to 7 (8 copies).
 
     Attributes:
         settings: settings of the method.
@@ -114,9 +117,10 @@ class ScoringPairs:
 
         ``paths`` has one path per pair, for the random placement of copies in the pair's carrier.
         """
-        series, copies = divmod(text_index, self.settings.copies)
+        series, copies_minus_one = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
-        return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
+        copies = copies_minus_one + 1
+        return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies, paths[pair])
 
     def text_alone(self, token: Token) -> Probe:
         """Return an input that consists of the token alone, as text or as ids."""
@@ -236,52 +240,66 @@ def scoring_walk(pairs: ScoringPairs) -> Walk:
 
 
 def copies_order(copies: int) -> list[int]:
-    """Return the numbers of copies from 1 to ``copies``, ordered so that the upper bound falls quickly.
+    """Return the numbers of copies from 1 to ``copies``, in the order in which their distances are measured.
 
-    The largest number comes first: its distance shows whether the distance rises overall, and how far it can
-    still fall. The next two numbers, 1 and ``copies`` - 1, give the first and the last step.
+    The order is chosen so that the upper bound of the score falls quickly. The largest number comes first,
+    because its distance shows how far the distance falls or rises overall. The numbers 1 and ``copies`` - 1
+    come next, because their distances show how much the first and the last copy change the distance. For
+    example, the order for 5 copies is 5, 1, 4, 2, 3.
     """
     first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
     return first + [count for count in range(1, copies + 1) if count not in first]
 
 
 class KnownDistances:
-    """The distances known so far for each token, and the upper bounds on the tokens' scores.
+    """The cosine distances known so far for each token, and the upper bounds of the tokens' scores.
 
-    A series is a pair of texts and a placement. Its distances are those for 0, 1, 2, ... copies of the token.
+    A series is the combination of a pair of texts and a placement of copies. For each token, a series has one
+    distance for each number of copies from 0 to the maximum.
 
     Attributes:
-        distances: Known distances, NaN if unknown, shape (tokens, series, copies + 1).
-        alone: Distances between each token alone and the anchors of the series, shape (tokens, series).
-        counts: Number of known distances of each series, without that for 0 copies, shape (tokens, series).
-        risen: Whether any known distance of the series exceeds the one before it, shape (tokens, series).
-        bounds: Upper bound on the score of each series, shape (tokens, series).
+        distances: Distances between the carrier of each series, with 0, 1, 2, ... copies, and its anchor,
+            shape (tokens, series, copies + 1); NaN if unknown.
+        alone: Distances between each token alone and the anchor of each series, shape (tokens, series).
+        known_counts: Number of known distances of each series, not counting the distance with 0 copies, shape
+            (tokens, series).
+        has_risen: Whether any known distance of the series exceeds the known distance before it, shape
+            (tokens, series).
+        series_bounds: Upper bound of the score of each series, shape (tokens, series).
     """
 
     def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
+        """Start with only the distances without copies, which are the same for all tokens.
+
+        Args:
+            pairs: the P pairs that tokens are scored on.
+            ids: ids of the tokens, in ascending order.
+            alone: cosine distances between each token alone and the anchor of each pair, shape (tokens, P).
+        """
         self._pairs = pairs
-        self._ids = ids  # in ascending order
+        self._ids = ids
         self._order = np.array(copies_order(pairs.settings.copies))
-        before = distances(pairs.clean, pairs.anchors)[Metric.COSINE]
-        shape = (len(ids), pairs.series, pairs.settings.copies + 1)
-        self.distances = np.full(shape, np.nan)
-        self.distances[..., 0] = np.repeat(before, len(PLACEMENTS))
+        series_shape = (len(ids), pairs.series)
+        distances_without_copies = distances(pairs.clean, pairs.anchors)[Metric.COSINE]  # shape (P,)
+        # The series of a pair, one for each placement, are adjacent.
+        self.distances = np.full((*series_shape, pairs.settings.copies + 1), np.nan)
+        self.distances[..., 0] = np.repeat(distances_without_copies, len(PLACEMENTS))
         self.alone = np.repeat(alone, len(PLACEMENTS), axis=1)
-        self.counts = np.zeros(shape[:2], dtype=np.intp)
-        self.risen = np.zeros(shape[:2], dtype=np.bool_)
-        self.bounds = np.empty(shape[:2])
+        self.known_counts = np.zeros(series_shape, dtype=np.intp)
+        self.has_risen = np.zeros(series_shape, dtype=np.bool_)
+        self.series_bounds = np.empty(series_shape)
         self._update(np.arange(len(ids)))
 
     @property
     def upper_bounds(self) -> Vector:
-        """Upper bound on each token's score, equal to the score once all of its distances are known."""
-        upper_bounds: Vector = self.bounds @ self._pairs.weights
+        """Upper bound of each token's score; the score itself if all distances of the token are known."""
+        upper_bounds: Vector = self.series_bounds @ self._pairs.weights
         return upper_bounds
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
         """Mask of the tokens whose distances are all known."""
-        complete: NDArray[np.bool_] = (self.counts == self._pairs.settings.copies).all(axis=1)
+        complete: NDArray[np.bool_] = (self.known_counts == self._pairs.settings.copies).all(axis=1)
         return complete
 
     def add(self, frame: pl.DataFrame) -> None:
@@ -289,14 +307,18 @@ class KnownDistances:
         rows = np.searchsorted(self._ids, frame["token_id"].to_numpy())
         sizes = frame["places"].list.len().to_numpy()
         text_indices = frame["places"].explode().to_numpy()
-        series, copies = np.divmod(text_indices, self._pairs.settings.copies)
+        series, copies_minus_one = np.divmod(text_indices, self._pairs.settings.copies)
         values = frame[Metric.COSINE.value].explode().to_numpy()
-        self.distances[np.repeat(rows, sizes), series, copies + 1] = values
-        np.add.at(self.counts, (np.repeat(rows, sizes), series), 1)
+        row_of_text = np.repeat(rows, sizes)
+        self.distances[row_of_text, series, copies_minus_one + 1] = values
+        np.add.at(self.known_counts, (row_of_text, series), 1)
         self._update(rows)
 
     def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
-        """Choose the next texts of the given tokens: those that are expected to lower the bounds most.
+        """Choose the next texts to encode for the given tokens.
+
+        At most one text is chosen from each series: the next one in the order of `copies_order`. The series
+        are chosen whose next text is expected to lower the upper bound of the token's score most.
 
         Args:
             rows: row indices of the tokens.
@@ -304,65 +326,82 @@ class KnownDistances:
             limit: maximum number of texts for each token.
 
         Returns:
-            For each token, the indices of its next texts.
+            For each token, the indices of its next texts (see `ScoringPairs`). A token has fewer than
+            ``limit`` texts if fewer of its series have unknown distances.
         """
         copies = self._pairs.settings.copies
-        counts = self.counts[rows]
-        is_open = counts < copies
-        reached = np.minimum(counts, copies - 1)
-        every_series = np.arange(self._pairs.series)
-        share = gains[reached, self.risen[rows].astype(np.intp), every_series]
-        worth = np.where(is_open, share * self.bounds[rows] * self._pairs.weights, -1.0)
-        chosen = np.argsort(-worth, axis=1, kind="stable")[:, :limit]
-        next_copies = self._order[np.take_along_axis(reached, chosen, axis=1)]
+        known_counts = self.known_counts[rows]
+        has_unknown = known_counts < copies
+        next_positions = np.minimum(known_counts, copies - 1)  # position of the next text in `copies_order`
+        all_series = np.arange(self._pairs.series)
+        expected_fractions = gains[next_positions, self.has_risen[rows].astype(np.intp), all_series]
+        decreases = expected_fractions * self.series_bounds[rows] * self._pairs.weights
+        decreases = np.where(has_unknown, decreases, -1.0)  # series without unknown distances come last
+        chosen = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
+        next_copies = self._order[np.take_along_axis(next_positions, chosen, axis=1)]
         text_indices = chosen * copies + next_copies - 1
-        stays_open = np.take_along_axis(is_open, chosen, axis=1)
-        return [tuple(row[open_].tolist()) for row, open_ in zip(text_indices, stays_open, strict=True)]
+        is_needed = np.take_along_axis(has_unknown, chosen, axis=1)
+        return [
+            tuple(indices[is_needed_text].tolist())
+            for indices, is_needed_text in zip(text_indices, is_needed, strict=True)
+        ]
 
     def _update(self, rows: NDArray[np.intp]) -> None:
+        """Compute `series_bounds` and `has_risen` of the tokens in these rows from the known distances."""
         known_distances = self.distances[rows]
-        self.bounds[rows] = score_bounds(
-            known_distances, self.alone[rows], self._pairs.constants(Metric.COSINE)
-        )
-        self.risen[rows] = has_risen(known_distances)
+        constants = self._pairs.constants(Metric.COSINE)
+        self.series_bounds[rows] = score_bounds(known_distances, self.alone[rows], constants)
+        self.has_risen[rows] = has_risen(known_distances)
 
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
-    """Estimate the fraction by which another text lowers the upper bound of a series.
+    """Estimate the fraction by which encoding more texts of a series lowers its upper bound, per text.
+
+    The upper bound is an upper bound of the score of the series. The estimate is a mean over sampled tokens,
+    whose upper bounds are computed as if their distances became known one after another, in the order of
+    `copies_order`. The decrease per text depends on how many more texts are encoded: it is computed for 1, 2,
+    ... more texts, and the largest mean is returned. If there are too few tokens for the mean of a series,
+    the mean over all series is used.
 
     Args:
         pairs: the pairs that tokens are scored on.
-        all_distances: distances of tokens whose distances are all known, shape (tokens, series, copies + 1).
+        all_distances: distances of the sampled tokens, all of them known, shape
+            (tokens, series, copies + 1).
         alone: distances between these tokens alone and the anchors, shape (tokens, series).
 
     Returns:
-        Mean fraction per text, shape (copies, 2, series). The axes are the number of known distances, whether
-        any of these distances has risen (0 or 1), and the series. The mean fraction per text depends on how
-        many further texts are encoded; the largest is returned.
+        The estimated decrease per text, as a fraction of the upper bound, shape (copies, 2, series). The axes
+        are the number of distances that are known already (from 0), whether any of these exceeds the known
+        distance before it (0 or 1), and the series.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
-    partial = all_distances.copy()
-    partial[..., 1:] = np.nan
-    bounds = [score_bounds(partial, alone, constants)]
-    risen = [has_risen(partial)]
+    # Element n of these lists holds the upper bounds, or whether a distance has risen, if n distances are
+    # known; shape (tokens, series).
+    known_distances = all_distances.copy()
+    known_distances[..., 1:] = np.nan
+    bounds = [score_bounds(known_distances, alone, constants)]
+    risen = [has_risen(known_distances)]
     for copies in order:
-        partial[..., copies] = all_distances[..., copies]
-        bounds.append(score_bounds(partial, alone, constants))
-        risen.append(has_risen(partial))
+        known_distances[..., copies] = all_distances[..., copies]
+        bounds.append(score_bounds(known_distances, alone, constants))
+        risen.append(has_risen(known_distances))
     gains = np.empty((len(order), 2, pairs.series))
     for known_count in range(len(order)):
-        further = range(1, len(order) - known_count + 1)
-        lost = np.stack(
-            [(1 - bounds[known_count + texts] / bounds[known_count]) / texts for texts in further]
-        )
+        decreases_per_text = []
+        for more_texts in range(1, len(order) - known_count + 1):
+            decrease = 1 - bounds[known_count + more_texts] / bounds[known_count]
+            decreases_per_text.append(decrease / more_texts)
         for any_has_risen in (False, True):
-            is_case = risen[known_count] == any_has_risen
-            observed = is_case.sum(axis=0)
-            means = (lost * is_case).sum(axis=1) / np.maximum(observed, 1)
-            overall = (lost * is_case).sum(axis=(1, 2)) / max(1, observed.sum())
-            has_enough = observed >= _LEAST_OBSERVED
-            gains[known_count, int(any_has_risen)] = np.where(has_enough, means.max(axis=0), overall.max())
+            is_case = risen[known_count] == any_has_risen  # the tokens to average over, for each series
+            case_decreases = np.stack(decreases_per_text) * is_case  # shape (more texts, tokens, series)
+            token_counts = is_case.sum(axis=0)
+            means_of_series = case_decreases.sum(axis=1) / np.maximum(token_counts, 1)
+            overall_means = case_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
+            has_enough = token_counts >= _LEAST_OBSERVED
+            gains[known_count, int(any_has_risen)] = np.where(
+                has_enough, means_of_series.max(axis=0), overall_means.max()
+            )
     return gains
 
 
@@ -387,12 +426,16 @@ def score_tokens(
 ) -> pl.DataFrame:
     """Score tokens exactly, or find upper bounds that rule them out as candidates.
 
+    First, all texts of a random sample of tokens are encoded. From then on, each round encodes a few texts of
+    every token that may still be a candidate (see `_rows_to_score`). If the setting ``scores`` is "all", or
+    there are few tokens, all texts of all tokens are encoded instead.
+
     Args:
         job: provides the model, the tokens in order of id, and the settings.
         pairs: the pairs that tokens are scored on.
         run: runs the stages.
-        validation_texts: number of texts that validation will encode. The announced remaining time includes
-            these texts.
+        validation_texts: number of texts that validation will encode. The remaining time that is announced
+            to the user includes the time for these texts.
         sample_size: number of random tokens that are scored first, with all their texts.
 
     Returns:
@@ -410,6 +453,10 @@ def score_tokens(
     frames: list[pl.DataFrame] = []
 
     def measure(name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
+        """Encode the texts with the given indices for the tokens in these rows.
+
+        The distances are added to ``known_distances`` and the table of distances to ``frames``.
+        """
         chosen = [tokens[row] for row in rows.tolist()]
         by_id = {
             token.id: indices_of_token for token, indices_of_token in zip(chosen, text_indices, strict=True)
@@ -432,38 +479,51 @@ def score_tokens(
             measure("score", rest, [pairs.text_indices] * len(rest))
     else:
         gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
+        # All scores of the sample are known, so its upper bounds are scores.
         likely_share = _LIKELY_PART * settings.candidate_share
-        likely = float(np.quantile(known_distances.upper_bounds[sample], 1 - likely_share))
-        rank = scores_behind_threshold(len(tokens), settings.candidate_share)
+        likely_threshold = float(np.quantile(known_distances.upper_bounds[sample], 1 - likely_share))
+        scores_needed = scores_behind_threshold(len(tokens), settings.candidate_share)
         round_number = 1
-        rows = _unsettled(known_distances, rank, likely)
+        rows = _rows_to_score(known_distances, scores_needed, likely_threshold)
         while len(rows):
             texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
-            if round_number == 1:  # with fewer texts, no token would be decided
+            if round_number == 1:  # with fewer texts, no upper bound would fall below the threshold
                 texts_per_token = pairs.series
             next_texts = known_distances.next_texts(rows, gains, texts_per_token)
             measure(f"score-{round_number:03d}", rows, next_texts)
             round_number += 1
-            rows = _unsettled(known_distances, rank, likely)
+            rows = _rows_to_score(known_distances, scores_needed, likely_threshold)
     return _scores(pairs, known_distances, ids, sample, alone, frames)
 
 
-def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
-    """Return the rows of the tokens to score next, which may still be among the best ``rank`` tokens.
+def _rows_to_score(
+    known_distances: KnownDistances, scores_needed: int, likely_threshold: float
+) -> NDArray[np.intp]:
+    """Return the rows of the tokens to score next: those that may be among the best ``scores_needed`` tokens.
 
-    These are the incomplete tokens whose upper bound reaches a threshold. The threshold starts at ``likely``,
-    an estimate of the rank-th best score. If too few tokens have an upper bound that reaches it, it is
-    lowered until enough do. If the rank-th best score among complete tokens is higher, that score becomes the
-    threshold instead. The result is empty once all tokens that reach the threshold are complete. At least
-    ``rank`` tokens are then complete, and the bounds of all other tokens are below the rank-th best score.
+    The rows are those of the tokens with unknown distances whose upper bound reaches a threshold. The
+    threshold is chosen so that no token is scored without need:
+
+    - It is ``likely_threshold``, or lower, so that the upper bounds of enough tokens reach the threshold.
+    - Once the exact scores of at least ``scores_needed`` tokens are known, the lowest of the
+      ``scores_needed`` best scores becomes the threshold if it is higher.
+
+    Args:
+        known_distances: the distances known so far, and the upper bounds of the scores.
+        scores_needed: number of best scores that must be known exactly.
+        likely_threshold: estimate of the lowest of these scores.
+
+    Returns:
+        Row indices in ascending order. If there are none, the best ``scores_needed`` scores are known
+        exactly, and the upper bounds of all other tokens are below the lowest of these scores.
     """
     upper_bounds = known_distances.upper_bounds
     is_complete = known_distances.is_complete
-    complete_scores = np.sort(upper_bounds[is_complete])[::-1]
-    rank_th_score = complete_scores[rank - 1] if len(complete_scores) >= rank else -np.inf
-    tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * rank))
-    largest_threshold = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
-    threshold = max(rank_th_score, min(likely, largest_threshold))
+    exact_scores = np.sort(upper_bounds[is_complete])[::-1]  # the bound of a complete token is its score
+    lowest_needed_score = exact_scores[scores_needed - 1] if len(exact_scores) >= scores_needed else -np.inf
+    tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * scores_needed))
+    bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
+    threshold = max(lowest_needed_score, min(likely_threshold, bound_of_last_token))
     return np.flatnonzero(~is_complete & (upper_bounds >= threshold - _SLACK))
 
 
@@ -479,30 +539,38 @@ def _scores(
 
     Args:
         pairs: the pairs that tokens are scored on.
-        known: the distances known so far for each token, and the upper bounds on the tokens' scores.
-        ids: ids of the tokens.
+        known: the distances known so far for each token, and the upper bounds of the tokens' scores.
+        ids: ids of the tokens, in ascending order.
         sample: row indices of the sampled tokens.
-        alone: distances between each token alone and the anchors, with one column per metric.
-        frames: the rows of all scoring stages.
+        alone: distances between each token alone and the anchors, one row per token, with a column of lists
+            for each metric.
+        frames: the rows of all scoring stages (see `ScoringStage.measure_all`). A row has the distances of
+            some of a token's texts, so a token has several rows.
+
+    Returns:
+        One row per token. The exact scores for all metrics are null unless all distances are known.
     """
     settings = pairs.settings
     is_complete = known.is_complete
     rows = np.flatnonzero(is_complete)
     scored_ids = ids[rows]
     scored_rows = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
-    text_indices = scored_rows["places"].explode().to_numpy()
-    series, copies = np.divmod(text_indices, settings.copies)
+    # For each measured text, its token (an index into scored_ids), its series and its number of copies.
     sizes = scored_rows["places"].list.len().to_numpy()
-    row_of_text = np.repeat(np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy()), sizes)
+    token_of_text = np.repeat(np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy()), sizes)
+    text_indices = scored_rows["places"].explode().to_numpy()
+    series_of_text, copies_minus_one = np.divmod(text_indices, settings.copies)
     before = distances(pairs.clean, pairs.anchors)
     columns = {"token_id": pl.Series(ids)}
     for metric in Metric:
         by_series = np.empty((len(rows), pairs.series, settings.copies + 1))
         by_series[..., 0] = np.repeat(before[metric], len(PLACEMENTS))
-        by_series[row_of_text, series, copies + 1] = scored_rows[metric.value].explode().to_numpy()
-        by_pair = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
-        alone_distances = np.array(alone[metric.value].to_list())[rows]
-        scores = sticky_score(by_pair, alone_distances[:, :, None], pairs.constants(metric))
+        measured_distances = scored_rows[metric.value].explode().to_numpy()
+        by_series[token_of_text, series_of_text, copies_minus_one + 1] = measured_distances
+        # Series are numbered pair by pair, and within a pair by placement.
+        by_placement = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
+        alone_distances = np.array(alone[metric.value].to_list())[rows]  # shape (scored tokens, pairs)
+        scores = sticky_score(by_placement, alone_distances[:, :, None], pairs.constants(metric))
         column = np.full(len(ids), np.nan)
         column[rows] = weighted(scores, settings.scoring_weights)
         columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)

@@ -37,8 +37,8 @@ def copies_in(
 class ValidationStage:
     """Measures the distance between every carrier and its anchor, for every placement and number of copies.
 
-    Pairs can share a carrier. Unless placement is random, their texts are then identical, so they are encoded
-    only once.
+    Several pairs can have the same carrier. With copies at the start or at the end, the texts of these pairs
+    are identical, so they are encoded only once.
     """
 
     settings: StdSettings
@@ -86,19 +86,29 @@ class ValidationStage:
         return distances(self.clean, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Compute the validation rates and lifts of a token from the vectors of its probes."""
+        """Compute the validation rates and lifts of a token from the vectors of its probes.
+
+        A pair gets closer if its mean distance over 1, ..., n copies is below its distance without copies.
+
+        Returns:
+            For each metric, the share of pairs that get closer with each placement
+            (``rate_METRIC_PLACEMENT``), and the weighted sum of these shares (``rate_METRIC``). ``lift`` is
+            the mean rise of the cosine over all pairs, placements and numbers of copies, and
+            ``lift_by_copies`` is the mean rise for each number of copies.
+        """
+        # The arrays of distances have shape (pairs, placements, copies).
         distances_after = distances(vectors[self._rows], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_after.items():
-            # A pair gets closer if its mean distance over 1, ..., n copies is below its distance without
-            # copies.
-            falls = (after.mean(-1) < self._before[metric][:, None]).astype(np.float64)
-            row[f"rate_{metric}"] = float(weighted(falls, self.settings.validation_weights))
+            mean_after = after.mean(axis=2)
+            gets_closer = (mean_after < self._before[metric][:, None]).astype(np.float64)
+            row[f"rate_{metric}"] = float(weighted(gets_closer, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
-                row[f"rate_{metric}_{placement}"] = float(falls[:, index].mean())
-        change = self._before[Metric.COSINE][:, None, None] - distances_after[Metric.COSINE]
-        row["lift"] = float(change.mean())
-        row["lift_by_copies"] = change.mean(axis=(0, 1)).tolist()
+                row[f"rate_{metric}_{placement}"] = float(gets_closer[:, index].mean())
+        # A fall of the cosine distance is a rise of the cosine.
+        cosine_rises = self._before[Metric.COSINE][:, None, None] - distances_after[Metric.COSINE]
+        row["lift"] = float(cosine_rises.mean())
+        row["lift_by_copies"] = cosine_rises.mean(axis=(0, 1)).tolist()
         return row
 
 
@@ -107,7 +117,7 @@ def validation_stage(
 ) -> ValidationStage:
     """Return the stage that validates candidates.
 
-    If no paths are passed, random placement depends only on seed, token and pair.
+    If ``paths`` is None, random placement depends only on seed, token and pair.
     """
     carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
     if paths is None:
@@ -139,9 +149,9 @@ def published_paths(
 
 
 def continues_stream(job: Job[StdSettings]) -> bool:
-    """Return whether validation replays the published random stream.
+    """Return whether validation places random copies at the same places as the published runs.
 
-    Validation does so if the seed is the published one and the whole vocabulary was scored.
+    The places are the same if the seed is the published seed and the whole vocabulary was scored.
     """
     return job.settings.seed == PUBLISHED_SEED and not job.restricted
 
