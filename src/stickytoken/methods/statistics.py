@@ -188,10 +188,10 @@ def predicted_lifts(tokens: Effects | TokenEffects, carriers: CarrierPanel) -> V
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Return how much more of a text a token erases than the ordinary token, as a share of the rest.
+    """Return the erased share of one or several tokens, which is (k - k0) / (1 - k0).
 
-    Copies of the ordinary token leave the share 1 - k0 of a text. Copies of the token erase k - k0 more than
-    that, so the erased share is (k - k0) / (1 - k0).
+    Copies of the ordinary token leave the share 1 - k0 of a text. Copies of the token erase k - k0 more of
+    the text than copies of the ordinary token do.
 
     Args:
         contraction: k, the contraction of one or several tokens.

@@ -146,6 +146,7 @@ class AloneStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, Measured]]:
+        """Return a row for each token with its distances to the anchors, as one list for each metric."""
         by_metric = distances(vectors[:, None], self.pairs.anchors)
 
         def row(index: int) -> Mapping[str, Measured]:
@@ -228,6 +229,7 @@ class RunStage(Protocol):
 
 
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
+    """Return the plan's scoring pairs, with the vectors of their texts without copies."""
     texts = [pair.sentence2 for pair in plan.scoring]
     carriers = probes.as_carriers(encoder, settings.insertion, texts)
     anchors, clean = pair_vectors(encoder, plan.scoring, settings.insertion)
@@ -235,6 +237,7 @@ def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) 
 
 
 def scoring_walk(pairs: ScoringPairs) -> Walk:
+    """Return the object that draws the gaps for random placement in the carriers of the scoring pairs."""
     words = tuple(probes.word_count(carrier) for carrier in pairs.carriers)
     return Walk(words, pairs.settings.copies, pairs.settings.insertion)
 
