@@ -111,11 +111,11 @@ class Bench:
         slow, fast, library = self.least(own, reused, partial(self.plainly, prompt))
         prompts = plain.prompted.prompts[0]
         tokens = prompts.length(SENTENCE_WORDS)
-        saved = f"{tokens} tokens, {tokens - prompts.fixed} with the beginning reused"
+        saved = f"{tokens} tokens, {tokens - prompts.prefix_length} with the beginning reused"
         ours, passed = f"{library / fast:.2f} times", library / fast >= bar
         name = f"{prompt}: transformers alone / ours ({saved})"
         self.results.check(name, f"at least {bar} times", ours, passed)
-        most, gain = f"tokens: {tokens / (tokens - prompts.fixed):.2f}", f"{slow / fast:.2f} times"
+        most, gain = f"tokens: {tokens / (tokens - prompts.prefix_length):.2f}", f"{slow / fast:.2f} times"
         self.results.check(f"{prompt}: our path without reuse / with it", most, gain)
         self.same(f"{prompt}: difference of reuse", own(), reused())
 

@@ -8,14 +8,14 @@ from hypothesis import given, strategies as st
 import tiny_architectures
 from prefix_trees import counted_trees, grid_probes
 from stickytoken import load_encoder
-from stickytoken.encoders.compute.prefixes import PrefixReuse, grow, levels
+from stickytoken.encoders.compute.prefixes import PrefixReuse, build_trees, levels
 from stickytoken.insertion import Placement
 
 inputs = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple), max_size=25, unique=True)
 
 
 def spelled(branch):
-    before = spelled(branch.parent)[: branch.shared] if branch.parent else ()
+    before = spelled(branch.parent)[: branch.start] if branch.parent else ()
     return (*before, *branch.tokens)
 
 
@@ -25,17 +25,17 @@ def shape(roots):
 
 @given(inputs)
 def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inputs):
-    roots = grow(given_inputs)
+    roots = build_trees(given_inputs)
     input_of = {}
     for level in levels(roots):
         for branch in level:
             assert branch.tokens
-            for length, index in branch.ends:
-                assert branch.shared < length <= branch.length
+            for length, index in branch.inputs:
+                assert branch.start < length <= branch.length
                 input_of[index] = spelled(branch)[:length]
     assert [input_of[index] for index in range(len(given_inputs))] == given_inputs
     # The order of inputs changes no branch.
-    assert shape(grow(given_inputs[::-1])) == shape(roots)
+    assert shape(build_trees(given_inputs[::-1])) == shape(roots)
     prefixes = {input_ids[:length] for input_ids in given_inputs for length in range(1, len(input_ids) + 1)}
     assert sum(len(branch.tokens) for level in levels(roots) for branch in level) == len(prefixes)
 
@@ -129,7 +129,7 @@ def test_without_memory_for_keys_and_values_the_plain_path_is_taken(tmp_path, mo
     def full(self, roots, count):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(PrefixReuse, "vectors", full)
+    monkeypatch.setattr(PrefixReuse, "vectors_of_trees", full)
     for _ in range(2):
         assert np.abs(encoder.encode_ids(contents) - expected).max() <= 2e-5
     # Tried once, said once.

@@ -27,11 +27,11 @@ def grid_probes(
 def counted_trees(monkeypatch) -> list[int]:
     """A list that grows by the number of inputs whenever inputs go through trees."""
     calls: list[int] = []
-    run = PrefixReuse.vectors
+    run = PrefixReuse.vectors_of_trees
 
     def counted(self, roots, count):
         calls.append(count)
         return run(self, roots, count)
 
-    monkeypatch.setattr(PrefixReuse, "vectors", counted)
+    monkeypatch.setattr(PrefixReuse, "vectors_of_trees", counted)
     return calls

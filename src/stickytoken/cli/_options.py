@@ -468,7 +468,7 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
         return
     if encoder.spec is not None:
         choice = encoder.spec.layer_choice
-        console.inform(f"layer: {encoder.prompted.number} of {encoder.layers} ({choice})")
+        console.inform(f"layer: {encoder.prompted.layer_count} of {encoder.layers} ({choice})")
     contrast = encoder.reading.contrast
     if contrast is not None:
         strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"

@@ -24,7 +24,7 @@ from stickytoken.settings.prompting import Prompting
 
 __all__ = ["CausalPrompt"]
 
-_AUXILIARY = "auxiliary_"  # prefix of an auxiliary prompt's feature names
+_AUXILIARY = "auxiliary_"  # prefix of the names of features that belong to the auxiliary prompt
 
 
 class CausalPrompt(InputModule):
@@ -32,7 +32,7 @@ class CausalPrompt(InputModule):
 
     Sentences are never truncated: a filled prompt that exceeds the context raises an error.
     sentence-transformers loads a saved model only with ``trust_remote_code=True``, as it does for every
-    module that is not its own. `stickytoken.load_encoder` loads such a model without this argument.
+    module that is not its own. `stickytoken.load_encoder` needs no such argument to load the saved model.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -61,7 +61,9 @@ class CausalPrompt(InputModule):
         tokenizer_copy = own_tokenizer(tokenizer, name, options.token_prepending)
         self._prompted = PromptedModel(decoder, reading, tokenizer_copy)
         prompt_length = self._prompted.length(0)
-        self.max_seq_length = context_length(decoder.model, tokenizer, None, name, taken=prompt_length)
+        self.max_seq_length = context_length(
+            decoder.model, tokenizer, max_length=None, name=name, prompt_length=prompt_length
+        )
 
     @property
     def reading(self) -> Reading:
@@ -97,21 +99,32 @@ class CausalPrompt(InputModule):
         return features
 
     def forward(self, features: Features, **kwargs: Any) -> Features:
-        """Return the features with ``sentence_embedding`` added, shape (sentences, d)."""
+        """Return the features with ``sentence_embedding`` added, shape (sentences, d).
+
+        ``features`` come from `preprocess`, and have one row for each pair of a sentence and a template. The
+        vector of a sentence is the mean over its templates.
+        """
         del kwargs
         prompted = self._prompted
-        prompted.forget()  # the weights may have changed since the last call
-        auxiliary = prompted.auxiliary
-        auxiliary_values = None
-        if auxiliary is not None:
-            names = [name for name in features if name.startswith(_AUXILIARY)]
-            layout = {name.removeprefix(_AUXILIARY): features[name] for name in names}
-            attended = auxiliary.attended(auxiliary.batch(layout))
-            auxiliary_values = attended.repeat_interleave(len(prompted.prompts), dim=0)
-        batch = prompted.batch(features, auxiliary=auxiliary_values)
-        states = pooled_states(prompted.decoder, batch, [prompted.number])
-        means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
-        return {**features, "sentence_embedding": means}
+        prompted.forget_derived_values()  # the weights may have changed since the last call
+        template_count = len(prompted.prompts)
+        auxiliary_outputs = None
+        if prompted.auxiliary is not None:
+            outputs_of_sentences = self._auxiliary_outputs(prompted.auxiliary, features)
+            # A sentence has one row for each template, and all these rows get the same auxiliary output.
+            auxiliary_outputs = outputs_of_sentences.repeat_interleave(template_count, dim=0)
+        batch = prompted.batch(features, auxiliary=auxiliary_outputs)
+        layers_of_rows = pooled_states(prompted.decoder, batch, [prompted.layer_count])
+        row_vectors = layers_of_rows[:, 0]  # only one layer is read
+        vectors = row_vectors.reshape(-1, template_count, row_vectors.shape[-1]).mean(1)
+        return {**features, "sentence_embedding": vectors}
+
+    @staticmethod
+    def _auxiliary_outputs(auxiliary: PromptedModel, features: Features) -> torch.Tensor:
+        """Return the attention outputs that contrast subtracts, shape (sentences, heads * size)."""
+        names = [name for name in features if name.startswith(_AUXILIARY)]
+        layout = {name.removeprefix(_AUXILIARY): features[name] for name in names}
+        return auxiliary.attention_output(auxiliary.batch(layout))
 
     def get_embedding_dimension(self) -> int:
         """Return the number of components in each vector."""
@@ -157,14 +170,26 @@ class CausalPrompt(InputModule):
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """Settings published for one kind of model, or for Llama 2 7B and scaled to the model's depth."""
+    """Default settings for a model and a prompt.
 
-    start: int  # first layer of token prepending
-    exit: int  # first layer after those with token prepending
-    layer: int  # layer after which the vector is read
-    contrast_layer: int  # layer that contrast changes
+    Default settings are either those published for the model, or those published for Llama 2 7B, scaled to
+    the number of the model's layers.
+
+    Attributes:
+        start: first layer of token prepending.
+        exit: first layer after those with token prepending.
+        layer: layer after which the vector is read; a negative number counts from the end.
+        contrast_layer: layer that contrast changes.
+        contrast_strength: factor of the difference that contrast computes.
+        published: whether ``start``, ``exit`` and ``layer`` were published for this model and prompt.
+    """
+
+    start: int
+    exit: int
+    layer: int
+    contrast_layer: int
     contrast_strength: float
-    published: bool  # whether start, exit and layer were published for this model and prompt
+    published: bool
 
 
 # Published settings, keyed by model family and number of layers. Each value holds the start and the exit of
@@ -191,15 +216,20 @@ _LLAMA_3_VOCABULARY = 128_000
 # second-to-last layer.
 _PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
 _READ_LATER = ("ke", "ck")
+_SECOND_TO_LAST = -2
 
 
 def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
-    """Return the settings published for a model and prompt, or else the scaled settings of Llama 2 7B."""
+    """Return the settings published for a model and prompt, or else the scaled settings of Llama 2 7B.
+
+    The model is recognized by its family and its number of layers.
+    """
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
     contrast_layer = _at_depth(_LLAMA_2_CONTRAST, count)
     contrast_strength = prompts.DEFAULT_STRENGTH
+    # Llama 3 8B and Llama 2 7B have the same family name and number of layers, but different vocabularies.
     if (family, count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
         family = "llama 3"
         contrast_layer = _LLAMA_3_CONTRAST
@@ -207,14 +237,21 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
     if (family, count) in _PUBLISHED:
         start, end, layer = _PUBLISHED[family, count]
         if prompt.name in _READ_LATER:
-            layer = -2
+            layer = _SECOND_TO_LAST
         published = prompt.name in _PUBLISHED_PROMPTS
     else:  # no settings were published for this model
         start = min(1, count - 1)
         end = max(2, _at_depth(_LLAMA_2_EXIT, count))
         layer = max(1, _at_depth(_LLAMA_2_READ, count))
         published = False
-    return _Preset(start, end, layer, contrast_layer, contrast_strength, published)
+    return _Preset(
+        start=start,
+        exit=end,
+        layer=layer,
+        contrast_layer=contrast_layer,
+        contrast_strength=contrast_strength,
+        published=published,
+    )
 
 
 def _at_depth(layer: int, count: int) -> int:
@@ -223,7 +260,16 @@ def _at_depth(layer: int, count: int) -> int:
 
 
 def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
-    """Return the `Reading` for these options, completed with defaults, and how its layer was chosen."""
+    """Complete the user's options with defaults.
+
+    Returns:
+        The `Reading`, and how its layer was chosen. The user's layer comes first, then the published one. If
+        none was published, the layer is scaled from Llama 2 7B if token prepending or contrast is on;
+        otherwise, it is the last layer.
+
+    Raises:
+        InputError: an option is wrong or has no effect.
+    """
     rule = prompts.require_contrast_options(options)
     if not options.token_prepending and (options.start is not None or options.exit is not None):
         raise InputError(
@@ -234,7 +280,8 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     if options.layer is not None:
         layer = options.layer
         choice = LayerChoice.GIVEN
-    elif preset.published:  # the same with and without token prepending, for comparison
+    elif preset.published:
+        # The same layer is read with and without token prepending, so that results can be compared.
         layer = preset.layer
         choice = LayerChoice.PUBLISHED
     elif options.token_prepending or options.contrast:
@@ -264,17 +311,16 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
     """Return the layer that contrast changes: of the eligible layers, the one nearest to the preset's layer.
 
-    A layer is eligible if contrast can change it and the vector is read after a later layer. If no layer is
-    eligible, the result is the preset's layer, or the last layer that runs before the vector is read, if that
-    is earlier.
+    A layer is eligible if contrast can change it and the vector is read after this layer or a later one. If
+    no layer is eligible, the result is the preset's layer or the last layer that runs, whichever comes first.
 
     Args:
         decoder: the language model.
         layer: the layer after which the vector is read; a negative number counts from the end.
         preset_layer: the contrast layer of the preset.
     """
-    number = decoder.layer_number(layer)
-    possible_layers = [possible for possible in layers_with_projection(decoder) if possible < number]
+    layer_count = decoder.layer_number(layer)  # number of layers that run; the last one is layer_count - 1
+    possible_layers = [possible for possible in layers_with_projection(decoder) if possible < layer_count]
     if not possible_layers:
-        return min(preset_layer, number - 1)
+        return min(preset_layer, layer_count - 1)
     return min(possible_layers, key=lambda possible: abs(possible - preset_layer))

@@ -77,7 +77,7 @@ def _configured_positions(config: Any) -> int | None:
 
 
 def context_length(
-    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
+    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, prompt_length: int
 ) -> int | None:
     """Return the maximum number of tokens that a prompted language model reads; None if there is no limit.
 
@@ -86,7 +86,7 @@ def context_length(
         tokenizer: its tokenizer, which may declare a limit.
         max_length: maximum number of tokens that the user requests; if None, the model's own limit.
         name: name of the model, for messages.
-        taken: number of tokens in the prompt without a text.
+        prompt_length: number of tokens in the prompt without a text.
 
     Raises:
         InputError: the prompt leaves no room for a text, or `max_length` exceeds the number of positions.
@@ -97,8 +97,9 @@ def context_length(
     longest = min(limits, default=None) if max_length is None else max_length
     if longest is None:
         return None
-    if longest <= taken:
+    if longest <= prompt_length:
         raise InputError(
-            f"{name!r} reads {longest} tokens, but the prompt alone takes {taken}: use a shorter prompt"
+            f"{name!r} reads {longest} tokens, but the prompt alone takes {prompt_length}: use a "
+            "shorter prompt"
         )
     return int(longest)

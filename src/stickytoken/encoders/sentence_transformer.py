@@ -40,9 +40,9 @@ Content = tuple[int, ...]
 Derived = TypeVar("Derived")
 _LOG = logging.getLogger(__name__)
 
-# Sample inputs show whether a faster way to compute gives the same vectors. These constants are the number of
-# vocabulary entries in the sample, the number of entries per input, and the number of copies that are added
-# to some inputs.
+# Sample inputs show whether a faster way to compute gives the same vectors. The three constants are the
+# number of vocabulary entries in the sample, the number of entries per input, and the number of copies that
+# are added to some inputs.
 _SAMPLED_ENTRIES = 512
 _ENTRIES_IN_A_ROW = 8
 _COPIES = 8
@@ -81,15 +81,16 @@ class ModelEncoder(ABC):
     def __init__(
         self, network: torch.nn.Module, name: str, precision: Precision | None, packed_layers: bool | None
     ) -> None:
-        """Read the model.
+        """Prepare an encoder: read the tokenizer, template and lengths, and choose how to compute.
 
         Args:
             network: the torch model.
             name: name of the model, as the user gave it.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; if None, the environment
-                variable decides or, if it is not set, a measurement.
+            packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
+                variable STICKYTOKEN_PACKED_LAYERS decides; if it is not set, the faster way is used, which is
+                found by timing both.
         """
         if precision is not None:
             batches.require_precision(network, precision, name)
@@ -102,10 +103,12 @@ class ModelEncoder(ABC):
         # weights change.
         self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
-        self._weights_marks = self._marks_of_weights()
+        # What the encoder was prepared for. Later calls compare it with the model's current state, to find
+        # out whether the user has changed the model.
+        self._known_weight_versions = self._weight_versions()
         self._configure()
-        self._input_marks = self._marks_of_inputs()
-        # Chosen here so that any warning appears when the model is loaded.
+        self._known_input_settings = self._input_settings()
+        # The arithmetic is chosen in the constructor, so that any warning appears when the model is loaded.
         with compute.exclusive(network):
             self._arithmetic = self._chosen_arithmetic()
 
@@ -183,11 +186,17 @@ class ModelEncoder(ABC):
 
     @property
     def identity(self) -> EncoderIdentity:
+        """Fingerprints of everything that can change the vectors, computed from the user's current model.
+
+        If the model has changed, cached values are dropped and the model is read again.
+        """
         with compute.exclusive(self._network):
             weights = compute.weights_fingerprint(self._network)
             if weights != self._weights_hash:
                 self._forget_derived()
                 self._weights_hash = weights
+            # `_apply_model_changes` notices another tokenizer or size of the vocabulary, but only the
+            # fingerprint reveals every change of the tokenizer.
             if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
                 self._reconfigure()
             self._apply_model_changes()
@@ -243,7 +252,7 @@ class ModelEncoder(ABC):
         """Read the model again and drop all cached values."""
         self._configure()
         self._forget_derived()
-        self._input_marks = self._marks_of_inputs()
+        self._known_input_settings = self._input_settings()
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = texts_of(texts)
@@ -287,7 +296,7 @@ class ModelEncoder(ABC):
 
         Whether an input is readable depends on its length and on its smallest and largest id. So if the
         shortest and longest inputs and those with the smallest and largest ids are readable, all others are
-        too. Checking only these avoids a slow loop over all inputs while a GPU waits.
+        too. Checking only these few inputs avoids a slow loop over all inputs while a GPU waits.
         """
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
@@ -305,11 +314,11 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return the part that all vectors share. It is subtracted before precisions are compared."""
+        """Return the part that all vectors share, which is subtracted before precisions are compared."""
         del exact
         return np.float32(0)
 
-    # Choice of the arithmetic, and the sample inputs for it.
+    # How to compute: with or without packed weights, and the samples on which faster ways are tested.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
         """Return a function that returns the context manager to use around the model's computations.
@@ -353,11 +362,16 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        """Content ids of sample inputs, without and with copies, on which ways to compute are compared."""
-        return self._derived_once("samples", self._chosen_samples)
+        """Content ids of the inputs on which faster ways to compute are compared with the plain way."""
+        return self._derived_once("samples", self._new_samples)
 
-    def _chosen_samples(self) -> list[Content]:
-        """Return inputs of entries spread over the vocabulary, then the same inputs with copies added."""
+    def _new_samples(self) -> list[Content]:
+        """Return sample inputs, as sequences of content ids.
+
+        The first inputs consist of different entries from all parts of the vocabulary. The others consist of
+        one of these inputs, followed by copies of an entry or a special token. Inputs that the model cannot
+        read are left out.
+        """
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
@@ -365,6 +379,7 @@ class ModelEncoder(ABC):
             tuple(spread[start : start + _ENTRIES_IN_A_ROW])
             for start in range(0, len(spread), _ENTRIES_IN_A_ROW)
         ]
+        # The copied tokens are the first entry of each input, and all special tokens.
         copied_entries = [row[0] for row in rows] + special
         rows_with_copies = []
         for number, entry in enumerate(copied_entries):
@@ -391,25 +406,29 @@ class ModelEncoder(ABC):
 
     def _apply_model_changes(self) -> None:
         """Read the model again and drop cached values if the user has changed the model."""
-        marks = self._marks_of_weights()
-        if marks != self._weights_marks:
+        weight_versions = self._weight_versions()
+        if weight_versions != self._known_weight_versions:
             with compute.exclusive(self._network):
-                self._weights_marks = marks
+                self._known_weight_versions = weight_versions
                 self._forget_derived()
-        if self._marks_of_inputs() != self._input_marks:
+        if self._input_settings() != self._known_input_settings:
             self._reconfigure()
 
     def _reconfigure(self) -> None:
+        """Read the model again and drop all cached values, while no other call uses the model."""
         with compute.exclusive(self._network):
             self._reset()
 
     def _forget_derived(self) -> None:
+        """Drop the cached values that depend on the weights."""
         self._derived = {}
 
-    def _marks_of_weights(self) -> list[tuple[int, int]]:
-        return [compute.weight_mark(weight) for weight in self._network.parameters()]
+    def _weight_versions(self) -> list[tuple[int, int]]:
+        """Return the address and version of each weight, which change when the weight changes."""
+        return [compute.weight_version(weight) for weight in self._network.parameters()]
 
-    def _marks_of_inputs(self) -> tuple[object, ...]:
+    def _input_settings(self) -> tuple[object, ...]:
+        """Return everything that determines how a text becomes token ids and that is cheap to compare."""
         tokenizer = self.user_tokenizer
         return (id(tokenizer), vocabulary_size(tokenizer), *self._settings())
 
@@ -448,8 +467,9 @@ class SentenceTransformerEncoder(ModelEncoder):
                 reused.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; if None, the environment
-                variable decides or, if it is not set, a measurement.
+            packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
+                variable STICKYTOKEN_PACKED_LAYERS decides; if it is not set, the faster way is used, which is
+                found by timing both.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             layer: number of layers to run (at least 1); if None, all are run.
             route: route that texts take, such as ``query``; if None, the model's default route.
@@ -480,13 +500,13 @@ class SentenceTransformerEncoder(ModelEncoder):
             self._limit(max_length)
 
     def _run_first_layers(self, layer: int, name: str) -> None:
-        """Replace `self.model` by a copy that runs only the first layers. The user's model is unchanged."""
+        """Replace `self.model` with a copy that runs only the first layers. The user's model is unchanged."""
         shorter = layers.first_layers(self.model, layer, name)
         if shorter is self.model:
             return
         self.layer = layer
         self.model = shorter
-        self._routed_from = None  # the copy does not follow later changes of the user's model
+        self._routed_from = None  # the copy does not reflect later changes to the user's model
 
     def _truncate(self, dimension: int) -> None:
         """Keep only the first `dimension` components from now on; the user's model stays unchanged."""
@@ -524,7 +544,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._reconfigure()
 
     def _configure(self) -> None:
-        if self._routed_from is not None:
+        """Read everything about tokens from the user's model, and create a new runner.
+
+        The method sets the tokenizers, the template, the maximum length and the number of embedding rows.
+        """
+        if self._routed_from is not None:  # the user may have changed the model after the route was copied
             from stickytoken.encoders._routes import routed
 
             self.model = routed(self._routed_from, self._asked_route, self.name)
@@ -534,7 +558,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self.own_tokenizer = HuggingFaceTokenizer(self.model.tokenizer)
         except ModelError as error:
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
-        self.entries_tokenizer = self.own_tokenizer
+        self.entries_tokenizer = self.own_tokenizer  # entries are encoded like any other text
         self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.name)
         self.max_length = self._longest_input()
         self._rows = table_rows(self.model)
@@ -564,6 +588,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         return limit
 
     def _settings(self) -> tuple[object, ...]:
+        """Return the settings that `_configure` reads, to detect that the user has changed the model.
+
+        The settings include the number of embedding rows and, if `model` is a copy that contains only one
+        route, the settings of the user's model.
+        """
         model = self.model
         settings: tuple[object, ...] = (
             self.prompt,
@@ -644,7 +673,7 @@ class SentenceTransformerEncoder(ModelEncoder):
                 with batches.first_token_only(last_attention):
                     return self._runner.vectors(contents)
             reuse = self._derived_once("reuse", self._prefix_reuse)
-            vectors = None if reuse is None else reuse.shared(contents)
+            vectors = None if reuse is None else reuse.vectors_if_cheaper(contents)
             return self._runner.vectors(contents) if vectors is None else vectors
 
     def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
@@ -655,8 +684,10 @@ class SentenceTransformerEncoder(ModelEncoder):
         """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
-        *carrier, other, token = itertools.islice(self.usable_entries(), 5)
-        samples = prefixes.samples_of(tuple(carrier), (other, token))
+        # Samples of the inputs for which prefixes are reused: copies of a token before or after a text. The
+        # text consists of three entries, and two other entries are copied.
+        entries = tuple(itertools.islice(self.usable_entries(), 5))
+        samples = prefixes.samples_of(carrier=entries[:-2], tokens=entries[-2:])
         if not all(map(self.fits, samples)) or not self._has_plain_inputs():
             return None
         model = self.model
@@ -664,10 +695,14 @@ class SentenceTransformerEncoder(ModelEncoder):
         first, *later_modules = list[Any](model)
         backbone = first.model
 
-        def finish(picked: torch.Tensor) -> torch.Tensor:
+        def finish(last_states: torch.Tensor) -> torch.Tensor:
+            """Return the vectors of inputs, shape (n, d), from the states of their last tokens."""
             features = dict(template.features)
-            features["token_embeddings"] = picked
-            features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
+            features["token_embeddings"] = last_states
+            # The pooling module sees one token for each input.
+            features["attention_mask"] = torch.ones(
+                last_states.shape[:2], dtype=torch.long, device=last_states.device
+            )
             for module in later_modules:
                 features = module(features)
             vectors: torch.Tensor = features["sentence_embedding"]
@@ -711,8 +746,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _skippable_attention(self) -> torch.nn.Module | None:
         """Return the last layer's attention module if its output can be limited to the first token.
 
-        The feed-forward part of the layer then skips all other tokens. A few sample inputs show whether this
-        changes the vectors.
+        The feed-forward part of the layer then skips all other tokens. A few sample inputs show whether
+        skipping these tokens changes the vectors.
 
         Returns:
             The attention module; None if the vectors change, or if the model is not of a suitable type.

@@ -128,7 +128,7 @@ class _Encoding:
             prepending = replace(prepending, exit=min(prepending.exit, encoder.layers))
         return Score(
             encoding=self.name,
-            layer=encoder.prompted.number,  # the layer from which the vector is read
+            layer=encoder.prompted.layer_count,  # the layer from which the vector is read
             scores=percentages,
             seconds=seconds,
             **steering(prepending, encoder.reading.contrast),
@@ -147,7 +147,7 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
     reading = encoder.reading
     plain = replace(reading, prepending=None, contrast=None)
     readings = []
-    if encoder.prompted.number != encoder.layers:
+    if encoder.prompted.layer_count != encoder.layers:
         readings.append((_PLAIN, replace(plain, layer=-1)))
     readings.append((_PLAIN, plain))
     if reading.prepending is not None:

@@ -545,13 +545,13 @@ class PromptInspector(Inspector):
         for batch, batch_embeddings in zip(batches, torch.split(embeddings, sizes, dim=1), strict=True):
             names = ("mask", "positions", "first", "last", "placeholders")
             tensors = _expanded({name: getattr(batch, name) for name in names}, len(embeddings))
-            by_layer = _expanded(batch.by_layer, len(embeddings))
-            filled.append(replace(batch, embeddings=batch_embeddings, by_layer=by_layer, **tensors))
+            per_layer = _expanded(batch.per_layer_inputs, len(embeddings))
+            filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
         auxiliary = self._prompted.auxiliary
         if auxiliary is not None:
-            attention_output = auxiliary.attended(filled.pop())
+            attention_output = auxiliary.attention_output(filled.pop())
             filled = [replace(batch, auxiliary=attention_output) for batch in filled]
-        layer_count = self._prompted.number
+        layer_count = self._prompted.layer_count
         by_prompt = [pooled_states(self._decoder, batch, [layer_count])[:, 0] for batch in filled]
         # If the model is spread over several devices, its last layer and its embeddings may be on different
         # devices.
@@ -576,7 +576,7 @@ class PromptInspector(Inspector):
         auxiliary_output = None
         if auxiliary is not None:
             auxiliary_batch = auxiliary.batch(auxiliary.layout(auxiliary.rows(contents)))
-            auxiliary_output = auxiliary.attended(auxiliary_batch)
+            auxiliary_output = auxiliary.attention_output(auxiliary_batch)
         by_prompt = [
             self._look_at_prompt(prompt, contents, labels, around_label, auxiliary_output)
             for prompt in range(len(self._prompted.prompts))
@@ -612,7 +612,7 @@ class PromptInspector(Inspector):
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
         members = torch.nn.functional.one_hot(part_labels, around_label + 1).float()
         batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary_output)
-        layer_count = prompted.number
+        layer_count = prompted.layer_count
         with attention_of(self._decoder.model, self._attention_sources, members) as layers:
             states = prompt_states(self._decoder, batch, range(layer_count + 1))
         last = states[layer_count]

@@ -17,8 +17,9 @@ from prompted_loading import encoder_of, read
 from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
 from stickytoken.encoders.prompted import Contrast, clean_sentence
+from stickytoken.encoders.prompted.decoder import states_after
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import FixedBeginnings, Reading
+from stickytoken.encoders.prompted.model import PromptCache, Reading
 from stickytoken.encoders.prompted.steering import contrasted
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Placement
@@ -144,7 +145,7 @@ def test_the_published_embeddings_states_and_ids(shared):
         assert np.abs(encoder.encode(sentences) - expected).max() < 2e-5
         repeated = [*sentences, *(f"{number} dogs" for number in range(8))]
         assert np.abs(encoder.encode(repeated)[: len(sentences)] - expected).max() < 2e-5
-        reused += vars(encoder._runner.beginnings).get("agree", False)
+        reused += vars(encoder._runner.prompt_reuse).get("agrees", False)
         prompted = encoder.prompted
         layout = prompted.layout(prompted.rows([text.ids for text in encoder.tokenize(sentences)]))
         assert layout["input_ids"].tolist() == case["input_ids"]
@@ -241,7 +242,7 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     always = ReuseLimits(fixed_share=0, rows=1)
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading, reuse=always)
     assert np.abs(encoder.encode(SENTENCES[::-1])[::-1] - expected).max() < tolerance
-    assert vars(encoder._runner.beginnings)["agree"] or name in FAMILIES
+    assert vars(encoder._runner.prompt_reuse)["agrees"] or name in FAMILIES
     module = CausalPrompt(model, tokenizer, **reading.options)
     with torch.inference_mode():
         padded = module(module.preprocess(SENTENCES))["sentence_embedding"].numpy()
@@ -276,7 +277,7 @@ def test_a_cache_that_cannot_be_repeated_for_a_batch_is_not_reused():
     alone = CausalPromptEncoder(model, tokenizer, "tiny", read(), reuse=None, token_budget=1)
     of_one_length = ["a bird", "a river", "a bird", "a river"]
     assert np.abs(encoder.encode(of_one_length) - alone.encode(of_one_length)).max() < 1e-5
-    assert vars(encoder._runner.beginnings)["agree"] is False
+    assert vars(encoder._runner.prompt_reuse)["agrees"] is False
 
 
 def test_an_echo_is_the_mean_over_the_second_copy():
@@ -438,6 +439,16 @@ def tokens_seen(model):
     return count_of
 
 
+@pytest.mark.parametrize("layer_counts", [[0], [1], [0, 2]])
+def test_only_the_requested_layers_run_and_return_states(layer_counts):
+    decoder = encoder_of(read()).prompted.decoder
+    mlps_run = tokens_seen(decoder.model)
+    states = states_after(decoder, layer_counts, {"input_ids": torch.tensor([[5, 6, 7]])})
+    assert list(states) == layer_counts
+    expected = [f"mlp {layer}" for layer in range(max(layer_counts))]
+    assert [name for name in mlps_run if isinstance(name, str)] == expected
+
+
 def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layers_nothing():
     encoder = encoder_of(read(layer=3))
     contents = probes_of(encoder)
@@ -463,14 +474,16 @@ def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
         counts.append(tokens_of_layer)
     auxiliary = encoder.prompted.auxiliary.prompts[0]
     # Its beginning is not computed again.
-    once = sum(auxiliary.length(len(ids)) - auxiliary.fixed for ids in encoder.content_ids(TINY_SENTENCES))
+    once = sum(
+        auxiliary.length(len(ids)) - auxiliary.prefix_length for ids in encoder.content_ids(TINY_SENTENCES)
+    )
     added = {name: counts[1][name] - count for name, count in counts[0].items()}
     assert added == {0: once, "mlp 0": once, 1: once, "mlp 1": 0, 2: 0, "mlp 2": 0}
 
 
 def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):
     branches_made = []
-    build = FixedBeginnings.__init__
+    build = PromptCache.__init__
 
     def counted(self, model, numbers):
         branches_made.append(tuple(numbers))
@@ -478,7 +491,7 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
 
     encoder = encoder_of(read("ke", (1, 3), 3, Contrast(2)))
     encoder.encode(TINY_SENTENCES)  # tries the model out
-    monkeypatch.setattr(FixedBeginnings, "__init__", counted)
+    monkeypatch.setattr(PromptCache, "__init__", counted)
     first = encoder.encode(TINY_SENTENCES)
     assert np.array_equal(encoder.encode(TINY_SENTENCES), first)
     assert branches_made == []

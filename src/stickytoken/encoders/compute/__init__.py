@@ -49,8 +49,11 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
         yield
 
 
-def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
-    """Return a weight's address and version; at least one of them changes when torch changes the weight."""
+def weight_version(weight: torch.Tensor) -> tuple[int, int]:
+    """Return a weight's address and version number.
+
+    The address or the version number changes whenever torch changes the weight.
+    """
     if weight.is_inference():  # inference tensors have no version counter
         return weight.data_ptr(), 0
     return weight.data_ptr(), weight._version
@@ -191,7 +194,10 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with `use_cache` set to false, because sentence-transformers versions differ in it."""
+    """Return settings with `use_cache` set to false.
+
+    Versions of sentence-transformers save different values of `use_cache`, which does not change the vectors.
+    """
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -318,7 +318,9 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool) -> Arithmetic:
-    """Return a function that returns a context manager for computing at the given precision.
+    """Return a function that returns a context manager.
+
+    Inside ``with arithmetic(...)():``, the model computes at the given precision.
 
     Args:
         model: the model.
@@ -326,10 +328,12 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
         packed: whether linear layers on a CPU may use packed weights.
     """
     device = next(model.parameters()).device.type
-    if device == "cpu":
-        if precision is not None:
-            return PackedLinears(model, torch.bfloat16, packed=packed).active
-        return PackedLinears(model).active if packed else nullcontext
+    if device == "cpu" and precision is not None:
+        # On a CPU, bfloat16 is the only lower precision; see `require_precision`. Layers are replaced even if
+        # weights may not be packed, because torch's own layers compute at the precision of the weights.
+        return PackedLinears(model, torch.bfloat16, packed=packed).active
+    if device == "cpu" and packed:
+        return PackedLinears(model).active
     if precision is None:
         return nullcontext
     if precision is Precision.TF32:

@@ -13,8 +13,8 @@ from stickytoken.errors import InputError, ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Feature of sentence-transformers' output that holds the states after every layer.
-_STATES = "all_layer_embeddings"
+# Feature in which sentence-transformers returns the states after every layer.
+_STATES_FEATURE = "all_layer_embeddings"
 # Class names of the modules that combine the states of several layers.
 _MIXING = ("WeightedLayerPooling",)
 _SAMPLE = "The cat sat on a warm stone."
@@ -61,13 +61,15 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
 
 
 def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer:
+    """Return a copy of a model that shares its weights, buffers and tokenizer with the original."""
+    # `copy.deepcopy` uses the objects in this dict, keyed by their ids, instead of copying them.
     shared: dict[int, Any] = {id(weight): weight for weight in (*model.parameters(), *model.buffers())}
     shared[id(model.tokenizer)] = model.tokenizer  # copying a tokenizer takes seconds
     return copy.deepcopy(model, shared)
 
 
 def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
-    """Return the names of all module lists of length ``count`` that are not inside another one."""
+    """Return the names of all module lists of length ``count`` that are not inside another such list."""
     names: list[str] = []
     for name, module in backbone.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in names)
@@ -78,17 +80,20 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
     """Return whether the shorter model runs ``count`` layers and computes the same states as the full one."""
-    states = _states(model)
-    shorter_states = _states(shorter)
+    states = _states_of_sample(model)
+    shorter_states = _states_of_sample(shorter)
     if len(shorter_states) != count + 1:
         return False
-    # The last state is not compared, because the shorter model may apply its final norm to it.
+    # The last states are not compared, because the shorter model may apply its final norm to them.
     pairs = zip(states[:count], shorter_states[:count], strict=True)
     return all(first.shape == second.shape and torch.allclose(first, second) for first, second in pairs)
 
 
-def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    """Return the states of a sample text after the embedding and after each layer; empty if unavailable."""
+def _states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
+    """Return the states of a sample text after the embedding and after each layer.
+
+    Each tensor has the shape (1, tokens, d). The tuple is empty if the model cannot return these states.
+    """
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):
@@ -98,6 +103,7 @@ def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
         key: value.to(model.device) if isinstance(value, torch.Tensor) else value
         for key, value in features.items()
     }
+    # `switched_on` sets the option of the configuration that makes the model return its states.
     with computing(model), switched_on(config, "output_hidden_states"):
-        states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES, ())
+        states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES_FEATURE, ())
     return states

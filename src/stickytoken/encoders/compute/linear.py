@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import _onednn, evaluating, weight_mark
+from stickytoken.encoders.compute import _onednn, evaluating, weight_version
 from stickytoken.encoders.compute._onednn import Activation
 from stickytoken.encoders.equal_lengths import TOKEN_MULTIPLE
 from stickytoken.errors import InputError, StickyTokenWarning
@@ -35,20 +35,30 @@ _GATED_CHILDREN = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 @dataclass(frozen=True, slots=True)
 class LinearSite:
-    """A linear layer, and the module whose forward pass is replaced to compute the layer with oneDNN."""
+    """A linear layer, and the module whose forward pass is replaced to compute the layer with oneDNN.
 
-    module: torch.nn.Module  # the layer itself, or a block of the layer and a GELU
+    Attributes:
+        module: the layer itself, or a module that consists of the layer and a GELU.
+        layer: the layer.
+        has_gelu: whether the module applies an exact GELU to the output of the layer.
+        feeds_layer: whether only another linear layer reads the module's output. In bfloat16, this output is
+            not converted back to float32.
+    """
+
+    module: torch.nn.Module
     layer: torch.nn.Linear
-    has_gelu: bool = False  # an exact GELU follows inside the module
-    feeds_layer: bool = False  # only another linear layer reads the module's output
+    has_gelu: bool = False
+    feeds_layer: bool = False
 
 
 def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
-    """Return a site for each plain float32 linear layer on the CPU, together with any GELU after it."""
+    """Return a `LinearSite` for each plain float32 linear layer on the CPU, including any GELU after it."""
+    # In BERT and similar models, the block `intermediate` of a layer (a linear layer and a GELU) is read only
+    # by the linear layer `output.dense`.
     modules_before_layers = set()
     for parent in model.modules():
-        reader = getattr(getattr(parent, "output", None), "dense", None)
-        if _is_plain(reader):
+        next_layer = getattr(getattr(parent, "output", None), "dense", None)
+        if _is_plain(next_layer):
             modules_before_layers.add(getattr(parent, "intermediate", None))
     blocks: list[LinearSite] = []
     for module in model.modules():
@@ -62,10 +72,10 @@ def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
 
 
 def _is_gelu_block(module: torch.nn.Module) -> bool:
-    """Return whether a module is a linear layer with an exact GELU, as in BERT.
+    """Return whether a module consists of a linear layer and an exact GELU, as in BERT.
 
-    Only modules defined in the transformers library qualify. The forward pass of another module with the same
-    children may do more.
+    Only modules defined in the transformers library qualify. A module from elsewhere may have the same
+    children, but its forward pass may compute more than the layer and the GELU.
     """
     from transformers.activations import GELUActivation
 
@@ -82,6 +92,7 @@ def _is_of_transformers(module: torch.nn.Module) -> bool:
 
 
 def _is_plain(module: Any) -> bool:
+    """Return whether a module is a float32 `torch.nn.Linear` (not a subclass) on the CPU."""
     if type(module) is not torch.nn.Linear:
         return False
     return module.weight.device.type == "cpu" and module.weight.dtype == torch.float32
@@ -101,12 +112,12 @@ class PackedLinear:
         self._packed = packed
         self._weight = torch.empty(0)
         self._checksum = torch.empty(0)
-        self._mark: tuple[int, int] | None = None
+        self._packed_version: tuple[int, int] | None = None  # None before the weight is packed
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(site.layer.in_features, generator=generator)
 
     def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled; a copy packs them again
-        return vars(self) | {"_weight": torch.empty(0), "_mark": None}
+        return vars(self) | {"_weight": torch.empty(0), "_packed_version": None}
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         flat, row_count = _flattened(hidden_states)
@@ -116,18 +127,18 @@ class PackedLinear:
     def refresh(self) -> None:
         """Pack the weight again if it has changed."""
         weight = self._layer.weight.detach()
-        # The mark reveals every change that torch records, which excludes changes through ``.data``. The
-        # product with a fixed vector reveals those, unless an outlier in the same row is so large that
-        # rounding hides them.
-        mark = weight_mark(self._layer.weight)
+        # The version reveals every change that torch records, but not a change through ``.data``. The product
+        # of the weight with a fixed vector reveals such a change too, unless an outlier in the same row is so
+        # large that rounding hides the change.
+        version = weight_version(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
-        if mark == self._mark and torch.equal(checksum, self._checksum):
+        if version == self._packed_version and torch.equal(checksum, self._checksum):
             return
         self._weight = weight.to(self._dtype)
         if self._packed:
             self._weight = _onednn.packed(self._weight)
-        self._mark = mark
+        self._packed_version = version
         self._checksum = checksum
 
     def multiply(self, flat: torch.Tensor, activation: Activation = Activation.NONE) -> torch.Tensor:
@@ -235,10 +246,10 @@ class PackedLinears:
         forwards = self._linear_forwards(sites, packed=self._packed)
         failure = self._first_failure(sites, forwards) if self._packed else None
         if failure is not None:
-            self._warn(failure)
+            self._warn_of_slow_layers(failure)
             return {} if in_float32 else self._linear_forwards(sites, packed=False)
         if in_float32:
-            self._join_gated_blocks(sites, forwards)
+            self._replace_gated_blocks(sites, forwards)
         return forwards
 
     def _linear_forwards(self, sites: list[LinearSite], *, packed: bool) -> dict[torch.nn.Module, Forward]:
@@ -265,7 +276,15 @@ class PackedLinears:
                 return failure
         return None
 
-    def _warn(self, failure: str) -> None:
+    def _warn_of_slow_layers(self, failure: str) -> None:
+        """Warn that computing is slower than it could be, because weights cannot be packed for oneDNN.
+
+        If bfloat16 was requested on a CPU without instructions for it, the warning recommends float32
+        instead, because bfloat16 is slow on such a CPU in any case.
+
+        Args:
+            failure: what is wrong with the packed layers.
+        """
         in_float32 = self._dtype is torch.float32
         if in_float32 or _onednn.has_bfloat16():
             work = "encoding" if in_float32 else "bfloat16"
@@ -277,10 +296,18 @@ class PackedLinears:
             message = "this CPU has no instructions for bfloat16, so bfloat16 is slow on it: use float32"
         warnings.warn(message, StickyTokenWarning, stacklevel=2)
 
-    def _join_gated_blocks(self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]) -> None:
-        """Replace the three layers of each gated block in ``forwards`` by one forward pass for the block.
+    def _replace_gated_blocks(
+        self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]
+    ) -> None:
+        """Replace the three linear layers of each gated block with one forward pass for the whole block.
 
-        A type of block is left unchanged if the new forward pass gives different results from torch's own.
+        The new forward pass is tested on the first block of each class. If its results differ from torch's
+        own, blocks of this class are left unchanged.
+
+        Args:
+            sites: all linear layers that can be replaced.
+            forwards: forward passes, keyed by module. The new forward passes are added to this dict, and
+                those of the layers in the blocks are removed.
         """
         site_of_layer: dict[Any, LinearSite] = {site.layer: site for site in sites}
         block_works: dict[type, bool] = {}
@@ -294,7 +321,8 @@ class PackedLinears:
             block = _GatedBlock(*(site_of_layer[layer] for layer in layers))
             kind = type(module)
             if kind not in block_works:
-                block_works[kind] = _failure(module, layers[0].in_features, block, _TOLERANCE) is None
+                failure = _failure(module, layers[0].in_features, block, _TOLERANCE)
+                block_works[kind] = failure is None
             if block_works[kind]:
                 forwards[module] = block
                 for layer in layers:
@@ -307,6 +335,7 @@ def _has_own_forward(module: torch.nn.Module) -> bool:
 
 
 def _is_gated_block(module: torch.nn.Module) -> bool:
+    """Return whether a module is a gated SiLU block of the transformers library; see `_GatedBlock`."""
     from transformers.activations import SiLUActivation
 
     children: Any = dict(module.named_children())
@@ -327,8 +356,8 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
         raise
     except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    # Damaged weights give outputs that are not finite. They are ignored here; `require_usable` reports them
-    # later, with the text.
+    # Damaged weights give outputs that are not finite. Such outputs are ignored here, because
+    # `require_usable` reports them later, with the text.
     is_finite = expected.isfinite()
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()
     if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():

@@ -19,39 +19,48 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """A branch of an input tree. It holds the tokens that follow those shared with the parent branch."""
+    """Consecutive tokens in a prefix tree. Inputs with a common prefix share the branches that hold it.
+
+    For example, the inputs ``a b c d`` and ``a b e`` become a root with the tokens ``a b c d`` and a child
+    with the token ``e``, which splits off after two tokens.
+    """
 
     parent: Branch | None  # the branch from which this one splits off; None for a root
-    shared: int  # number of tokens from the root to the start of this branch
-    tokens: tuple[int, ...]
-    # Pairs (length, row) of the inputs that end on this branch. The length includes the shared tokens.
-    ends: list[tuple[int, int]] = field(default_factory=list)
+    start: int  # number of tokens before this branch, which it shares with its parent; 0 for a root
+    tokens: tuple[int, ...]  # the branch's own tokens
+    # Pairs (length, row) of the inputs whose last token is on this branch: the input's number of tokens,
+    # including those before the branch, and the input's index.
+    inputs: list[tuple[int, int]] = field(default_factory=list)
     # Branches that split off from this one, keyed by the number of tokens before them and by their first
     # token.
-    continuations: dict[tuple[int, int], Branch] = field(default_factory=dict)
+    children: dict[tuple[int, int], Branch] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
         """Number of tokens from the root to the end of the branch."""
-        return self.shared + len(self.tokens)
+        return self.start + len(self.tokens)
 
     @property
-    def end_lengths(self) -> tuple[int, ...]:
+    def input_lengths(self) -> tuple[int, ...]:
         """Lengths of the inputs that end on this branch, in ascending order."""
-        return tuple(sorted(length for length, _ in self.ends))
+        return tuple(sorted(length for length, _ in self.inputs))
 
     @property
-    def end_rows(self) -> list[int]:
-        """Rows of the inputs that end on this branch, in ascending order of length."""
-        return [row for _, row in sorted(self.ends)]
+    def input_rows(self) -> list[int]:
+        """Indices of the inputs that end on this branch, in ascending order of the inputs' length."""
+        return [row for _, row in sorted(self.inputs)]
 
-    def has(self, position: int, token: int) -> bool:
+    def has_token_at(self, position: int, token: int) -> bool:
         """Return whether the branch has this token at this position, counted from the root."""
-        return position < self.length and self.tokens[position - self.shared] == token
+        return position < self.length and self.tokens[position - self.start] == token
 
 
-def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    """Build trees that contain every common prefix of the inputs once, and return their roots."""
+def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
+    """Build prefix trees, which contain every common prefix of the inputs only once.
+
+    Returns:
+        The roots of the trees: one branch for each distinct first token.
+    """
     roots: dict[tuple[int, int], Branch] = {}
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
@@ -63,31 +72,32 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
         length = 0  # how many of this input's tokens are already in a tree
         while length < len(tokens):
             token = tokens[length]
-            if branch is not None and branch.has(length, token):
+            if branch is not None and branch.has_token_at(length, token):
                 length += 1
                 continue
-            continuations = roots if branch is None else branch.continuations
-            if (length, token) in continuations:
-                branch = continuations[length, token]
+            siblings = roots if branch is None else branch.children
+            if (length, token) in siblings:
+                branch = siblings[length, token]
                 length += 1
-            else:
-                branch = Branch(branch, length, tokens[length:])
-                continuations[length, token] = branch
+            else:  # the rest of the input is in no tree yet, so it becomes a new branch
+                branch = Branch(parent=branch, start=length, tokens=tokens[length:])
+                siblings[length, token] = branch
                 length = len(tokens)
         if branch is not None:
-            branch.ends.append((length, row))
+            branch.inputs.append((length, row))
     return list(roots.values())
 
 
 def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield the roots, then the branches that split off from them, and so on."""
+    """Yield the roots, then their children, then the children of those, and so on."""
     level = list(roots)
     while level:
         yield level
-        level = [child for branch in level for child in branch.continuations.values()]
+        level = [child for branch in level for child in branch.children.values()]
 
 
 def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
+    """Yield every branch of the trees, parents before children."""
     for level in levels(roots):
         yield from level
 
@@ -111,18 +121,26 @@ _ATTENTION = ("sdpa", "eager")
 # it, as a fraction of the largest vector norm.
 _TOLERANCE = 1e-4
 
-# Keys and values of a branch, including its shared tokens: one pair per layer. Both have the shape (heads,
-# tokens, d).
+# Keys and values of a branch, including those of the tokens before it: one pair per layer. Keys and values
+# have the shape (heads, tokens, d).
 KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseLimits:
-    """Limits for the reuse of common prefixes. Beyond these limits, reuse costs more than it saves."""
+    """Limits for the reuse of common prefixes. Beyond these limits, reuse costs more than it saves.
 
-    tree_share: float = 0.8  # trees are used only if at most this share of all tokens is left to compute
-    fixed_share: float = 0.1  # fixed beginnings are reused only if they contain at least this share of tokens
-    rows: int = 4  # fixed beginnings are reused only if a prompt has at least this many inputs
+    Attributes:
+        tree_share: prefix trees are used only if the number of tokens to compute is at most this fraction of
+            the number without trees.
+        fixed_share: the cached start of a prompt is reused only if it contains at least this fraction of all
+            tokens.
+        rows: the cached start of a prompt is reused only for at least this many inputs per prompt.
+    """
+
+    tree_share: float = 0.8
+    fixed_share: float = 0.1
+    rows: int = 4
 
 
 REUSE = ReuseLimits()
@@ -139,7 +157,13 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Return whether vectors are close to those without reuse; ``rounding`` is the machine epsilon."""
+    """Return whether two ways to compute the same vectors give equal results, up to rounding errors.
+
+    Args:
+        vectors: vectors that were computed in a faster way.
+        plain: the same vectors, computed in the plain way.
+        rounding: machine epsilon of the arithmetic.
+    """
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
@@ -154,34 +178,41 @@ def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[in
 
 @dataclass
 class PrefixReuse:
-    """Computes inputs as trees, if the vectors of a few samples are then the same as without trees."""
+    """Computes vectors through prefix trees, so that the states of a common prefix are computed only once.
+
+    Trees are used only if they do not change the vectors of a few samples.
+    """
 
     backbone: Any  # backbone of a causal model
     before: tuple[int, ...]  # the template's tokens before the content of an input
     after: tuple[int, ...]  # the template's tokens after the content of an input
     # Returns the backbone's states for its inputs, shape (rows, tokens, d).
     states: Callable[[dict[str, Any]], torch.Tensor]
-    # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
+    # Turns the states of the inputs' last tokens, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine  # supplies the token budget, and the name and device for messages
     limits: ReuseLimits
-    samples: Sequence[tuple[int, ...]]  # sample contents, on which trees are tested
+    samples: Sequence[tuple[int, ...]]  # content ids of the samples
     # Computes the vectors of inputs without trees, from their content ids.
     plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
     rounding: float  # machine epsilon of the arithmetic
     memory_left: bool = True  # false once trees have run out of memory
 
-    def shared(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> NDArray[np.float32] | None:
+    def vectors_if_cheaper(
+        self, contents: Sequence[tuple[int, ...]], cached: int = 0
+    ) -> NDArray[np.float32] | None:
         """Return the vectors of distinct inputs, or None if trees save too little or cannot be used.
 
-        ``contents`` are the content ids of the inputs. ``cached`` is the number of tokens at the beginning of
-        each input whose states are already cached, so that they would be skipped without trees too.
+        Args:
+            contents: content ids of the inputs.
+            cached: number of tokens at the start of each input that would not be computed without trees
+                either, because their states are cached.
         """
-        roots = self.trees(contents, cached) if self.memory_left else None
+        roots = self._trees_if_cheaper(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
             return None
         try:
-            return self.vectors(roots, len(contents))
+            return self.vectors_of_trees(roots, len(contents))
         except torch.OutOfMemoryError:
             # Trees need additional memory for keys and values.
             self.memory_left = False
@@ -192,87 +223,106 @@ class PrefixReuse:
 
     @cached_property
     def _agrees(self) -> bool:
-        """Whether the samples have the same vectors with and without trees."""
-        roots = self.trees(self.samples)
+        """Whether prefix trees leave the vectors of the samples unchanged."""
+        roots = self._trees_if_cheaper(self.samples)
         if roots is None:
             return False
-        return agree(self.vectors(roots, len(self.samples)), self.plain(self.samples), self.rounding)
+        vectors = self.vectors_of_trees(roots, len(self.samples))
+        return agree(vectors, self.plain(self.samples), self.rounding)
 
-    def trees(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
-        """Return the roots of the inputs' trees, or None if the trees save too few tokens."""
+    def _trees_if_cheaper(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
+        """Return the roots of the inputs' prefix trees, or None if the trees save too few tokens."""
         inputs = [(*self.before, *content) for content in contents]
-        if not all(inputs):
+        if not all(inputs):  # an input without tokens has no place in a tree
             return None
-        roots = grow(inputs)
+        roots = build_trees(inputs)
         plain_tokens = sum(map(len, inputs)) + (len(self.after) - cached) * len(inputs)
         tree_tokens = sum(len(branch.tokens) for branch in _branches(roots))
+        # The template's tokens after the content are not in the trees, and are computed for every input.
         computed_tokens = tree_tokens + len(self.after) * len(inputs)
         return roots if computed_tokens <= self.limits.tree_share * plain_tokens else None
 
-    def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
-        """Return the vectors of all inputs in these trees, in the order of the inputs."""
+    def vectors_of_trees(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
+        """Return the vectors of the ``count`` inputs in these trees, shape (count, d), in input order."""
         vectors: NDArray[np.float32] | None = None
         # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
         for group in _groups(roots, self.engine.token_budget):
             keys_and_values: dict[Branch, KeysAndValues] = {}
-            for level in levels(group):
+            for level in levels(group):  # parents first, because a branch needs the keys of its parent
                 for branches in _batches(level, len(self.after), self.engine.token_budget):
-                    batch_vectors = self._run(branches, keys_and_values)
+                    batch_vectors = self._run_batch(branches, keys_and_values)
                     if vectors is None:
                         vectors = np.empty((count, batch_vectors.shape[1]), dtype=np.float32)
-                    # Inputs are distinct, so every end belongs to exactly one input.
-                    rows = [row for branch in branches for row in branch.end_rows]
+                    rows = [row for branch in branches for row in branch.input_rows]
                     vectors[rows] = batch_vectors
         return np.empty((0, 0), np.float32) if vectors is None else vectors
 
-    def _run(
+    def _run_batch(
         self, branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]
     ) -> NDArray[np.float32]:
-        """Run branches of the same shape (see `_batches`); return the vectors of the inputs that end on them.
+        """Compute branches of the same shape (see `_batches`) in one forward pass.
 
-        Each row holds the tokens of one branch, then the template's end once for every input that ends there.
-        ``keys_and_values`` contains the parents' keys and values. The keys and values of branches with
-        children are added to it.
+        Each row of the batch holds the tokens of one branch, followed by a suffix for each input that ends on
+        the branch. The suffix consists of the template's tokens after the content.
+
+        Args:
+            branches: the branches.
+            keys_and_values: keys and values of the parents. Keys and values of branches that have children
+                are added to this dict.
+
+        Returns:
+            Vectors of the inputs that end on the branches, in the order of the branches; for each branch, in
+            ascending order of the inputs' length.
         """
-        first = branches[0]
-        ends = first.end_lengths
+        start = branches[0].start
+        size = len(branches[0].tokens)
+        input_lengths = branches[0].input_lengths
         device = self.backbone.get_input_embeddings().weight.device
-        closing_tokens = self.after * len(ends)
-        ids = [branch.tokens + closing_tokens for branch in branches]
-        positions, attends = _positions(first.shared, len(first.tokens), ends, len(self.after))
+        ids = [branch.tokens + self.after * len(input_lengths) for branch in branches]
+        positions, attends = _positions_and_attention(start, size, input_lengths, len(self.after))
         cache = _cache_of_parents(branches, keys_and_values)
         states = self.states(
             {
                 "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
                 "attention_mask": self._masks(positions.to(device), attends.to(device)),
-                "position_ids": positions[None, first.shared :].to(device),
+                "position_ids": positions[None, start:].to(device),
                 "past_key_values": cache,
                 "use_cache": True,
             }
         )
         for row, branch in enumerate(branches):
-            if branch.continuations:
+            if branch.children:
                 keys_and_values[branch] = _row_of_cache(cache, row, branch.length)
         if self.after:
-            closings = range(1, len(ends) + 1)
-            last_positions = [len(first.tokens) + number * len(self.after) - 1 for number in closings]
+            # The last token of an input is the last token of its suffix. All suffixes have the same length.
+            input_numbers = range(1, len(input_lengths) + 1)
+            last_positions = [size + number * len(self.after) - 1 for number in input_numbers]
         else:
-            last_positions = [end - first.shared - 1 for end in ends]
+            last_positions = [length - start - 1 for length in input_lengths]
         vectors = self.finish(states[:, last_positions].flatten(0, 1)[:, None]).float()
         return vectors.cpu().numpy()
 
     def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
-        """Return additive attention masks in the form that the architecture expects.
+        """Return additive attention masks, shape (1, 1, new tokens, tokens).
 
         An entry is 0 if the token of its row attends to the token of its column; otherwise, it is the lowest
         finite number.
+
+        Args:
+            positions: position of each token, shape (tokens,). The new tokens come last.
+            attends: which tokens each new token attends to in full attention, shape (new tokens, tokens).
+
+        Returns:
+            The form that the architecture expects: one mask, or a dict with a mask for full attention and
+            one for sliding-window attention.
         """
         config = self.backbone.config
         kind = _MASKS[config.model_type]
         window = getattr(config, "sliding_window", None)
         attends_nearby = attends
         if window is not None:
-            distances = positions[-len(attends) :, None] - positions[None, :]
+            positions_of_new_tokens = positions[-len(attends) :]
+            distances = positions_of_new_tokens[:, None] - positions[None, :]
             attends_nearby = attends & (distances < window)
         full = self._additive(attends)
         sliding = self._additive(attends_nearby)
@@ -281,34 +331,39 @@ class PrefixReuse:
         return sliding if kind == _WINDOW else full
 
     def _additive(self, attends: torch.Tensor) -> torch.Tensor:
+        """Turn a boolean mask into an additive one, with two leading dimensions of size 1."""
         dtype = self.backbone.dtype
         return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
 
 def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]) -> Any:
-    """Return a cache with the keys and values of the shared tokens, one row per branch."""
+    """Return a cache with the keys and values of the tokens before the branches, one row per branch.
+
+    All branches start after the same number of tokens. The cache is empty if they are roots.
+    """
     from transformers import DynamicCache
 
     cache = DynamicCache()
-    shared = branches[0].shared
-    if not shared:
+    start = branches[0].start
+    if not start:
         return cache
-    parents = [keys_and_values[branch.parent] for branch in branches if branch.parent is not None]
+    of_parents = [keys_and_values[branch.parent] for branch in branches if branch.parent is not None]
 
-    def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        # Shape (branches, heads, shared, d). A parent that all branches share is not copied.
-        if all(parent is parents[0] for parent in parents):
-            return tensors[0][None, :, :shared].expand(len(tensors), -1, -1, -1)
-        return torch.stack([tensor[:, :shared] for tensor in tensors])
+    def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the first ``start`` tokens of each parent's tensor, shape (branches, heads, start, d)."""
+        if all(parent is of_parents[0] for parent in of_parents):  # the only parent is not copied
+            return tensors[0][None, :, :start].expand(len(tensors), -1, -1, -1)
+        return torch.stack([tensor[:, :start] for tensor in tensors])
 
-    for layer in range(len(parents[0])):
-        keys = rows([parent[layer][0] for parent in parents])
-        values = rows([parent[layer][1] for parent in parents])
+    for layer in range(len(of_parents[0])):
+        keys = stacked([parent[layer][0] for parent in of_parents])
+        values = stacked([parent[layer][1] for parent in of_parents])
         cache.update(keys, values, layer)
     return cache
 
 
 def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
+    """Return the keys and values of the first ``length`` tokens in one row of a cache."""
     return [(layer.keys[row, :, :length], layer.values[row, :, :length]) for layer in cache.layers]
 
 
@@ -320,7 +375,8 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
     group: list[Branch] = []
     group_tokens = 0
     for root in roots:
-        held_tokens = sum(branch.length for branch in _branches([root]) if branch.continuations)
+        # Keys and values are kept only for branches with children, including the tokens before each branch.
+        held_tokens = sum(branch.length for branch in _branches([root]) if branch.children)
         if group and group_tokens + held_tokens > token_budget:
             yield group
             group = []
@@ -331,51 +387,69 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
         yield group
 
 
-def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator[list[Branch]]:
-    """Divide the branches of a level into batches.
+def _batches(level: Sequence[Branch], after_size: int, token_budget: int) -> Iterator[list[Branch]]:
+    """Divide the branches of a level into batches of branches with the same shape.
 
-    All branches of a batch have the same shape: the same number of shared tokens, the same number of tokens
-    of their own, and inputs that end at the same lengths.
+    The shape is the number of tokens before the branch, the number of its own tokens, and the lengths of the
+    inputs that end on it.
+
+    Args:
+        level: the branches.
+        after_size: number of template tokens after the content, which are computed once for each input.
+        token_budget: maximum number of tokens in a batch, unless a single branch has more.
     """
     by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
-        shape = (branch.shared, len(branch.tokens), branch.end_lengths)
+        shape = (branch.start, len(branch.tokens), branch.input_lengths)
         by_shape.setdefault(shape, []).append(branch)
-    for (shared, size, ends), branches in by_shape.items():
-        rows = max(1, token_budget // (shared + size + after * len(ends)))
-        for start in range(0, len(branches), rows):
-            yield branches[start : start + rows]
+    for (start, size, input_lengths), branches in by_shape.items():
+        tokens_per_row = start + size + after_size * len(input_lengths)
+        batch_size = max(1, token_budget // tokens_per_row)
+        for first in range(0, len(branches), batch_size):
+            yield branches[first : first + batch_size]
 
 
-def _positions(
-    shared: int, size: int, ends: tuple[int, ...], after: int
+def _positions_and_attention(
+    start: int, size: int, input_lengths: tuple[int, ...], after_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the position of each token in a row, and which tokens each new token attends to.
+    """Return the position of each token in a row of a batch, and which tokens each new token attends to.
 
-    A row contains the tokens of a branch, including the shared ones, and then one closing for each end: the
-    last ``after`` tokens of the template. A token of the branch attends to the branch up to itself. A token
-    of a closing attends to the branch up to the end that the closing belongs to, and to the same closing up
+    A row contains the tokens before a branch, the branch's own tokens, and one suffix for each input that
+    ends on the branch. A suffix consists of the template's tokens after the content. A token of the branch
+    attends to the branch up to itself. A token of a suffix attends to its own input, and to its own suffix up
     to itself.
+
+    For example, with the token ``a`` before the branch ``b c``, the inputs ``a b`` and ``a b c``, and a
+    suffix of one token, a row is ``a b c s1 s2``, and the positions are 0, 1, 2, 2, 3. The new tokens are
+    ``b c s1 s2``. Of these, ``s1`` attends to ``a b s1``, and ``s2`` attends to ``a b c s2``.
+
+    Args:
+        start: number of tokens before the branch.
+        size: number of the branch's own tokens.
+        input_lengths: number of tokens of each input, without its suffix.
+        after_size: number of tokens in a suffix.
 
     Returns:
         Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). New tokens are those
-        after the shared ones.
+        of the branch and of the suffixes.
     """
-    branch_size = shared + size
-    position_list = list(range(branch_size))
-    closing_numbers = [-1] * branch_size  # index of each token's closing; -1 for the branch's own tokens
-    branch_limits = list(range(1, branch_size + 1))  # number of branch tokens that each token attends to
-    for number, end in enumerate(ends):
-        position_list += range(end, end + after)
-        closing_numbers += [number] * after
-        branch_limits += [end] * after
+    branch_end = start + size
+    position_list = list(range(branch_end))
+    # Index of the suffix that each token belongs to; -1 for tokens that belong to none.
+    suffix_numbers = [-1] * branch_end
+    # Each token attends to this many tokens from the start of the row, not counting suffixes.
+    prefix_lengths = list(range(1, branch_end + 1))
+    for number, input_length in enumerate(input_lengths):
+        position_list += range(input_length, input_length + after_size)
+        suffix_numbers += [number] * after_size
+        prefix_lengths += [input_length] * after_size
     positions = torch.tensor(position_list)
-    closing = torch.tensor(closing_numbers)
-    limit = torch.tensor(branch_limits)
+    suffix = torch.tensor(suffix_numbers)
+    prefix_length = torch.tensor(prefix_lengths)
     index = torch.arange(len(positions))[None, :]
-    is_on_branch = closing[None, :] < 0
-    within_branch = is_on_branch & (index < limit[:, None])
-    is_same_closing = closing[None, :] == closing[:, None]
+    is_in_no_suffix = suffix[None, :] < 0
+    within_prefix = is_in_no_suffix & (index < prefix_length[:, None])
+    is_same_suffix = suffix[None, :] == suffix[:, None]
     is_not_later = positions[None, :] <= positions[:, None]
-    within_closing = ~is_on_branch & is_same_closing & is_not_later
-    return positions, (within_branch | within_closing)[shared:]
+    within_suffix = ~is_in_no_suffix & is_same_suffix & is_not_later
+    return positions, (within_prefix | within_suffix)[start:]

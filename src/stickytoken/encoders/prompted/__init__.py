@@ -16,14 +16,15 @@ from stickytoken.errors import InputError
 from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_settings
 from stickytoken.settings.prompting import ContrastRule, Prompting
 
-# Marks where token prepending puts the state of the last token, which stands for the whole sentence.
+# Placeholder for the state of the last token, which represents the whole sentence. Token prepending puts this
+# state in the position of the placeholder.
 PLACEHOLDER = "<PST>"
-# Marks where the sentence goes.
+# Stands for the sentence in a template.
 SENTENCE = "{sentence}"
-# The mark for the sentence in the published code.
+# Stands for the sentence in the templates of the published code.
 _PUBLISHED_SENTENCE = "*sent 0*"
 _QUOTED_SENTENCE = f'"{SENTENCE}"'
-# Maximum number of characters that an error quotes of a prompt.
+# Maximum number of characters of a prompt that an error message quotes.
 _SHOWN_CHARACTERS = 60
 
 
@@ -170,7 +171,11 @@ class TokenPrepending:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Contrastive prompting: in one layer, the attention output of an auxiliary prompt is subtracted."""
+    """Settings of contrastive prompting, which compares the prompt with an auxiliary prompt.
+
+    In one layer, the attention output at the last token of the auxiliary prompt is subtracted from the
+    attention output at the last token of the prompt.
+    """
 
     layer: NaturalNumber  # layer whose attention is changed, counted from 0
     strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without a factor
@@ -182,8 +187,8 @@ class Contrast:
             raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number of at least 0")
         if self.strength is not None and not self.rule.scales:
             raise InputError(
-                f"the contrast rule {self.rule} has no strength, got {self.strength}: leave the strength "
-                f"out, or use {ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
+                f"the contrast rule {self.rule} takes no strength, but {self.strength} was passed: leave "
+                f"the strength out, or use {ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
             )
 
 
@@ -208,8 +213,8 @@ _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 def clean_sentence(text: str) -> str:
     """Clean a sentence in the same way as the published code.
 
-    A question mark at the end becomes a full stop. A sentence that ends with neither a question mark, a full
-    stop nor a quotation mark gets a full stop. Double quotation marks become single ones.
+    A question mark at the end becomes a full stop. A full stop is added if the sentence does not end with a
+    question mark, a full stop or a quotation mark. Double quotation marks become single ones.
     """
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."

@@ -1,9 +1,10 @@
-"""Run filled prompts through a model, and share the work that prompts and sentences have in common.
+"""Run filled prompts through a model, and compute the states of common prefixes only once.
 
-Work is shared in two ways, both exact up to rounding. `_SharedBeginnings` computes the tokens before the
-placeholder or the sentence once for all sentences. `_SentenceTrees` computes common prefixes of sentences
-once; this requires that no state depends on later tokens, which excludes token prepending. Each method is
-first tested on a few inputs, against vectors computed without sharing.
+Two methods do this, both exact up to rounding. `_PromptReuse` caches the states of the tokens before the
+placeholder or the sentence, which are the same for all sentences. `_SentenceReuse` computes a common prefix
+of several sentences once; this requires that no state depends on later tokens, which excludes token
+prepending. Each method is first tested on a few inputs: its vectors must equal those that are computed
+without it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import prefixes, weight_mark
+from stickytoken.encoders.compute import prefixes, weight_version
 from stickytoken.encoders.compute.batches import BatchEngine
 from stickytoken.encoders.prompted.decoder import states_after
-from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow
+from stickytoken.encoders.prompted.model import PromptCache, PromptedModel, PromptRow
 from stickytoken.encoders.prompted.steering import pooled_states
 from stickytoken.encoders.prompted.tokenization import Ids
 
@@ -46,124 +47,157 @@ class PromptRunner(BatchEngine):
             model: the decoder with its prompts.
             token_budget: maximum number of tokens in a batch; if None, a number that suits the device.
             reuse: limits within which common prefixes are computed only once; if None, nothing is reused.
-            rounding: machine epsilon of the arithmetic, for comparisons with vectors computed without
-                sharing.
+            rounding: machine epsilon of the arithmetic, for comparisons with vectors that are computed
+                without reuse.
         """
         super().__init__(model.decoder.name, model.decoder)
         self._prompted = model
         if token_budget:
             self.token_budget = token_budget
-        self.beginnings = None if reuse is None else _SharedBeginnings(self, model, reuse, rounding)
-        self._trees = None if reuse is None else _SentenceTrees(self, model, reuse, rounding)
-        # With contrast, the auxiliary prompts of all sentences run first, up to the contrast layer.
+        self.prompt_reuse = None if reuse is None else _PromptReuse(self, model, reuse, rounding)
+        self._sentence_reuse = None if reuse is None else _SentenceReuse(self, model, reuse, rounding)
+        # With contrast, the attention output of an auxiliary prompt is subtracted from that of the prompt. So
+        # the auxiliary prompts of all sentences run first, up to the contrast layer.
         self._auxiliary: PromptRunner | None = None
         if model.auxiliary is not None:
             self._auxiliary = PromptRunner(model.auxiliary, token_budget, reuse=reuse, rounding=rounding)
 
     def vectors(self, contents: Sequence[Ids], layer_counts: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors of sentences after each number of layers, shape (sentences, layers, d)."""
+        """Return the vectors of sentences after each of ``layer_counts``, shape (sentences, layers, d)."""
         rows = self._prompted.rows(contents)
-        beginnings = self.beginnings
-        if beginnings is not None and not beginnings.pay(rows):
-            beginnings = None
-        if self._trees is not None and len(layer_counts) == 1:
-            vectors = self._trees.vectors(contents, layer_counts[0], with_beginnings=beginnings is not None)
+        reuses_prompts = self.prompt_reuse is not None and self.prompt_reuse.pays_off(rows)
+        if self._sentence_reuse is not None and len(layer_counts) == 1:
+            vectors = self._sentence_reuse.vectors_if_cheaper(
+                contents, layer_counts[0], prompts_are_cached=reuses_prompts
+            )
             if vectors is not None:
                 return vectors[:, None]
-        auxiliary = None if self._auxiliary is None else self._auxiliary.attended_values(contents)
-        computed_beginnings = None if beginnings is None else beginnings.computed(layer_counts)
-        row_vectors = self.run_rows(rows, computed_beginnings, layer_counts, auxiliary)
+        cache = None
+        if self.prompt_reuse is not None and reuses_prompts:
+            cache = self.prompt_reuse.cache(layer_counts)
+        auxiliary = None if self._auxiliary is None else self._auxiliary.attention_outputs(contents)
+        row_vectors = self.run_rows(rows, cache, layer_counts, auxiliary)
         # With several prompts (MetaEOL), the vector is the unweighted mean over the prompts.
         by_sentence = row_vectors.reshape(len(contents), -1, *row_vectors.shape[1:])
         means: NDArray[np.float32] = by_sentence.mean(axis=1)
         return means
 
-    def attended_values(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        """Return the attention output of an auxiliary model at the last token, shape (sentences, d)."""
-        return self.vectors(contents, [self._prompted.number])[:, 0]
+    def attention_outputs(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
+        """Run an auxiliary prompt, filled with each sentence, up to the contrast layer.
+
+        Returns:
+            The attention outputs of this layer at the last token, shape (sentences, heads * size).
+        """
+        return self.vectors(contents, [self._prompted.layer_count])[:, 0]
 
     def run_rows(
         self,
         rows: Sequence[PromptRow],
-        beginnings: FixedBeginnings | None,
+        cache: PromptCache | None,
         layer_counts: Sequence[int],
         auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Compute rows in batches of equal length; return their pooled states, shape (rows, layers, d)."""
+        """Compute rows in batches of equal length; return their pooled states, shape (rows, layers, d).
+
+        Args:
+            rows: the sentences and the prompts to fill with them.
+            cache: the cached states of the prompts; if None, whole prompts are computed.
+            layer_counts: numbers of layers after which states are returned.
+            auxiliary: attention outputs of the auxiliary prompt for each sentence, shape (sentences, heads *
+                size); None without contrast.
+        """
         prompts = self._prompted.prompts
         lengths = []
         for row in rows:
             prompt = prompts[row.prompt]
-            skipped = 0 if beginnings is None else prompt.fixed
+            skipped = 0 if cache is None else prompt.prefix_length
             lengths.append(prompt.length(len(row.content)) - skipped)
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
-            # All prompts of a sentence share the same auxiliary values.
-            batch_auxiliary = None if auxiliary is None else auxiliary[batch // len(prompts)]
-            return self.forward([rows[row] for row in batch], beginnings, layer_counts, batch_auxiliary)
+            """Return the pooled states of the rows with these indices."""
+            batch_auxiliary = None
+            if auxiliary is not None:
+                # Each sentence has one row for every prompt, and these rows are adjacent.
+                sentences = batch // len(prompts)
+                batch_auxiliary = auxiliary[sentences]
+            return self.forward([rows[row] for row in batch], cache, layer_counts, batch_auxiliary)
 
         return self.run(lengths, compute)
 
     def forward(
         self,
         rows: Sequence[PromptRow],
-        beginnings: FixedBeginnings | None,
+        cache: PromptCache | None,
         layer_counts: Sequence[int],
         auxiliary: NDArray[np.float32] | None = None,
     ) -> torch.Tensor:
-        """Return the pooled states of one batch, shape (rows, layers, d)."""
+        """Run one batch of rows.
+
+        Args:
+            rows: sentences and prompts; all rows have the same length.
+            cache: the cached states of the prompts; if None, whole prompts are computed.
+            layer_counts: numbers of layers after which states are returned.
+            auxiliary: attention outputs of the auxiliary prompt for each row, shape (rows, heads * size);
+                None without contrast.
+
+        Returns:
+            Pooled states, shape (rows, layers, d); for an auxiliary prompt, attention outputs, shape (rows,
+            1, heads * size).
+        """
         model = self._prompted
         past = None
-        cache = None
-        if beginnings is not None:
-            prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
-            past = beginnings.mask[prompts]
-            cache = beginnings.cache(prompts)
-        layout = model.layout(rows, skipping=beginnings is not None)
+        row_cache = None
+        if cache is not None:
+            prompts = torch.tensor([row.prompt for row in rows], device=cache.mask.device)
+            past = cache.mask[prompts]
+            row_cache = cache.for_prompts(prompts)
+        layout = model.layout(rows, skipping=cache is not None)
         batch = model.batch(layout, past, None if auxiliary is None else torch.from_numpy(auxiliary))
-        if model.attends:
-            states = model.attended(batch, cache)[:, None]
+        if model.is_auxiliary:
+            outputs = model.attention_output(batch, row_cache)[:, None]
         else:
-            states = pooled_states(model.decoder, batch, layer_counts, cache)
-        return states.float()
+            outputs = pooled_states(model.decoder, batch, layer_counts, row_cache)
+        return outputs.float()
 
 
-class _SharedBeginnings:
-    """The cached beginnings of prompts, kept until the weights or the requested layers change."""
+class _PromptReuse:
+    """Caches the states at the start of each prompt, until the weights or the requested layers change."""
 
     def __init__(
         self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
     ) -> None:
+        """Prepare an empty cache; see `PromptRunner` for the arguments."""
         self._runner = runner
         self._prompted = model
         self._limits = limits
         self._rounding = rounding
-        self._computed: FixedBeginnings | None = None
-        self._computed_for: tuple[list[int], list[tuple[int, int]]] | None = None
+        self._cache: PromptCache | None = None
+        # The numbers of layers and the versions of all weights for which the cache was computed.
+        self._cached_for: tuple[list[int], list[tuple[int, int]]] | None = None
 
-    def pay(self, rows: Sequence[PromptRow]) -> bool:
-        """Return whether reusing the beginnings saves work on these rows and gives the same vectors."""
+    def pays_off(self, rows: Sequence[PromptRow]) -> bool:
+        """Return whether cached prompt states save work on these rows and leave the vectors unchanged."""
         prompts = self._prompted.prompts
         if len(rows) < self._limits.rows * len(prompts):
             return False
-        fixed_tokens = sum(prompts[row.prompt].fixed for row in rows)
+        cached_tokens = sum(prompts[row.prompt].prefix_length for row in rows)
         all_tokens = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
-        return fixed_tokens >= self._limits.fixed_share * all_tokens and self.agree
+        return cached_tokens >= self._limits.fixed_share * all_tokens and self.agrees
 
     @cached_property
-    def agree(self) -> bool:
-        """Whether reusing the cached prompt beginnings gives the same vectors as running the whole prompt.
+    def agrees(self) -> bool:
+        """Whether cached prompt states give the same vectors as running whole prompts.
 
-        Reuse changes the vectors if the model caches more than keys and values.
+        The vectors differ if the model's state consists of more than keys and values.
         """
-        # Two sentences have the same length and are computed in one batch: some models cache a state that
-        # cannot be repeated for several rows.
+        # The first two sentences have the same length, so they are computed in one batch. Such a batch
+        # reveals a model whose cached state cannot be repeated for several rows.
         contents = [text.ids for text in self._prompted.tokenize(["a", "a", "one two three"])]
         rows = self._prompted.rows(contents)
-        layer_counts = [self._prompted.number]
+        layer_counts = [self._prompted.layer_count]
         plain = self._runner.run_rows(rows, None, layer_counts)
         try:
-            reused = self._runner.run_rows(rows, FixedBeginnings(self._prompted, layer_counts), layer_counts)
+            reused = self._runner.run_rows(rows, PromptCache(self._prompted, layer_counts), layer_counts)
         except torch.OutOfMemoryError:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
@@ -171,41 +205,54 @@ class _SharedBeginnings:
             return False
         return prefixes.agree(reused, plain, self._rounding)
 
-    def computed(self, layer_counts: Sequence[int]) -> FixedBeginnings:
-        """Return the beginnings for these numbers of layers; compute them again only if something changed."""
-        weight_marks = [weight_mark(weight) for weight in self._prompted.decoder.model.parameters()]
-        wanted_for = (list(layer_counts), weight_marks)
-        if self._computed is None or self._computed_for != wanted_for:
-            self._computed = FixedBeginnings(self._prompted, layer_counts)
-            self._computed_for = wanted_for
-        return self._computed
+    def cache(self, layer_counts: Sequence[int]) -> PromptCache:
+        """Return the cached states of the prompts for reading vectors after these numbers of layers.
+
+        The states are computed again only if the weights or the numbers of layers differ from those of the
+        last call.
+        """
+        weight_versions = [weight_version(weight) for weight in self._prompted.decoder.model.parameters()]
+        wanted_for = (list(layer_counts), weight_versions)
+        if self._cache is None or self._cached_for != wanted_for:
+            self._cache = PromptCache(self._prompted, layer_counts)
+            self._cached_for = wanted_for
+        return self._cache
 
 
-class _SentenceTrees:
+class _SentenceReuse:
     """Computes common prefixes of sentences once per template, if the vector is the last token's state."""
 
     def __init__(
         self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
     ) -> None:
+        """Prepare the reuse of prefixes; see `PromptRunner` for the arguments."""
         self._runner = runner
         self._prompted = model
         self._limits = limits
         self._rounding = rounding
-        self._by_template: dict[tuple[int, int], prefixes.PrefixReuse] = {}  # key: template, layers
+        # Keyed by the index of the template and the number of layers.
+        self._by_template: dict[tuple[int, int], prefixes.PrefixReuse] = {}
 
-    def vectors(
-        self, contents: Sequence[Ids], layer_count: int, *, with_beginnings: bool
+    def vectors_if_cheaper(
+        self, contents: Sequence[Ids], layer_count: int, *, prompts_are_cached: bool
     ) -> NDArray[np.float32] | None:
-        """Return the vectors after this many layers, shape (sentences, d); None if trees cannot be used.
+        """Return the vectors of sentences after ``layer_count`` layers.
 
-        ``with_beginnings`` says whether the fixed beginnings would be reused if trees are not used.
+        Args:
+            contents: token ids of each sentence.
+            layer_count: number of layers to run.
+            prompts_are_cached: whether `_PromptReuse`, which is used if this method returns None, would skip
+                the tokens at the start of each prompt. Common prefixes of sentences then save less.
+
+        Returns:
+            The vectors, shape (sentences, d); None if reuse is impossible or saves too little.
         """
         if not self._are_exact:
             return None
         by_template = []
         for template, prompt in enumerate(self._prompted.prompts):
-            cached = prompt.fixed if with_beginnings else 0
-            vectors = self._reuse_of(template, layer_count).shared(contents, cached)
+            cached = prompt.prefix_length if prompts_are_cached else 0
+            vectors = self._prefix_reuse(template, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
                 return None
             by_template.append(vectors)
@@ -218,33 +265,42 @@ class _SentenceTrees:
         model = self._prompted
         reading = model.reading
         is_steered = reading.prepending is not None or reading.contrast is not None
-        reads_last_state = not model.attends and not reading.prompt.echoes
+        reads_last_state = not model.is_auxiliary and not reading.prompt.echoes
         return not is_steered and reads_last_state and prefixes.known_kind(model.decoder.model)
 
-    def _reuse_of(self, template: int, layer_count: int) -> prefixes.PrefixReuse:
-        """Return the object that computes the trees of one template; it is created on the first call."""
+    def _prefix_reuse(self, template: int, layer_count: int) -> prefixes.PrefixReuse:
+        """Return the object that computes common prefixes of sentences in one template.
+
+        There is one object for each template and number of layers, which is created on the first call.
+        """
         if (template, layer_count) not in self._by_template:
             decoder = self._prompted.decoder
             prompt = self._prompted.prompts[template]
             carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
 
             def states(inputs: dict[str, Any]) -> torch.Tensor:
+                """Return the states after the requested number of layers."""
                 return states_after(decoder, [layer_count], inputs)[layer_count]
+
+            def vectors_of_last_tokens(last_states: torch.Tensor) -> torch.Tensor:
+                """Return the states of last tokens as vectors, without the dimension of tokens."""
+                return last_states[:, 0]
 
             self._by_template[template, layer_count] = prefixes.PrefixReuse(
                 decoder.model,
                 prompt.before,
                 prompt.after,
                 states=states,
-                finish=lambda picked: picked[:, 0],
+                finish=vectors_of_last_tokens,
                 engine=self._runner,
                 limits=self._limits,
-                samples=prefixes.samples_of(carrier, other[:1]),
+                samples=prefixes.samples_of(carrier, tokens=other[:1]),
                 plain=partial(self._plain_vectors, template, layer_count),
                 rounding=self._rounding,
             )
         return self._by_template[template, layer_count]
 
     def _plain_vectors(self, template: int, layer_count: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
+        """Return the vectors of sentences in one template, computed without reuse, shape (sentences, d)."""
         rows = [PromptRow(template, content) for content in contents]
         return self._runner.run_rows(rows, None, [layer_count])[:, 0]

@@ -52,15 +52,19 @@ class Decoder:
         """Whether the model takes positions as an argument, unlike a model with linear biases (ALiBi)."""
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
-    def inputs_by_layer(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the per-layer inputs that Gemma 4 computes from token ids; empty for most other models."""
+    def per_layer_inputs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return further arguments of the model, keyed by name; empty for most models.
+
+        Gemma 4 adds a second embedding of each token in every layer. These embeddings are computed from token
+        ids, so they must be passed in addition to the input embeddings.
+        """
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}
-        by_layer = self.model.get_per_layer_inputs
+        compute_inputs = self.model.get_per_layer_inputs
         # Earlier releases of transformers also require `inputs_embeds`, and ignore it if ids are passed.
-        takes_embeddings = "inputs_embeds" in inspect.signature(by_layer).parameters
+        takes_embeddings = "inputs_embeds" in inspect.signature(compute_inputs).parameters
         options = {"inputs_embeds": None} if takes_embeddings else {}
-        return {"per_layer_inputs": by_layer(ids, **options)}
+        return {"per_layer_inputs": compute_inputs(ids, **options)}
 
     def layer_number(self, layer: int) -> int:
         """Return how many layers run up to and including this layer; a negative index counts from the end."""
@@ -114,7 +118,10 @@ def find_decoder(model: Any, name: str) -> Decoder:
 
 
 def _is_recurrent(backbone: Any) -> bool:
-    """Return whether a model has no attention (such as Mamba and RWKV), or reads padding as text."""
+    """Return whether a model is recurrent and unsuitable for prompts.
+
+    Such models either have no attention, like Mamba and RWKV, or read padding as text.
+    """
     attends = getattr(backbone.config, "num_attention_heads", None) is not None
     # transformers has no public attribute for this.
     is_stateful = bool(getattr(backbone, "_is_stateful", False))
@@ -149,11 +156,15 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Register hooks inside a ``with`` block. The hooks act only on calls by the current thread."""
+    """Register hooks, and remove them at the end of the ``with`` block.
+
+    The hooks act only on calls by the current thread.
+    """
     owner = threading.get_ident()
 
     # torch may call a hook without its last argument if another thread removes the hook at that moment.
     def call_for_owner(call: Callable[..., Any], *args: Any) -> Any:
+        """Call a hook if the current thread registered it; otherwise, change nothing."""
         return call(*args) if threading.get_ident() == owner else None
 
     with ExitStack() as stack:
@@ -195,21 +206,35 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Run the model; return ``keep(states)`` after each number of layers, keyed by the number of layers.
+    """Run the model up to the last requested layer, and return its states.
 
-    The number 0 stands for the first layer's input. States after the last layer include the final norm; all
-    others are the raw residual stream. Layers after the last requested one do not run.
+    Args:
+        decoder: the model.
+        layer_counts: the numbers of layers after which states are returned; 0 stands for the first layer's
+            input.
+        inputs: keyword arguments of the model.
+        keep: called with states of shape (rows, tokens, d); returns the part of them to keep.
+        hooks: hooks that change the states while the model runs.
+
+    Returns:
+        ``keep(states)`` for each requested number of layers, keyed by that number. States after the model's
+        last layer include the final norm; all others are the raw residual stream.
     """
     kept_states: dict[int, torch.Tensor] = {}
     layers = decoder.layers
+    last_count = max(layer_counts)
 
     def record(layer_count: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        """Keep the states after a layer; stop the model if no later layer is requested."""
         kept_states[layer_count] = keep(_checked_states(output))
-        if layer_count == max(layer_counts):
+        if layer_count == last_count:
             raise LayerReachedError
 
     def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the input of the first layer; stop the model if no layer is requested."""
         kept_states[0] = keep(layer_input(args, kwargs))
+        if last_count == 0:
+            raise LayerReachedError
 
     recording_hooks = [
         Hook(layers[layer_count - 1].register_forward_hook, partial(record, layer_count))
@@ -219,6 +244,6 @@ def states_after(
     if 0 in layer_counts:
         recording_hooks.append(hook_before(layers[0], record_input))
     output = run_until_reached(decoder, inputs, [*hooks, *recording_hooks])
-    if output is not None:
+    if output is not None:  # no hook stopped the model, so the states after the last layer are requested
         kept_states[len(layers)] = keep(output.last_hidden_state)
     return kept_states

@@ -66,8 +66,9 @@ class CausalPromptEncoder(ModelEncoder):
             normalize: whether to scale vectors to length 1.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; if None, the environment
-                variable decides or, if it is not set, a measurement.
+            packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
+                variable STICKYTOKEN_PACKED_LAYERS decides; if it is not set, the faster way is used, which is
+                found by timing both.
 
         Raises:
             ModelError: the model or its tokenizer cannot be used with prompts.
@@ -81,24 +82,34 @@ class CausalPromptEncoder(ModelEncoder):
         self._requested_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers: dict[bool, OwnTokenizer] = {}  # keyed by whether they have a placeholder
+        # Copies of the user's tokenizer, keyed by whether the placeholder was added to the copy.
+        self._tokenizers: dict[bool, OwnTokenizer] = {}
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _configure(self) -> None:
+        """Set `prompted`, the tokenizers, `max_length` and the runner, from the model and `reading`."""
         with_placeholder = self.reading.prepending is not None
         self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizer_copy(with_placeholder))
         self.own_tokenizer = self._tokenizer_copy(with_placeholder=False).tokenizer
         self.own_tokenizer.rows = self._decoder.rows
-        # This tokenizer encodes an entry as part of a sentence in the prompt.
+        # A `PromptVocabulary` encodes an entry as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
-        prompt_length = self.prompted.length(0)
+        # `max_length` limits a filled prompt. The length of the prompt is passed only to check that the limit
+        # leaves room for a text.
         self.max_length = context_length(
-            self._network, self.user_tokenizer, self._requested_length, self.name, taken=prompt_length
+            self._network,
+            self.user_tokenizer,
+            self._requested_length,
+            self.name,
+            prompt_length=self.prompted.length(0),
         )
         self._runner = self._new_runner()
 
     def _tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
-        """Return a copy of the user's tokenizer; copying takes seconds, so the copy is made only once."""
+        """Return a copy of the user's tokenizer, with or without the placeholder of token prepending.
+
+        Copying takes seconds, so each copy is made only once.
+        """
         if with_placeholder not in self._tokenizers:
             copied = own_tokenizer(self.user_tokenizer, self.name, with_placeholder)
             self._tokenizers[with_placeholder] = copied
@@ -118,7 +129,7 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _forget_derived(self) -> None:
         super()._forget_derived()
-        self.prompted.forget()
+        self.prompted.forget_derived_values()
         self._runner = self._new_runner()
 
     @property
@@ -136,7 +147,9 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _measured_dimension(self) -> int:
         with computing(self._network):
-            return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
+            return int(
+                self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.layer_count]).shape[-1]
+            )
 
     def _modules_and_prompt(self) -> tuple[str, str]:
         """Return a hash of all settings that affect states or vectors, and the templates as JSON."""
@@ -152,7 +165,7 @@ class CausalPromptEncoder(ModelEncoder):
         description: dict[str, Any] = {
             "model": type(self._decoder.model).__name__,
             "config": config_of(self._decoder.model),
-            "layer": self.prompted.number,
+            "layer": self.prompted.layer_count,
             "normalize": self.normalizes,
             "prepending": layers_overwritten,
             "placeholder": placeholder_hash,
@@ -211,7 +224,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, layer_counts)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        return self._forward_all(contents, [self.prompted.number])[:, 0]
+        return self._forward_all(contents, [self.prompted.layer_count])[:, 0]
 
     def _forward_all(self, contents: Sequence[Content], layer_counts: Sequence[int]) -> NDArray[np.float32]:
         with computing(self._network), self._arithmetic():
@@ -228,7 +241,7 @@ class CausalPromptEncoder(ModelEncoder):
         # Reuse is off, so that every token passes through every layer and no cached result is used.
         rounding = torch.finfo(self.dtype).eps
         runner = PromptRunner(self.prompted, self._token_budget, reuse=None, rounding=rounding)
-        runner.vectors(contents, [self.prompted.number])
+        runner.vectors(contents, [self.prompted.layer_count])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
         """Raise an error if the model cannot read the content of a text in the prompt."""

@@ -23,7 +23,7 @@ from stickytoken.encoders.prompted import (
 from stickytoken.encoders.prompted.decoder import Decoder
 from stickytoken.encoders.prompted.steering import (
     PromptBatch,
-    attended_values,
+    attention_output,
     output_projection,
     pooled_states,
 )
@@ -34,8 +34,8 @@ from stickytoken.settings.prompting import Prompting
 
 # Number of embedding rows that are sampled to determine the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
-# Sentences that must have the same tokens in both prompts of contrast. A tokenizer may merge the ends of some
-# of them with the quotation marks around them.
+# Sentences that must have the same tokens in the prompt and in the auxiliary prompt of contrast. A tokenizer
+# may merge the start or end of some of these sentences with the quotation marks around them.
 _COMPARED_SENTENCES = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
@@ -67,7 +67,7 @@ class Reading:
             )
         if self.contrast is not None and not self.prompt.quoted:
             raise InputError(
-                f"contrast needs a prompt that quotes the sentence as its auxiliary prompt does: write "
+                f"contrast needs a prompt that quotes the sentence, as the auxiliary prompt does: write "
                 f'"{SENTENCE}" with the quotation marks'
             )
 
@@ -102,7 +102,7 @@ class Reading:
 
 
 Features: TypeAlias = dict[str, Any]
-# Keys of the filled-prompt tensors in the features dict of a sentence-transformers module.
+# Keys of the features that describe filled prompts; see `PromptedModel.layout`.
 _LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
 
 
@@ -110,15 +110,15 @@ class PromptedModel:
     """A decoder with a prompt around every sentence.
 
     Attributes:
-        number: number of layers that run.
+        layer_count: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        attends: whether this is the model of an auxiliary prompt. Instead of states, such a model gives the
-            input of the attention's output projection in the last layer that runs.
+        is_auxiliary: whether this is the model of an auxiliary prompt. The result of such a model is not a
+            state, but the attention output of the last layer that runs, which contrast subtracts.
     """
 
     def __init__(
-        self, decoder: Decoder, reading: Reading, tokenizer: OwnTokenizer, *, attends: bool = False
+        self, decoder: Decoder, reading: Reading, tokenizer: OwnTokenizer, *, is_auxiliary: bool = False
     ) -> None:
         """Find the token ids of the prompts, and check that the decoder supports the settings in ``reading``.
 
@@ -126,7 +126,7 @@ class PromptedModel:
             decoder: the language model.
             reading: the settings: prompt, token prepending, layer and contrast.
             tokenizer: a copy of the model's tokenizer.
-            attends: whether this is the model of an auxiliary prompt.
+            is_auxiliary: whether this is the model of an auxiliary prompt.
 
         Raises:
             InputError: the decoder has too few layers for the settings, or its tokenizer does not suit the
@@ -135,16 +135,16 @@ class PromptedModel:
         """
         self.decoder = decoder
         self.reading = reading
-        self.attends = attends
-        self.number = decoder.layer_number(reading.layer)
+        self.is_auxiliary = is_auxiliary
+        self.layer_count = decoder.layer_number(reading.layer)
         self.padding_id = tokenizer.padding_id
         self.placeholder_id = tokenizer.placeholder_id
         prepending = reading.prepending
-        layer_count = len(decoder.layers)
-        if prepending is not None and prepending.start >= layer_count:
+        existing_layers = len(decoder.layers)
+        if prepending is not None and prepending.start >= existing_layers:
             raise InputError(
-                f"start is {prepending.start}, but {decoder.name} has {layer_count} layers: pass 0 to "
-                f"{layer_count - 1}"
+                f"start is {prepending.start}, but {decoder.name} has {existing_layers} layers: pass 0 to "
+                f"{existing_layers - 1}"
             )
         self._prompt_tokenizer = PromptTokenizer(
             tokenizer.tokenizer, tokenizer.special, reading.prompt, prepending=prepending is not None
@@ -155,27 +155,34 @@ class PromptedModel:
             self.auxiliary = self._auxiliary_model(reading.contrast, tokenizer)
 
     def _auxiliary_model(self, contrast: Contrast, tokenizer: OwnTokenizer) -> PromptedModel:
-        """Return the model for the auxiliary prompt, which runs up to the contrast layer."""
+        """Return the model of the auxiliary prompt, which runs up to the contrast layer.
+
+        Raises:
+            InputError: the model has no such layer, the vector is read before this layer, or a sentence has
+                different tokens in the prompt and in the auxiliary prompt.
+            ModelError: contrast cannot change this layer.
+        """
         name = self.decoder.name
-        layer_count = len(self.decoder.layers)
-        if contrast.layer >= layer_count:
+        existing_layers = len(self.decoder.layers)
+        if contrast.layer >= existing_layers:
             raise InputError(
-                f"the contrast layer is {contrast.layer}, but {name} has {layer_count} layers: pass 0 to "
-                f"{layer_count - 1}"
+                f"the contrast layer is {contrast.layer}, but {name} has {existing_layers} layers: pass 0 to "
+                f"{existing_layers - 1}"
             )
-        if contrast.layer >= self.number:
+        if contrast.layer >= self.layer_count:
             raise InputError(
                 f"the contrast layer is {contrast.layer}, counted from 0, but vectors of {name} are read "
-                f"after {self.number} layers, so nothing would change: pass 0 to {self.number - 1}, or read "
-                "a later layer"
+                f"after {self.layer_count} layers, so nothing would change: pass 0 to "
+                f"{self.layer_count - 1}, or read a later layer"
             )
         output_projection(self.decoder, contrast.layer)  # raises an error if the layer has no projection
-        reading = Reading(AUXILIARY, None, contrast.layer + 1)
-        auxiliary = PromptedModel(self.decoder, reading, tokenizer, attends=True)
+        reading = Reading(AUXILIARY, prepending=None, layer=contrast.layer + 1)
+        auxiliary = PromptedModel(self.decoder, reading, tokenizer, is_auxiliary=True)
+        # The token ids of a sentence are inserted into both prompts, so they must not depend on the prompt.
         contents = [text.ids for text in self.tokenize(_COMPARED_SENTENCES)]
         if contents != [text.ids for text in auxiliary.tokenize(_COMPARED_SENTENCES)]:
             raise InputError(
-                f"the tokenizer of {name} splits a sentence in this prompt in another way than in the "
+                f"the tokenizer of {name} splits a sentence in this prompt differently than in the "
                 f'auxiliary prompt of contrast: write "{SENTENCE}" with a space on both sides'
             )
         return auxiliary
@@ -221,11 +228,11 @@ class PromptedModel:
         direction = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
         return torch.from_numpy(direction * np.float32(root_mean_square))
 
-    def forget(self) -> None:
+    def forget_derived_values(self) -> None:
         """Drop the cached values that were computed from the weights."""
         vars(self).pop("placeholder", None)
         if self.auxiliary is not None:
-            self.auxiliary.forget()
+            self.auxiliary.forget_derived_values()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of token ids; the placeholder gets its own vector."""
@@ -238,24 +245,33 @@ class PromptedModel:
         return torch.where(is_placeholder[..., None], vector.to(embedded), embedded)
 
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> Features:
-        """Return the ids, masks, positions and indices of filled prompts, padded at the beginning.
+        """Return filled prompts as features, padded at the start.
 
-        With ``skipping``, the fixed tokens at the beginning of each prompt are left out.
+        Args:
+            rows: the sentences and the prompts to fill with them.
+            skipping: whether to leave out the tokens at the start of each prompt whose states are cached; see
+                `PromptIds.prefix_length`.
+
+        Returns:
+            Tensors, keyed by the names in `_LAYOUT`: token ids, masks (0 for padding) and positions of shape
+            (rows, tokens), and indices of shape (rows, 3): of the first and the last pooled token, and of the
+            placeholder. In a prompt without a placeholder, the third index has no meaning.
         """
         filled: list[Ids] = []
         skipped_counts: list[int] = []
-        indices: list[list[int]] = []
-        for number, content in rows:
-            prompt = self.prompts[number]
+        indices_from_end: list[list[int]] = []
+        for prompt_index, content in rows:
+            prompt = self.prompts[prompt_index]
             length = prompt.length(len(content))
-            skipped = prompt.fixed if skipping else 0
+            skipped = prompt.prefix_length if skipping else 0
             filled.append(prompt.fill(content)[skipped:])
             skipped_counts.append(skipped)
+            # The modulo turns an index that is counted from the end into one that is counted from the start.
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
             first, last = prompt.pooled_ends(len(content))
-            # Indices are counted from the end, so that padding and skipped tokens do not change them.
-            indices.append([first - length, last - length, placeholder - length])
-        return _padded(filled, skipped_counts, indices)
+            # Indices counted from the end do not depend on padding and skipped tokens.
+            indices_from_end.append([first - length, last - length, placeholder - length])
+        return _padded(filled, skipped_counts, indices_from_end)
 
     def batch(
         self, layout: Features, past: torch.Tensor | None = None, auxiliary: torch.Tensor | None = None
@@ -264,14 +280,17 @@ class PromptedModel:
 
         Args:
             layout: tensors of filled prompts, as returned by the `layout` method.
-            past: mask of the tokens that are left out because a cache holds them.
-            auxiliary: attention output at the last tokens of the auxiliary prompts.
+            past: mask of the tokens that are left out because a cache holds them, shape (rows, cached
+                tokens); None without a cache.
+            auxiliary: attention output at the last tokens of the auxiliary prompts, shape (rows, heads *
+                size); None without contrast.
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
         if past is not None:
             mask = torch.cat([past.to(self.decoder.device), mask], dim=1)
-        # A placeholder without an embedding row gets the per-layer inputs of token 0.
+        # The id of the placeholder may be beyond the embedding matrix. `embed` gives it a vector of its own;
+        # as per-layer inputs, it gets those of token 0.
         ids_with_rows = ids.masked_fill(ids >= self.decoder.rows, 0)
         return PromptBatch(
             embeddings=self.embed(ids),
@@ -282,62 +301,91 @@ class PromptedModel:
             placeholders=placeholders,
             echoes=self.reading.prompt.echoes,
             prepending=self.reading.prepending,
-            by_layer=self.decoder.inputs_by_layer(ids_with_rows),
+            per_layer_inputs=self.decoder.per_layer_inputs(ids_with_rows),
             contrast=self.reading.contrast,
             auxiliary=auxiliary,
         )
 
-    def attended(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
-        """Return the attention output of the last layer that runs, at the last token of each row."""
-        return attended_values(self.decoder, batch, self.number - 1, cache)
+    def attention_output(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
+        """Run the model up to its last layer, and return the layer's attention output at the last tokens.
+
+        The result has one row for each prompt of the batch, shape (rows, heads * size).
+        """
+        return attention_output(self.decoder, batch, self.layer_count - 1, cache)
 
 
-def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequence[int]]) -> Features:
-    """Pad filled prompts at the beginning, and return their tensors, keyed by the names in `_LAYOUT`.
+def _padded(
+    filled: Sequence[Ids], cached_counts: Sequence[int], indices_from_end: Sequence[Sequence[int]]
+) -> Features:
+    """Pad filled prompts at the start, and return them as the features that `PromptedModel.layout` returns.
 
     Args:
-        filled: token ids of each prompt.
-        past: how many tokens of each prompt a cache holds.
-        indices: indices into each prompt, counted from its end.
+        filled: token ids of each prompt, without the tokens that a cache holds.
+        cached_counts: number of tokens before each prompt that a cache holds. Positions begin after them; the
+            mask does not include them.
+        indices_from_end: indices of tokens in each prompt, counted from its end, so that -1 is the last
+            token. The returned indices are counted from the start of the padded row.
     """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]
     mask_rows = [[0] * padding + [1] * (width - padding) for padding in padding_sizes]
     mask = torch.tensor(mask_rows, dtype=torch.long)
-    positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(past)[:, None]
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + torch.tensor(cached_counts)[:, None]
     ids = torch.tensor(padded_rows, dtype=torch.long)
-    return dict(zip(_LAYOUT, (ids, mask, positions, torch.tensor(indices) + width), strict=True))
+    indices = torch.tensor(indices_from_end) + width
+    return dict(zip(_LAYOUT, (ids, mask, positions, indices), strict=True))
 
 
-class FixedBeginnings:
-    """The tokens of each prompt before the placeholder or sentence; their states never depend on the text."""
+class PromptCache:
+    """The cached states of each prompt's first tokens, which do not depend on the sentence.
+
+    The first tokens are those before the placeholder or the sentence; see `PromptIds.prefix_length`.
+
+    Attributes:
+        mask: 1 for a cached token, 0 for padding, shape (prompts, cached tokens).
+    """
 
     def __init__(self, model: PromptedModel, layer_counts: Sequence[int]) -> None:
-        """Run the beginnings through the largest number of layers requested, and cache their states."""
+        """Compute the states of these tokens for every prompt, and cache them.
+
+        Args:
+            model: the decoder with its prompts.
+            layer_counts: numbers of layers after which vectors will be read. States are computed up to the
+                largest number.
+        """
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
         # Classes of cache layers that hold only keys and values for each row.
         self._plain_kinds = (DynamicLayer, DynamicSlidingWindowLayer)
-        beginnings = [prompt.before[: prompt.fixed] for prompt in model.prompts]
-        ends = [[-1, -1, -1] for _ in beginnings]
-        batch = model.batch(_padded(beginnings, [0] * len(beginnings), ends))
-        batch = replace(batch, prepending=None)
+        prefixes = [prompt.before[: prompt.prefix_length] for prompt in model.prompts]
+        # A batch needs three indices for each row: of two pooled tokens, and of the placeholder. These
+        # indices have no effect on the cache, so all of them are set to the last token.
+        indices_from_end = [[-1, -1, -1] for _ in prefixes]
+        layout = _padded(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
+        # Token prepending is off, because these tokens come before the placeholder.
+        batch = replace(model.batch(layout), prepending=None)
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
-        pooled_states(model.decoder, batch, layer_counts, self._cache)
+        pooled_states(model.decoder, batch, layer_counts, self._cache)  # called because it fills the cache
 
-    def cache(self, prompts: torch.Tensor) -> Any:
-        """Return a cache with one row for each index in ``prompts``, which holds that prompt's beginning."""
+    def for_prompts(self, prompts: torch.Tensor) -> Any:
+        """Return a transformers cache with one row for each item of ``prompts``.
+
+        Args:
+            prompts: indices of prompts. A row holds the cached states of its prompt.
+        """
         cache = copy.copy(self._cache)
-        # Shallow copies are safe: a cache grows by allocating new tensors, and never writes to the tensors
-        # that hold the beginning.
+        # Shallow copies are safe: a cache grows by allocating new tensors, and never writes to the existing
+        # ones.
         cache.layers = [copy.copy(layer) for layer in self._cache.layers]
         is_plain = all(type(layer) in self._plain_kinds for layer in cache.layers)
-        if len(self.mask) > 1 or not is_plain:
+        has_one_prompt = len(self.mask) == 1
+        if not has_one_prompt or not is_plain:
             cache.batch_select_indices(prompts.to(self.mask.device))
             return cache
+        # All rows hold the only prompt. They are views of one row, which saves memory.
         for layer in cache.layers:
             if layer.get_seq_length():
                 layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)

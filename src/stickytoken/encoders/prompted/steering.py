@@ -26,8 +26,9 @@ from stickytoken.settings.prompting import ContrastRule
 # of these names too, so the name of the enclosing block must also match.
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
-# A difference A - B is treated as rounding if its norm, relative to the norm of A, is at most this many
-# machine epsilons and also at most this fraction.
+# The difference between the attention outputs of a prompt and its auxiliary prompt is treated as a rounding
+# error if its norm is at most _ROUNDING_EPSILONS machine epsilons, as a fraction of the norm of the prompt's
+# output. In arithmetic with a large epsilon, this fraction is limited to _MAX_ROUNDING_SHARE.
 _ROUNDING_EPSILONS = 64
 _MAX_ROUNDING_SHARE = 0.01
 
@@ -36,19 +37,20 @@ TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
-    """Subtract the values B of the auxiliary prompts from the values A of the last tokens.
+    """Subtract the attention outputs of auxiliary prompts from those of prompts, and scale the difference.
 
-    A and B are equal up to rounding if a sliding window hides the beginnings of the prompts. The result is
-    then zero; otherwise, rules that preserve a norm would magnify rounding errors, which depend on the batch.
+    If a sliding window hides the words in which a prompt differs from its auxiliary prompt, their outputs are
+    equal up to rounding errors. Their difference is then set to zero, because a rule that preserves the norm
+    would magnify the rounding errors, which depend on the batch.
 
     Args:
-        values: A, attention outputs, shape (rows, heads * size).
-        auxiliary: B, shape (rows, heads * size).
+        values: attention outputs at the last tokens of the prompts, shape (rows, heads * size).
+        auxiliary: attention outputs at the last tokens of the auxiliary prompts, of the same shape.
         settings: how to scale the difference.
         heads: number of attention heads, for rules that scale each head separately; 1 for other rules.
 
     Returns:
-        The values that replace A, shape (rows, heads * size).
+        The scaled differences, shape (rows, heads * size), which replace the outputs of the prompts.
     """
     shape = values.shape
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
@@ -86,7 +88,11 @@ def layers_with_projection(decoder: Decoder) -> list[int]:
 
 
 def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
-    """Return the output projection of a layer's attention; raise a ModelError if it has none."""
+    """Return the output projection of a layer's attention.
+
+    Raises:
+        ModelError: the layer has no such projection.
+    """
     projection = _projection_of(decoder.layers[layer])
     if projection is not None:
         return projection
@@ -117,6 +123,7 @@ def _projection_hook(
     """
 
     def change_input(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of the projection, with a changed first argument."""
         values = args[0]
         if values.ndim != 3 or len(values) != len(last):
             raise ModelError(
@@ -132,23 +139,41 @@ def _projection_hook(
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """The inputs of a decoder for filled prompts, with settings and indices to change and pool its states."""
+    """A batch of filled prompts: the decoder's inputs, and how its states are changed and pooled.
 
-    embeddings: torch.Tensor  # input of the first layer, shape (rows, tokens, d)
-    mask: torch.Tensor  # 1 for a token, 0 for padding, shape (rows, past + tokens)
-    positions: torch.Tensor  # positions, not counting padding, shape (rows, tokens)
-    first: torch.Tensor  # index of the first pooled token, shape (rows,)
-    last: torch.Tensor  # index of the last pooled token, which is the last one of the prompt, shape (rows,)
-    placeholders: torch.Tensor  # index of the placeholder, shape (rows,)
-    echoes: bool  # pool all tokens from first to last, rather than only the last
+    Attributes:
+        embeddings: input of the first layer, shape (rows, tokens, d).
+        mask: 1 for a token, 0 for padding, shape (rows, cached tokens + tokens).
+        positions: position of each token in its prompt, not counting padding, shape (rows, tokens).
+        first: index of the first pooled token, shape (rows,).
+        last: index of the last pooled token, shape (rows,).
+        placeholders: index of the placeholder, shape (rows,); used only with token prepending.
+        echoes: whether all tokens from first to last are pooled; if false, only the last is used.
+        prepending: layers of token prepending; None if it is off.
+        per_layer_inputs: further arguments of the decoder; see `Decoder.per_layer_inputs`.
+        contrast: how contrast changes the attention output; None if contrast is off.
+        auxiliary: attention output at the last tokens of the auxiliary prompts, shape (rows, heads * size);
+            None if contrast is off.
+    """
+
+    embeddings: torch.Tensor
+    mask: torch.Tensor
+    positions: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
+    placeholders: torch.Tensor
+    echoes: bool
     prepending: TokenPrepending | None
-    by_layer: dict[str, torch.Tensor] = field(default_factory=dict)  # see `Decoder.inputs_by_layer`
+    per_layer_inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     contrast: Contrast | None = None
-    # Attention output at the last tokens of the auxiliary prompts, shape (rows, heads * size).
     auxiliary: torch.Tensor | None = None
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
-        """Return each row's pooled state: the last token's, or the mean over the second copy of an echo."""
+        """Return one state for each row, shape (rows, d).
+
+        The state of a row is that of its last token or, in an echo, the mean over the tokens of the second
+        copy of the sentence.
+        """
         first = self.first.to(states.device)
         last = self.last.to(states.device)
         if not self.echoes:
@@ -158,13 +183,16 @@ class PromptBatch:
         return torch.where(inside, states, 0).sum(1) / inside.sum(1)
 
     def inputs(self, decoder: Decoder, cache: Any) -> dict[str, Any]:
-        """Return the arguments of the decoder's forward pass."""
+        """Return the keyword arguments of the decoder's forward pass.
+
+        ``cache`` is a transformers cache with the keys and values of earlier tokens, or None.
+        """
         inputs: dict[str, Any] = {
             "inputs_embeds": self.embeddings,
             "attention_mask": self.mask,
             "use_cache": cache is not None,
         }
-        inputs |= self.by_layer
+        inputs |= self.per_layer_inputs
         if decoder.takes_positions:
             inputs["position_ids"] = self.positions
         if cache is not None:
@@ -175,7 +203,7 @@ class PromptBatch:
 def pooled_states(
     decoder: Decoder, batch: PromptBatch, layer_counts: Sequence[int], cache: Any = None
 ) -> torch.Tensor:
-    """Return the pooled states after each number of layers, shape (rows, layers, d)."""
+    """Return the pooled states of each row after each of ``layer_counts``, shape (rows, layers, d)."""
     states = prompt_states(decoder, batch, layer_counts, batch.pool, cache)
     device = states[max(layer_counts)].device
     return torch.stack([states[layer_count].to(device) for layer_count in layer_counts], dim=1)
@@ -188,10 +216,11 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Run the prompts; return ``keep(states)`` after each number of layers, keyed by the number of layers.
+    """Run filled prompts, with token prepending and contrast as the batch specifies.
 
-    Token prepending and contrast change the states as the batch specifies. The number 0 stands for the
-    embedding.
+    Returns:
+        ``keep(states)`` for each number of layers in ``layer_counts``, keyed by that number. The number 0
+        stands for the embedding.
     """
     hooks = _prepending_hooks(decoder, batch)
     if batch.contrast is not None and batch.auxiliary is not None:
@@ -200,13 +229,18 @@ def prompt_states(
 
 
 def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
-    """Return hooks that overwrite the placeholder's state with the last token's state."""
+    """Return hooks that overwrite the placeholder's state with the last token's state.
+
+    The last token's state represents the whole sentence. In the placeholder's position, all tokens after the
+    placeholder can attend to this state. The list of hooks is empty if token prepending is off.
+    """
     if batch.prepending is None:
         return []
 
     def overwrite(
         _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a layer, with the state of the placeholder overwritten."""
         states = layer_input(args, kwargs)
         # A model may be spread over several devices, so indices are moved to the device of this layer.
         device = states.device
@@ -222,7 +256,10 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
 
 
 def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, auxiliary: torch.Tensor) -> Hook:
-    """Return a hook that replaces the attention output at the last tokens, in the contrast layer."""
+    """Return a hook that subtracts the auxiliary outputs from the attention output of the contrast layer.
+
+    The hook changes only the last token of each row.
+    """
     heads = 1
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
         heads = getattr(decoder.model.config, "num_attention_heads", 0)
@@ -241,11 +278,19 @@ def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, aux
     return _projection_hook(decoder, settings.layer, batch.last, subtract)
 
 
-def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
-    """Return a layer's attention output at the last token of each row, shape (rows, heads * size)."""
+def attention_output(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
+    """Return the attention output of a layer at the last token of each row, shape (rows, heads * size).
+
+    The attention output is the input of the output projection: the concatenated outputs of all heads. The
+    decoder stops when it reaches this projection.
+
+    Raises:
+        ModelError: the decoder does not call the projection.
+    """
     recorded: list[torch.Tensor] = []
 
     def record(values: torch.Tensor, last_tokens: TokenIndex) -> torch.Tensor:
+        """Record the attention output at the last tokens, and stop the decoder."""
         recorded.append(values[last_tokens])
         raise LayerReachedError
 

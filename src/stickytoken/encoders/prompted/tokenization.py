@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.prompted import PLACEHOLDER, Prompt, reachable_text
+from stickytoken.encoders.prompted import PLACEHOLDER, SENTENCE, Prompt, reachable_text
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
@@ -29,7 +29,7 @@ _BARE_SAMPLES = (*_WORD_SAMPLES, *_SIGNED)
 
 @dataclass(frozen=True)
 class PromptIds:
-    """The ids of a template around a sentence, or around the two copies of an echo."""
+    """The ids of a template around a sentence, or around the two copies of the sentence in an echo."""
 
     before: Ids  # special tokens and the template before the (first) sentence
     between: Ids | None  # template between the two copies of an echo; None without an echo
@@ -66,8 +66,11 @@ class PromptIds:
         return end - content_length, end - 1
 
     @property
-    def fixed(self) -> int:
-        """Number of tokens at the start whose states depend on neither the sentence nor token prepending."""
+    def prefix_length(self) -> int:
+        """Number of tokens before the placeholder or, without a placeholder before it, the sentence.
+
+        The states of these tokens depend on neither the sentence nor token prepending.
+        """
         if self.placeholder is None or self.placeholder < 0:
             return len(self.before)
         return self.placeholder
@@ -75,17 +78,28 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class _Quotation:
-    """The ids at the ends of every content that come from the quotation marks around the sentence."""
+    """The ids of quotation marks that a tokenizer merges with the sentence between them.
+
+    For example, if the template ends with ``"`` and the tokenizer has a token ``."``, this token stands at
+    the end of every quoted sentence. It belongs to the ids of the sentence, but to none of its words.
+
+    Attributes:
+        head: ids at the start of every quoted sentence.
+        tail: ids at the end of every quoted sentence.
+    """
 
     head: Ids = ()
     tail: Ids = ()
 
     def around_words(self, ids: Ids) -> TokenizedText:
-        """Return a tokenized text: every id is a word, and the quotation marks are head and tail."""
+        """Return a `TokenizedText` between these quotation marks, in which every id counts as a word."""
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
     def split(self, content: Ids) -> TokenizedText:
-        """Move the ids of the quotation marks, if present, into head and tail; every other id is a word."""
+        """Return a `TokenizedText` with the ids of a quoted sentence.
+
+        The ids of the quotation marks, if present, are its head and tail. Every other id counts as a word.
+        """
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
@@ -111,6 +125,8 @@ class _FilledPrompt:
 class PromptTokenizer:
     """Turns sentences into the token ids that they have inside a prompt.
 
+    If a prompt has several templates, the ids that a sentence has in the first one are used in all of them.
+
     Attributes:
         prompts: the ids of each template.
     """
@@ -118,31 +134,51 @@ class PromptTokenizer:
     def __init__(
         self, tokenizer: HuggingFaceTokenizer, special: Ids, prompt: Prompt, *, prepending: bool
     ) -> None:
+        """Find the ids of the templates, by encoding sample sentences inside them.
+
+        Args:
+            tokenizer: the tokenizer, which knows the placeholder if token prepending is on.
+            special: ids of the special tokens before every text.
+            prompt: the prompt with its templates.
+            prepending: whether token prepending is on.
+
+        Raises:
+            InputError: the tokenizer merges tokens of an echo template with the sentence.
+            ModelError: the tokenizer reports no character offsets, which an echo needs, or it merges the
+                placeholder with the text next to it.
+        """
         self._tokenizer = tokenizer
         self._special = special
         self._samples = _QUOTED_SAMPLES if prompt.quoted else _BARE_SAMPLES
+        # Each template as its parts before, between and after the places of the sentence.
         templates = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
-        self._pieces = templates[0]
+        self._first_template = templates[0]
         if prompt.echoes:
             self.prompts = tuple(self._echo_template_ids(pieces) for pieces in templates)
             self._quotation = _Quotation()
         else:
-            placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1] if prepending else None
+            placeholder_id = None
+            if prepending:  # a tokenizer may put the id of a space before that of the placeholder
+                placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1]
             self.prompts = tuple(self._template_ids(pieces, placeholder_id) for pieces in templates)
             self._quotation = self._quotation_ids()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
         """Return the token ids of each sentence inside the prompt, grouped by word.
 
-        A token that merges an end of the sentence with punctuation of the template goes into head or tail.
+        A token may cover the start or the end of the sentence and also punctuation of the template. Such a
+        token goes into the head or the tail of the `TokenizedText`, not into a word.
         """
-        *front, back = self._pieces
-        starts = [sentence.join(front) for sentence in sentences]  # in an echo, up to the second copy
+        *front, back = self._first_template
+        # The text before the sentence or, in an echo, before its second copy.
+        starts = [sentence.join(front) for sentence in sentences]
         texts = [start + sentence + back for start, sentence in zip(starts, sentences, strict=True)]
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:
-            self._tokenizer.encode_many(sentences)  # raises the same error for the sentence alone
+            # The error quotes the filled prompt. Encoding only the sentence raises an error that quotes the
+            # sentence.
+            self._tokenizer.encode_many(sentences)
             raise
         tokenized = []
         for text, start, sentence, (ids, spans) in zip(texts, starts, sentences, encoded, strict=True):
@@ -151,13 +187,16 @@ class PromptTokenizer:
         return tokenized
 
     def _words_of(self, filled: _FilledPrompt) -> TokenizedText:
-        """Find the ids of the sentence, and divide them into words by their spans if spans are known."""
+        """Return the ids that the sentence has in a filled prompt, grouped by word.
+
+        If the tokenizer reports no character spans, every id counts as a word.
+        """
         if self.prompts[0].between is None:
-            content = self._content_between_fixed_ids(filled)
+            content = self._content_between_template_ids(filled)
         else:
             content = self._content_of_echo(filled)
         if content is None:
-            # The template merged with the sentence in a way that none of the samples showed.
+            # The tokenizer merged the template with the sentence in a way that none of the samples showed.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
             return self._quotation.around_words(tuple(ids))
         content_ids = tuple(filled.ids[content.start : content.stop])
@@ -166,21 +205,30 @@ class PromptTokenizer:
         content_spans = filled.spans[content.start : content.stop]
         return _words_by_characters(content_ids, content_spans, filled)
 
-    def _content_between_fixed_ids(self, filled: _FilledPrompt) -> range | None:
-        """Return the indices between the template's ids; None if those ids are not at the two ends."""
-        before = self.prompts[0].before
+    def _content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
+        """Find the sentence's ids in ``filled.ids``: those between the ids of the first template.
+
+        Returns:
+            The indices of the sentence's ids; None if ``filled.ids`` does not begin and end with the ids of
+            the template.
+        """
+        ids = tuple(filled.ids)
+        before = self.prompts[0].before[len(self._special) :]  # without special tokens, as in ``filled.ids``
         after = self.prompts[0].after
-        start = len(before) - len(self._special)
-        stop = len(filled.ids) - len(after)
-        ids = self._special + tuple(filled.ids)
-        has_before = ids[: len(before)] == before
-        has_after = ids[len(ids) - len(after) :] == after
+        start = len(before)
+        stop = len(ids) - len(after)
+        has_before = ids[:start] == before
+        has_after = ids[stop:] == after
         if start > stop or not has_before or not has_after:
             return None
         return range(start, stop)
 
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        """Return the range of ids in the second copy; None if the first of them begins before the copy."""
+        """Find the ids of the sentence's second copy in the ``filled.ids`` of an echo.
+
+        Returns:
+            The indices of these ids; None if the first of them also covers characters before the copy.
+        """
         spans = filled.spans or ()
         first_character = _without_blanks(filled.text, filled.start)
         stop = len(filled.ids) - len(self.prompts[0].after)
@@ -190,43 +238,64 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
-        """Return the ids of a template: those that the prompts of all samples share at both ends."""
+        """Return the ids of a template that is not an echo.
+
+        Sample sentences are encoded inside the template. The template's ids before the sentence are those
+        that all encoded samples begin with, and its ids after the sentence are those that all of them end
+        with.
+
+        Args:
+            pieces: the text before and after the sentence.
+            placeholder_id: id of the placeholder; None without token prepending.
+
+        Raises:
+            ModelError: the tokenizer merges the placeholder with the text next to it.
+        """
+        # The empty sample is left out if the template has no text, because the filled prompt would be empty.
         samples = (*self._samples, "") if any(pieces) else self._samples
         encoded = self._tokenizer.encode_many([sample.join(pieces) for sample in samples])
         rows = [tuple(row) for row in encoded]
-        template_before = _common_beginning(rows)
-        after = _common_end([row[len(template_before) :] for row in rows])
+        template_before = _common_prefix(rows)
+        after = _common_suffix([row[len(template_before) :] for row in rows])
         before = self._special + template_before
         if placeholder_id is None:
             placeholder = None
         elif placeholder_id in before:
             placeholder = before.index(placeholder_id)
         elif placeholder_id in after:
-            placeholder = after.index(placeholder_id) - len(after)
+            placeholder = after.index(placeholder_id) - len(after)  # negative: counted from the prompt's end
         else:
             raise ModelError(
                 f"the tokenizer merges {PLACEHOLDER} with the text next to it: put spaces around it"
             )
-        return PromptIds(before, None, after, placeholder)
+        return PromptIds(before, between=None, after=after, placeholder=placeholder)
 
     def _quotation_ids(self) -> _Quotation:
-        """Return the ids of quotation marks that are in every content because they merge with full stops."""
+        """Return the ids of quotation marks that the tokenizer merges with the sentence between them.
+
+        A quoted sentence usually ends with a full stop, which the tokenizer may merge with the quotation
+        mark. So two samples that end with a full stop show which ids all such sentences have in common.
+        """
         prompt = self.prompts[0]
-        texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
+        texts = [sample.join(self._first_template) for sample in ("a.", "The b.")]
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
-        return _Quotation(_common_beginning(contents), _common_end(contents))
+        return _Quotation(head=_common_prefix(contents), tail=_common_suffix(contents))
 
     def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
-        """Return the ids of an echo template; these must be the same around all samples."""
+        """Return the ids of an echo template.
+
+        Raises:
+            InputError: the ids depend on the sentence.
+        """
         # These samples have no punctuation that could merge with the template's.
-        readings = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
-        if len(readings) > 1:
+        distinct_ids = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
+        if len(distinct_ids) > 1:
             raise InputError(
                 "the tokenizer merges punctuation of the echo prompt with the sentence: "
-                "put spaces around both places of the sentence"
+                f"put spaces around both places of {SENTENCE}"
             )
-        return readings.pop()
+        return distinct_ids.pop()
 
     def _echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
         """Return the ids of an echo template around one sentence, found by their character spans."""
@@ -261,7 +330,7 @@ class PromptTokenizer:
 def _without_blanks(text: str, stop: int) -> int:
     """Return the index ``stop``, moved back over any blanks before it.
 
-    These blanks belong to the next word.
+    A token may include the blanks before its word, so blanks before a word are counted as part of the word.
     """
     return len(text[:stop].rstrip())
 
@@ -275,13 +344,15 @@ def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -
     )
 
 
-def _common_beginning(rows: Sequence[Ids]) -> Ids:
+def _common_prefix(rows: Sequence[Ids]) -> Ids:
+    """Return the longest sequence of ids that all rows begin with."""
     columns = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
     return tuple(column[0] for column in columns)
 
 
-def _common_end(rows: Sequence[Ids]) -> Ids:
-    return _common_beginning([row[::-1] for row in rows])[::-1]
+def _common_suffix(rows: Sequence[Ids]) -> Ids:
+    """Return the longest sequence of ids that all rows end with."""
+    return _common_prefix([row[::-1] for row in rows])[::-1]
 
 
 def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPrompt) -> TokenizedText:
@@ -345,8 +416,9 @@ def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
 class PromptVocabulary(HuggingFaceTokenizer):
     """Encodes vocabulary entries as parts of a sentence in the prompt.
 
-    Cleaning changes a token that would close the quotation around the sentence, or that contains unusual
-    whitespace. Such a token is encoded as other ids, so no text can produce it.
+    Sentences are cleaned before they are put into the prompt. Cleaning changes a token that contains unusual
+    whitespace or, in a prompt that quotes the sentence, a double quotation mark. A token that cleaning
+    changes is encoded as other ids, because no text can produce it.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
