@@ -97,7 +97,9 @@ def test_a_precision_that_an_operation_lacks_is_told_when_the_model_is_loaded(
 
 
 def test_a_backbone_that_ignores_the_asked_precision_is_told(model):
-    with pytest.raises(ModelError, match=r"'mine' cannot be loaded in bfloat16: its BertModel always loads"):
+    with pytest.raises(
+        ModelError, match=r"'mine' cannot be loaded in bfloat16, because its BertModel always loads"
+    ):
         set_precision(model, "bfloat16", "mine")
 
 

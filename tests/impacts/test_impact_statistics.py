@@ -76,7 +76,7 @@ def test_copies_need_room_for_every_id(encoder):
     assert editing.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
     assert editing.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
     fit_texts(encoder, ["a river"], 61, Insertion.IDS, "sts")
-    with pytest.raises(InputError, match="copies of 62 tokens leave no room for a text"):
+    with pytest.raises(InputError, match="copies take 62 tokens, which leaves no room for a text"):
         fit_texts(encoder, ["a river"], 62, Insertion.IDS, "sts")
 
 

@@ -91,7 +91,7 @@ def test_a_mapping_to_a_row_that_is_not_there_is_refused(tmp_path):
     tensors["mapping"][5] = 20
     save_file(tensors, folder / "model.safetensors")
     rows = static_rows(stored_tensors(folder / "model.safetensors"))
-    with pytest.raises(ModelError, match="gives token 5 the row 20, and has 20 rows"):
+    with pytest.raises(ModelError, match="assigns row 20 to token 5, but has only 20 rows"):
         rows.read(0, 6)
 
 

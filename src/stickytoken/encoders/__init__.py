@@ -1,4 +1,4 @@
-"""Encoders turn texts or token ids into vectors. This package defines, adapts and loads them."""
+"""Encoders turn texts or token ids into vectors. This package defines, adapts and loads encoders."""
 
 from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import load_tokenizer

@@ -1,7 +1,7 @@
 """Support for models that encode queries and documents differently, with a Router, prompts or other settings.
 
-A `Router` of sentence-transformers holds one chain of modules for each route. An encoder uses only one route:
-`routed` returns a model that contains only that route's modules.
+A `Router` of sentence-transformers holds one chain of modules for each route. An encoder uses only one route,
+so `routed` returns a model that contains only the modules of the chosen route.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
 class RoutedModel(SentenceTransformer):
-    """A model that contains the modules of one route. Every call passes the task to the modules.
+    """A model that contains the modules of one route. Every call passes the route's task to the modules.
 
     Attributes:
         route: name of the route that texts take; in a model without a Router, the name of the task.
         task: value of the ``task`` argument that every call passes to the modules; if None, no task is
             passed.
-        task_matters: whether every call passes a task and a module on the route uses the task.
+        task_matters: whether there is a task, and at least one module on the route uses it.
         other_routes: other routes and tasks that the user can choose.
     """
 
@@ -75,7 +75,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
         return model
     routers = [module for module in model if isinstance(module, Router)]
     if not routers:
-        return model if route is None else _with_task(model, route, name)
+        return model if route is None else _copy_for_task(model, route, name)
     modules: OrderedDict[str, Any] = OrderedDict()
     taken: list[str] = []
     for key, module in model.named_children():
@@ -90,7 +90,8 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     choices: list[str] = []
     for router in routers:
         choices += choices_of(list(router.sub_modules), router.route_mappings or {})
-    return _routed_model(model, modules, taken[0], route, tuple(dict.fromkeys(choices)))
+    distinct_choices = tuple(dict.fromkeys(choices))
+    return _routed_model(model, modules, taken=taken[0], task=route, choices=distinct_choices)
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
@@ -120,8 +121,16 @@ def _modules_on(
             yield inner_key, module
 
 
-def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Copy a model without a Router. The copy encodes every text for one task, such as ``query``.
+def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
+    """Return a copy of a model that has no Router. The copy encodes every text for one task.
+
+    A model without a Router may still distinguish tasks: it may have a prompt for each task, or modules that
+    use the task.
+
+    Args:
+        model: the user's model. The copy shares its modules and weights.
+        task: the task, which the user named as the route, such as ``query``.
+        name: name of the model, for messages.
 
     Raises:
         InputError: the model does not distinguish tasks, or has no such task.
@@ -132,16 +141,18 @@ def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel
     if not has_prompts and not reads_tasks:
         raise InputError(
             f"{name} encodes queries and documents in the same way, because it has no routes or prompts for "
-            f"them: leave out the route {route!r}"
+            f"them: leave out the route {task!r}"
         )
-    if route not in _PROMPTS and not reads_tasks:
-        raise InputError(f"{name} has no route {route!r}: use {QUERY} or {DOCUMENT}")
-    return _routed_model(model, OrderedDict(model.named_children()), route, route, (QUERY, DOCUMENT))
+    if task not in _PROMPTS and not reads_tasks:
+        raise InputError(f"{name} has no route {task!r}: use {QUERY} or {DOCUMENT}")
+    all_modules = OrderedDict(model.named_children())
+    return _routed_model(model, all_modules, taken=task, task=task, choices=(QUERY, DOCUMENT))
 
 
 def _routed_model(
     model: SentenceTransformer,
     modules: OrderedDict[str, Any],
+    *,
     taken: str,
     task: str | None,
     choices: tuple[str, ...],

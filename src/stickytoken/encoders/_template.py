@@ -23,7 +23,7 @@ _ROOM = 8
 # Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
 # Names of the module inputs that are the same for all texts.
-_COMMON_FEATURES = ("modality", "prompt_length")
+_CONSTANT_FEATURES = ("modality", "prompt_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class InputTemplate:
     Attributes:
         before: ids of the special tokens before the content.
         after: ids of the special tokens after the content.
-        features: other inputs of the modules, such as ``prompt_length``.
+        features: other inputs of the modules, which are the same for all texts, such as ``prompt_length``.
         token_types: token type ids of the input; None if the model reads none.
-        flat: whether a batch is one flat list of ids with offsets (as for static embeddings) instead of a
-            matrix.
+        flat: whether a batch is one list with the ids of all texts, and an offset for the start of each text,
+            as in static embeddings; otherwise, it is a padded matrix with one row for each text.
     """
 
     before: tuple[int, ...]
@@ -92,7 +92,7 @@ def read_template(
         samples = _SHORT_SAMPLES
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
-    with tokenizer.settings_kept():
+    with tokenizer.restoring_settings():
         templates = [_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
@@ -105,12 +105,22 @@ def read_template(
 def _template_around(
     sample: str, model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Return the template that the model's preprocessing applies to one text.
+    """Return the template that the model's preprocessing puts around the content ids of one text.
+
+    The content ids are those of the prompt and the text, without special tokens. Whatever stands before and
+    after them in the model's input is the template.
+
+    Args:
+        sample: the text.
+        model: the model.
+        tokenizer: a tokenizer that encodes the text to the same content ids as the model.
+        prompt: text put before every input.
+        name: name of the model, for messages.
 
     Raises:
-        ModelError: the input does not contain the content ids of the text.
+        ModelError: the model's input does not contain the content ids of the text.
     """
-    features = _preprocessed(sample, model, prompt, name)
+    features = _module_inputs(sample, model, prompt, name)
     flat = "offsets" in features
     ids = features["input_ids"] if flat else features["input_ids"][0]
     padded = not flat and "attention_mask" in features
@@ -124,17 +134,17 @@ def _template_around(
     token_types = None
     if "token_type_ids" in features and not flat:
         types = tuple(features["token_type_ids"][0][unpadded].tolist())
-        token_types = TokenTypes(types[:start], types[start], types[end:])
+        token_types = TokenTypes(before=types[:start], content=types[start], after=types[end:])
     return InputTemplate(
         before=input_ids[:start],
         after=input_ids[end:],
-        features={key: features[key] for key in _COMMON_FEATURES if key in features},
+        features={key: features[key] for key in _CONSTANT_FEATURES if key in features},
         token_types=token_types,
         flat=flat,
     )
 
 
-def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
+def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
     """Preprocess a text with the model's `preprocess` method, and return the inputs of the modules.
 
     Raises:
@@ -142,7 +152,7 @@ def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: st
     """
     try:
         features = model.preprocess([sample], prompt=prompt or None)
-    except Exception as error:  # processors of images and audio fail in many ways; the cause is chained
+    except Exception as error:  # image and audio processors fail in many ways; the cause is chained
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         raise ModelError(
             f"{name} does not accept text as its only input ({type(error).__name__}: {reason}): pass a text "
@@ -150,7 +160,7 @@ def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: st
         ) from error
     ids = features.get("input_ids")
     mask = features.get("attention_mask", ids)
-    if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # processors of audio return lists
+    if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # audio processors return lists
         raise ModelError(f"{name}: its first module does not read token ids: pass a text model")
     return features
 

@@ -70,62 +70,64 @@ class HuggingFaceTokenizer:
         """
         self.rows = rows
         self._tokenizer = tokenizer
-        self._backend: Tokenizer | None = None
-        backend = _backend_of(tokenizer)
-        if backend is not None:
-            self._backend = copy.deepcopy(backend) if shared else backend
+        self._pipeline: Tokenizer | None = None
+        pipeline = _pipeline_of(tokenizer)
+        if pipeline is not None:
+            self._pipeline = copy.deepcopy(pipeline) if shared else pipeline
             # A deep copy loses `encode_special_tokens`, so it is set again. Padding and truncation are turned
             # off, because the user may have turned them on.
-            self._backend.encode_special_tokens = getattr(
-                tokenizer, "split_special_tokens", backend.encode_special_tokens
+            self._pipeline.encode_special_tokens = getattr(
+                tokenizer, "split_special_tokens", pipeline.encode_special_tokens
             )
-            self._backend.no_padding()
-            self._backend.no_truncation()
-        if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+            self._pipeline.no_padding()
+            self._pipeline.no_truncation()
+        if self._pipeline is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise ModelError(
                 f"the vocabulary of a {type(tokenizer).__name__} contains words, not tokens: pass a model "
                 "with a subword tokenizer"
             )
         self._require_entries()
-        self._decoder: Tokenizer | None = self._backend
-        if self._backend is not None:
+        self._decoding_pipeline: Tokenizer | None = self._pipeline
+        if self._pipeline is not None:
             self._compare_with_tokenizer()
 
     def _compare_with_tokenizer(self) -> None:
-        """Compare the pipeline with the tokenizer on a sample.
+        """Compare the Rust pipeline with the tokenizer on a sample.
 
-        Set `_decoder` to None if the two decode differently, and `_backend` to None if they encode
-        differently.
+        `_decoding_pipeline` is set to None if pipeline and tokenizer decode differently, and `_pipeline` is
+        set to None if they encode differently. The tokenizer itself is then called instead.
         """
         ids = list(self.entries)
         step = -(-len(ids) // _COMPARED_ENTRIES)
         special = sorted(self.special_ids.intersection(ids))
         single_entries = [[token_id] for token_id in dict.fromkeys([*ids[::step], *special])]
+        # Pairs are decoded too, because how an entry is decoded may depend on the entry before it.
         pairs_of_entries = [[*first, *second] for first, second in pairwise(single_entries)]
         rows = single_entries + pairs_of_entries
         decoded = self.decode_many(rows)
         decoded_by_tokenizer = self._decoded_by_tokenizer(rows)
         if decoded != decoded_by_tokenizer:
-            self._decoder = None
-        if self._is_bare:  # the pipeline is a copy of the tokenizer, so both encode in the same way
+            self._decoding_pipeline = None
+        if self._is_pipeline_itself:
+            # `_pipeline` is then a copy of the tokenizer, so both of them encode in the same way.
             return
         valid_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
         texts = [*_COMPARED_TEXTS, *valid_texts]
         try:
-            with self.settings_kept():
+            with self.restoring_settings():
                 encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
         except _INPUT_ERRORS:  # the tokenizer cannot encode plain texts
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
-            self._backend = None
+            self._pipeline = None
 
     @property
     def is_fast(self) -> bool:
         """Whether the tokenizer has a Rust pipeline (of the tokenizers library), which can be edited."""
-        return _backend_of(self._tokenizer) is not None
+        return _pipeline_of(self._tokenizer) is not None
 
     @property
-    def _is_bare(self) -> bool:
+    def _is_pipeline_itself(self) -> bool:
         """Whether the tokenizer is a Rust pipeline itself, not wrapped in a class of transformers."""
         from tokenizers import Tokenizer
 
@@ -133,7 +135,7 @@ class HuggingFaceTokenizer:
 
     def _decoded_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
         options = {"skip_special_tokens": False}
-        if not self._is_bare:
+        if not self._is_pipeline_itself:
             options["clean_up_tokenization_spaces"] = False
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
@@ -161,25 +163,28 @@ class HuggingFaceTokenizer:
         return rows
 
     @contextmanager
-    def settings_kept(self) -> Iterator[None]:
-        """Restore the user's padding and truncation, which tokenizer calls change, after a ``with`` block."""
-        backend = _backend_of(self._tokenizer)
-        if backend is None:
+    def restoring_settings(self) -> Iterator[None]:
+        """Restore the user's padding and truncation at the end of a ``with`` block.
+
+        Calls of the tokenizer change these settings of its pipeline.
+        """
+        pipeline = _pipeline_of(self._tokenizer)
+        if pipeline is None:
             yield
             return
-        padding = backend.padding
-        truncation = backend.truncation
+        padding = pipeline.padding
+        truncation = pipeline.truncation
         try:
             yield
         finally:
             if padding is None:
-                backend.no_padding()
+                pipeline.no_padding()
             else:
-                backend.enable_padding(**padding)
+                pipeline.enable_padding(**padding)
             if truncation is None:
-                backend.no_truncation()
+                pipeline.no_truncation()
             else:
-                backend.enable_truncation(**truncation)
+                pipeline.enable_truncation(**truncation)
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
@@ -192,8 +197,8 @@ class HuggingFaceTokenizer:
 
     def _vocabulary(self) -> Mapping[Any, Any]:
         """Return the ids, unsorted, keyed by token; empty if the tokenizer does not list its vocabulary."""
-        if self._backend is not None:
-            return self._backend.get_vocab()
+        if self._pipeline is not None:
+            return self._pipeline.get_vocab()
         try:
             vocabulary: Mapping[Any, Any] = self._tokenizer.get_vocab()
         except NotImplementedError:  # the method is optional in transformers
@@ -212,7 +217,7 @@ class HuggingFaceTokenizer:
             raise ModelError(
                 f"the vocabulary of a {class_name} has no entries: pass a model with a vocabulary"
             )
-        # For example, the tokenizer of CANINE.
+        # Some models, such as CANINE, read Unicode code points instead of tokens.
         if all(self.entries.get(ord(character)) == character for character in _CODE_POINTS):
             raise ModelError(
                 f"the ids of a {class_name} are Unicode code points, not a vocabulary to search for sticky "
@@ -229,7 +234,7 @@ class HuggingFaceTokenizer:
         special = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         if hasattr(self._tokenizer, "all_special_ids"):
             marked = set(self._tokenizer.all_special_ids)
-        else:  # a bare pipeline marks special tokens, but has no roles
+        else:  # the tokenizers library stores which tokens are special, but not the role of each
             added = self._tokenizer.get_added_tokens_decoder()
             marked = {token_id for token_id, token in added.items() if token.special}
         marked.discard(getattr(self._tokenizer, "cls_token_id", None))
@@ -240,28 +245,28 @@ class HuggingFaceTokenizer:
     def unknown_id(self) -> int | None:
         """Id of the token for unknown text; None if the tokenizer has no such token."""
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
-        if unknown_id is not None or self._backend is None:
+        if unknown_id is not None or self._pipeline is None:
             return unknown_id
-        model = json.loads(self._backend.to_str())["model"]  # a bare pipeline has no roles
+        model = json.loads(self._pipeline.to_str())["model"]  # it names the token for unknown text
         token = model.get("unk_token")
-        return model.get("unk_id") if token is None else self._backend.token_to_id(token)
+        return model.get("unk_id") if token is None else self._pipeline.token_to_id(token)
 
     @cached_property
     def fingerprint(self) -> str:
-        if self._backend is not None:
-            content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
+        if self._pipeline is not None:
+            content = f"{self._pipeline.to_str()}|{self._pipeline.encode_special_tokens}"
         else:
             content = json.dumps([type(self._tokenizer).__name__, sorted(self.entries.items())])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        if self._decoder is not None:
-            return self._decoder.decode_batch(ids, skip_special_tokens=False)
+        if self._decoding_pipeline is not None:
+            return self._decoding_pipeline.decode_batch(ids, skip_special_tokens=False)
         return self._decoded_by_tokenizer(ids)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        if self._backend is not None:
-            return [encoding.ids for encoding in self._encodings(self._backend, texts, offsets=False)]
+        if self._pipeline is not None:
+            return [encoding.ids for encoding in self._encodings(self._pipeline, texts, offsets=False)]
         return self._encoded_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
@@ -270,19 +275,20 @@ class HuggingFaceTokenizer:
         A span is a pair: the index of the first character, and the index after the last character. Without a
         pipeline, the spans of a text are None.
         """
-        if self._backend is None:
+        if self._pipeline is None:
             return [(ids, None) for ids in self.encode_many(texts)]
-        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._pipeline, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
         """Return the ids of each text, grouped by word; the ids of the prompt are in the head.
 
         A token that covers both the end of the prompt and the start of the text counts as part of the text.
-        Without a pipeline, spans are unknown, so every token counts as a word.
+        If the tokenizer itself is called, because there is no usable pipeline, the character spans of tokens
+        are unknown, so every token counts as a word.
         """
         prompted_texts = [prompt + text for text in texts]
-        if self._backend is not None:
-            encodings = self._encodings(self._backend, prompted_texts)
+        if self._pipeline is not None:
+            encodings = self._encodings(self._pipeline, prompted_texts)
             return [
                 _split_into_words(encoding, text, len(prompt))
                 for encoding, text in zip(encodings, prompted_texts, strict=True)
@@ -295,9 +301,9 @@ class HuggingFaceTokenizer:
         return tokenized
 
     @staticmethod
-    def _encodings(backend: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
+    def _encodings(pipeline: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
         try:
-            encode = backend.encode_batch if offsets else backend.encode_batch_fast
+            encode = pipeline.encode_batch if offsets else pipeline.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
         except TypeError as error:
             for text in texts:
@@ -318,14 +324,17 @@ def adapted(tokenizer: Any) -> RoundTripTokenizer:
 
 def vocabulary_size(tokenizer: Any) -> int | None:
     """Return how many entries a tokenizer has; None if the number cannot be determined cheaply."""
-    backend = _backend_of(tokenizer)
-    if backend is not None:
-        return backend.get_vocab_size()
+    pipeline = _pipeline_of(tokenizer)
+    if pipeline is not None:
+        return pipeline.get_vocab_size()
     return len(tokenizer) if hasattr(tokenizer, "__len__") else None
 
 
 def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
     """Split the ids of a prompt and a text into the ids of the prompt (the head) and the ids of each word.
+
+    For example, with the prompt ``Say: ``, the tokens ``Say``, ``:``, `` river``, ``bed`` and `` dry`` give
+    the head (``Say``, ``:``) and the words (`` river``, ``bed``) and (`` dry``).
 
     Args:
         encoding: the ids and their character spans.
@@ -335,9 +344,10 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     word_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []
-    has_content = False  # whether a token before this one contains more than whitespace
+    has_content = False  # whether a token of the text before this one contains more than whitespace
     for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-        if end <= prompt_length and not words and prompt_length:
+        is_in_prompt = prompt_length > 0 and end <= prompt_length
+        if is_in_prompt and not words:
             head.append(token_id)
             continue
         # A token may include the whitespace before its word. A token of whitespace alone joins the word
@@ -348,6 +358,7 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
         if not words or (begins_word and has_content):
             words.append([])
         if begins_word:
+            # Several tokens may cover one character, such as an emoji. Only the first of them begins a word.
             word_starts.discard(content_start)
         if token_text.strip():  # false for whitespace, and for tokens with an empty span
             has_content = True
@@ -355,11 +366,11 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
 
 
-def _backend_of(tokenizer: Any) -> Tokenizer | None:
+def _pipeline_of(tokenizer: Any) -> Tokenizer | None:
     """Return the Rust pipeline of a tokenizer; None if it has none."""
     from tokenizers import Tokenizer
 
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return backend if isinstance(backend, Tokenizer) else None
+    pipeline = getattr(tokenizer, "backend_tokenizer", None)
+    return pipeline if isinstance(pipeline, Tokenizer) else None

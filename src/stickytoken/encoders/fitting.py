@@ -18,7 +18,8 @@ class FittedText:
 
     Attributes:
         text: the text, truncated only if copies are inserted as text.
-        content: content ids of the text, truncated whether copies are inserted as text or as ids.
+        content: content ids of the text, truncated in any case, whether copies are inserted as text or as
+            ids.
         cut: whether the text was too long to be read in full together with the copies.
     """
 
@@ -40,8 +41,9 @@ def fit_texts(
         encoder: the model.
         texts: the texts.
         room: number of tokens to leave free for copies.
-        insertion: how copies are inserted. If as ids, a text is truncated after a token, as the model itself
-            would do; if as text, after a word.
+        insertion: how copies are inserted. For copies that are inserted as ids, a text is truncated after a
+            token, as the model itself would do. For copies that are inserted as text, it is truncated after a
+            word.
         name: the source of the texts, for the error message.
 
     Returns:
@@ -60,8 +62,8 @@ def fit_texts(
     longest_prompt = max((len(fitted.content.head) for fitted in whole), default=0)
     if longest <= longest_prompt:
         raise InputError(
-            f"{name}: copies of {room} tokens leave no room for a text, because {encoder.name} reads {limit} "
-            "tokens: use fewer copies"
+            f"{name}: the copies take {room} tokens, which leaves no room for a text, because {encoder.name} "
+            f"reads {limit} tokens: use fewer copies"
         )
 
     def cut(fitted: FittedText) -> FittedText:

@@ -12,7 +12,8 @@ from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Seed of the random sample of entries. It is fixed, so models with the same vocabulary get the same sample.
+# Seed of the random sample of entries. The seed is fixed, so that models with the same vocabulary get the
+# same sample.
 _SEED = 4
 
 
@@ -38,8 +39,8 @@ class MeanSimilarity(NamedTuple):
 def isoscore(covariance: NDArray[np.float64]) -> float | None:
     """Return the IsoScore, which measures how evenly vectors use their dimensions.
 
-    Source: Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of
-    ACL 2022), section 4.
+    The formula and its terms are from section 4 of the paper on IsoScore by Rudman and others (Findings of
+    ACL 2022).
 
     Args:
         covariance: covariance matrix of the vectors, shape (d, d).
@@ -53,10 +54,14 @@ def isoscore(covariance: NDArray[np.float64]) -> float | None:
     length = float(np.linalg.norm(variances))
     if size < 2 or length == 0:
         return None
-    excess = np.linalg.norm(np.sqrt(size) * variances / length - 1)
-    defect = excess / np.sqrt(2 * (size - np.sqrt(size)))
-    used = (size - defect**2 * (size - np.sqrt(size))) ** 2 / size**2
-    return float((size * used - 1) / (size - 1))
+    # If all variances are equal, each of these normalized variances is 1.
+    normalized_variances = np.sqrt(size) * variances / length
+    # The isotropy defect: 0 if all variances are equal, 1 if only one of them is not zero.
+    isotropy_defect = np.linalg.norm(normalized_variances - 1) / np.sqrt(2 * (size - np.sqrt(size)))
+    # Fraction of the dimensions that are used: 1 / size if the defect is 1, and 1 if it is 0.
+    used_fraction = (size - isotropy_defect**2 * (size - np.sqrt(size))) ** 2 / size**2
+    # Scale the fraction from the range 1 / size to 1 to the range 0 to 1.
+    return float((size * used_fraction - 1) / (size - 1))
 
 
 def mean_similarity(
@@ -133,11 +138,14 @@ def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np
 def _estimated(
     encoder: Encoder, vectors: NDArray[np.float64], sample_size: int, entries: int
 ) -> MeanSimilarity:
-    """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948).
+    """Estimate the mean similarity u of a vocabulary from a random sample of its entries.
+
+    The mean cosine between different entries of the sample is a U-statistic, whose standard error is known
+    (Hoeffding 1948).
 
     Args:
         encoder: the model, for messages.
-        vectors: unit vectors of the sampled entries that can be encoded.
+        vectors: unit vectors of the sampled entries that can be encoded, shape (n, d).
         sample_size: number of sampled entries.
         entries: size of the vocabulary.
 
@@ -150,9 +158,16 @@ def _estimated(
             f"{encoder.name}: only {count} of {sample_size:,} random vocabulary entries can be encoded"
         )
     mean = vectors.mean(axis=0)
+    # The mean over all pairs of the sample, `mean @ mean`, includes the pair of each entry with itself, whose
+    # cosine is 1. The mean over pairs of different entries leaves these pairs out.
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)
-    value = between_entries + (1 - between_entries) / entries  # u also counts pairs of an entry with itself
+    # In the vocabulary, u includes the pair of each entry with itself too: one of every `entries` pairs.
+    value = between_entries + (1 - between_entries) / entries
+    # The error is twice that of a mean over single entries, because an entry is in both places of a pair. The
+    # factor 1 - count / entries makes the error 0 if the sample is the whole vocabulary.
     spread = float((vectors @ mean).std(ddof=1))
     error = 2 * spread * np.sqrt((1 - count / entries) / count)
     covariance = vectors.T @ vectors / count - np.outer(mean, mean)
-    return MeanSimilarity(value, count, sample_size - count, float(error), isoscore(covariance))
+    return MeanSimilarity(
+        value, count, left_out=sample_size - count, error=float(error), isoscore=isoscore(covariance)
+    )

@@ -141,7 +141,9 @@ class IdEncoder(IdReader, Protocol):
     """An encoder of a model in this process. It reads token ids, and can compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model that computes faster and less exactly; for None, this encoder.
+        """Return an encoder of the same model that computes faster, but less exactly.
+
+        If ``precision`` is None, the result is this encoder itself.
 
         Raises:
             InputError: The device or the model does not support the precision.
@@ -172,7 +174,7 @@ def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Resul
 
     Args:
         encoder: the encoder that the function uses.
-        choose_and_encode: function that chooses texts and encodes them. It must not choose any of
+        choose_and_encode: function that chooses texts and encodes them. The function must not choose any of
             `refused_texts(encoder)`, so that a repeated call avoids the texts refused so far.
 
     Returns:
@@ -276,12 +278,15 @@ _ID_MEMBERS = _members(WordEncoder, IdReader, IdEncoder)
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
-    """Whether the model has all members of `Encoder`. Unlike `isinstance`, it evaluates no properties."""
+    """Whether the model has all members of `Encoder`.
+
+    Unlike `isinstance`, this function does not compute the values of properties, which may be slow or fail.
+    """
     return all(_has(model, member) for member in _ENCODER_MEMBERS)
 
 
 def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
-    """Whether the encoder has all members of `IdEncoder`. The check evaluates no properties."""
+    """Whether the encoder has all members of `IdEncoder`. The values of properties are not computed."""
     return all(_has(encoder, member) for member in _ID_MEMBERS)
 
 
@@ -290,7 +295,7 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
 
     Args:
         encoder: any encoder.
-        purpose: what needs the tokens, such as the name of a command; the subject of the error message.
+        purpose: name of the command or analysis that needs tokens, as the subject of the error message.
 
     Raises:
         ModelError: The encoder has no `tokenize` method.
@@ -309,7 +314,7 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
     Args:
         encoder: any encoder.
-        purpose: what needs token ids, such as the name of a command; the subject of the error message.
+        purpose: name of the command or analysis that needs token ids, as the subject of the error message.
         instead: advice for the error message, on what to do without token ids.
 
     Raises:
@@ -333,7 +338,7 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
 
 def _has(model: object, member: str) -> bool:
-    """Whether the model has a member. The check evaluates no properties."""
+    """Whether the model has a member. If the member is a property, its value is not computed."""
     missing: Any = object()
     if inspect.getattr_static(model, member, missing) is not missing:
         return True
@@ -408,12 +413,15 @@ _SHOWN_CHARACTERS = 80
 
 
 def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
-    """Return the first ``characters`` characters of a text at most, in quotation marks, for a message."""
+    """Return a text in quotation marks, for a message.
+
+    A text with more than ``characters`` characters is cut, and ends with an ellipsis.
+    """
     return repr(text if len(text) <= characters else text[: characters - 1] + "…")
 
 
 class LayerChoice(StrEnum):
-    """How the layer was chosen whose output becomes the vector of a prompted text."""
+    """How the layer that gives the vector of a prompted text was chosen."""
 
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
@@ -436,7 +444,10 @@ class EncoderWrapper(Generic[Inner_co]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped encoder's capabilities, but no parameters or spec: a wrapper cannot be loaded again."""
+        """The capabilities of the wrapped encoder, without its spec and its number of parameters.
+
+        The spec could load only the wrapped encoder, not this wrapper.
+        """
         return replace(capabilities_of(self._encoder), spec=None, parameters=None)
 
     @property

@@ -18,7 +18,7 @@ from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, RoundTripTokenizer
 
-# The fixed texts. Their vectors identify a model that has no fingerprint.
+# The fixed texts whose vectors identify a model that has no fingerprint.
 SENTINELS = (
     "a",
     "The river is cold in winter.",
@@ -47,9 +47,9 @@ class TextModel(Protocol):
     - ``max_length``: maximum input length in tokens, including special tokens; a longer text is an error.
     - ``device``: device on which the model computes.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
-      weights. A run is tied to its model by this string. Without a fingerprint, the vectors of six fixed
-      texts, rounded to four decimals, take its place. These vectors can differ between machines, so such a
-      run may not be resumable on another machine.
+      weights. A run is tied to its model by this string. If the model has no fingerprint, the vectors of six
+      fixed texts, rounded to four decimals, take its place. The vectors of a model can differ between
+      machines, so a run without a fingerprint may not be resumable on another machine.
     """
 
     def encode(self, texts: Sequence[str]) -> Any: ...
@@ -259,7 +259,10 @@ def require_components(truncate_dim: int, components: int, name: str) -> None:
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
-    """Return the tokenizer's own fingerprint, or else a hash of its entries; a constant for None."""
+    """Return the tokenizer's own fingerprint, or else a hash of its entries.
+
+    If there is no tokenizer, the result is always the same hash.
+    """
     if tokenizer is None:
         return _sha256("")
     fingerprint: str = getattr(tokenizer, "fingerprint", "")
@@ -277,7 +280,7 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
 
     Args:
         encoder: any encoder.
-        purpose: what needs token ids, such as the name of a command; the subject of error messages.
+        purpose: name of the command or analysis that needs token ids, as the subject of error messages.
 
     Raises:
         ModelError: the encoder has only candidates instead of a tokenizer, or no `tokenize` method.
@@ -286,8 +289,8 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
         return encoder
     if isinstance(encoder.tokenizer, CandidateTokenizer):
         raise ModelError(
-            f"{purpose} needs to tokenize texts, but {encoder.name} was loaded with candidates in place of a "
-            "tokenizer: detect with its tokenizer"
+            f"{purpose} needs to tokenize texts, but {encoder.name} was loaded with candidates instead of a "
+            "tokenizer: load it with its tokenizer"
         )
     return DecodedEncoder(protocol.require_words(encoder, purpose))
 
@@ -295,7 +298,7 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
 class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
     """Makes an encoder of texts accept token ids, by decoding them to text.
 
-    In rare cases, the decoded text has other ids than those passed.
+    In rare cases, the decoded text is tokenized to ids that differ from the ids that were passed.
     """
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:

@@ -10,9 +10,10 @@ import torch
 def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that maps token ids to vectors.
 
-    In a static embedding, this module is the `embedding` attribute. In a transformers model,
-    `get_input_embeddings` returns the module. That method is optional: in a model with several parts (CLIP),
-    only the text part may have the method, and some models have no table at all (CANINE hashes code points).
+    In a static embedding model, the table is the attribute `embedding` of the first module. In a transformers
+    model, the method `get_input_embeddings` returns the table. Not every transformers model has this method:
+    in CLIP, which has several parts, only the text part may have it, and CANINE has no table at all, because
+    it hashes code points.
 
     Args:
         model: a SentenceTransformer.

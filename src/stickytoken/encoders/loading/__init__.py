@@ -52,10 +52,10 @@ _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert the modules outside the backbone to `dtype`; check that the backbone was loaded in it.
+    """Convert all modules outside the backbone to `dtype`, and check that the backbone was loaded as `dtype`.
 
     Raises:
-        ModelError: the backbone always loads in a different precision.
+        ModelError: the backbone has another data type, because its class ignores the requested one.
     """
     import torch
     from transformers import PreTrainedModel
@@ -69,7 +69,7 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
         if floating and all(weight.dtype != asked_dtype for weight in floating):
             loaded_dtype = str(floating[0].dtype).removeprefix("torch.")
             raise ModelError(
-                f"{name!r} cannot be loaded in {dtype}: its {type(module).__name__} always loads in "
+                f"{name!r} cannot be loaded in {dtype}, because its {type(module).__name__} always loads in "
                 f"{loaded_dtype}: pass {loaded_dtype}"
             )
         backbone_weights.update(map(id, module.parameters()))
@@ -152,8 +152,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         token_budget: maximum number of tokens per batch; if None, a number that suits the device.
         packed_layers: whether to compute float32 linear layers on a CPU with oneDNN, which packs the weights
             once. If None, the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) decides. If the
-            variable is not set, a measurement of half a second decides; its result is kept in the cache
-            folder.
+            variable is not set, both ways are timed for half a second, and the faster one is used; the times
+            are kept in the cache folder.
         truncate_dim: keep only this many leading components of each vector, as models trained with a
             Matryoshka loss allow; if None, keep all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
@@ -290,8 +290,8 @@ def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
     names = [name for name, value in options.items() if value is not None]
     if names:
         raise InputError(
-            f"{', '.join(names)} cannot be set on {model}, which is neither a model behind an endpoint "
-            "nor a function: leave it out"
+            f"{', '.join(names)} cannot be set on {model}, because only models behind an endpoint and "
+            "functions have these options: leave them out"
         )
 
 
@@ -378,7 +378,10 @@ def reads_texts_only(model: AnyModel) -> bool:
 
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
-    """Whether the model is a SentenceTransformer, without importing the library, which takes seconds."""
+    """Return whether the model is a SentenceTransformer.
+
+    The classes are compared by name, because importing sentence-transformers takes seconds.
+    """
     for ancestor in type(model).__mro__:
         is_of_library = ancestor.__module__.startswith("sentence_transformers.")
         if is_of_library and ancestor.__name__ == "SentenceTransformer":
@@ -479,10 +482,12 @@ def _normalizes(modules: list[str], name: str) -> bool:
         name: name of the model, for messages.
 
     Raises:
-        InputError: a module other than Normalize follows the prompt.
+        InputError: the model has a module other than CausalPrompt and a Normalize after it.
     """
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
-        raise InputError(f"{name} has {', '.join(modules)}: only Normalize is supported after a prompt")
+        raise InputError(
+            f"{name} has the modules {', '.join(modules)}: only Normalize is supported after CausalPrompt"
+        )
     return len(modules) > 1
 
 
@@ -706,7 +711,11 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def _require_hub_files(name: str, revision: str | None) -> None:
-    """Fetch one file that describes a model; if every attempt fails, raise the error of the last one."""
+    """Fetch a file that describes a model, from the first of its possible repositories that has such a file.
+
+    Raises:
+        OSError: every attempt failed; this is the error of the last attempt.
+    """
     from transformers.utils.hub import cached_file
 
     repositories = resolution.hub_repositories(name)
@@ -763,7 +772,9 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
     texts_by_name = {key: str(text) for key, text in saved_prompts.items() if text}
     if prompt in texts_by_name:
         return texts_by_name[prompt]
-    if prompt in texts_by_name.values():  # runs record the text of a prompt, which may be one word
+    # A run records the text of a prompt, not its name. Such a text may be a single word, which looks like a
+    # name.
+    if prompt in texts_by_name.values():
         return prompt
     raise _unknown_prompt(prompt, name, texts_by_name)
 

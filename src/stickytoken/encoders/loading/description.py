@@ -15,7 +15,7 @@ MODULES_FILE = "modules.json"
 ROUTER_FILE = "router_config.json"
 _SETTINGS_FILE = "config_sentence_transformers.json"
 _CONFIG_FILE = "config.json"
-# Files that say what a model is. Those of a model on the hub are fetched before its weights.
+# Files that say what a model is. For a model on the hub, these files are fetched before the weights.
 DESCRIBING_FILES = (_SETTINGS_FILE, MODULES_FILE, _CONFIG_FILE)
 
 _CROSS_ENCODER = "a cross-encoder, which scores pairs of texts and has no vectors of single texts"
@@ -58,21 +58,25 @@ def require_single_vectors(folder: Path, name: str) -> None:
         name: name of the model, for the message.
 
     Raises:
-        ModelError: The model gives something else; the message says what kind of model it is.
+        ModelError: The model does not give one dense vector per text. The message says what kind of model it
+            is.
     """
     settings = _json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
-    _refuse(_MODEL_TYPES.get(model_type.lower()), name, f"model_type {model_type} in {_SETTINGS_FILE}")
+    if model_type.lower() in _MODEL_TYPES:
+        evidence = f"model_type {model_type} in {_SETTINGS_FILE}"
+        raise _unsupported(_MODEL_TYPES[model_type.lower()], name, evidence)
     for module_type in module_types(folder):
         for marker, kind in _MODULE_TYPES.items():
             if marker in module_type:
-                _refuse(kind, name, f"its module {module_type}")
+                raise _unsupported(kind, name, f"its module {module_type}")
     has_modules = (folder / MODULES_FILE).is_file()
     if not has_modules:  # a plain transformers model
         architecture = _architecture(folder)
         if architecture.endswith("ForSequenceClassification"):
-            _refuse(_CLASSIFIER, name, architecture)
-        _refuse(_ARCHITECTURES.get(architecture), name, architecture)
+            raise _unsupported(_CLASSIFIER, name, architecture)
+        if architecture in _ARCHITECTURES:
+            raise _unsupported(_ARCHITECTURES[architecture], name, architecture)
 
 
 def _architecture(folder: Path) -> str:
@@ -92,17 +96,23 @@ def require_single_vectors_of(model: object) -> None:
     """
     name = type(model).__name__
     for ancestor in type(model).__mro__:
-        if ancestor.__module__.startswith(("sentence_transformers.", "pylate.")):
-            kind = _MODEL_TYPES.get(ancestor.__name__.lower())
-            _refuse(kind, f"the {name}", f"{ancestor.__module__}.{name}")
+        kind = _MODEL_TYPES.get(ancestor.__name__.lower())
+        is_of_library = ancestor.__module__.startswith(("sentence_transformers.", "pylate."))
+        if is_of_library and kind is not None:
+            raise _unsupported(kind, f"the {name}", f"{ancestor.__module__}.{name}")
 
 
-def _refuse(kind: str | None, name: str, evidence: str) -> None:
-    """Raise a ModelError for a model of an unsupported kind; do nothing if ``kind`` is None."""
-    if kind is not None:
-        raise ModelError(
-            f"{name} is {kind} ({evidence}): pass an embedding model, with one vector for a text"
-        )
+def _unsupported(kind: str, name: str, evidence: str) -> ModelError:
+    """Return the error for a model that does not give one dense vector per text.
+
+    Args:
+        kind: what the model is instead.
+        name: name of the model.
+        evidence: what in the model shows its kind.
+    """
+    return ModelError(
+        f"{name} is {kind} ({evidence}): pass an embedding model that gives one vector per text"
+    )
 
 
 def module_types(folder: Path) -> list[str]:
@@ -176,7 +186,11 @@ def route_taken(
     route: str | None,
     name: str,
 ) -> str:
-    """Return the route that texts take for a task, by the precedence rules of sentence-transformers.
+    """Return the route that texts take, by the precedence rules of sentence-transformers.
+
+    Mappings come first, then a route with the requested name, then a route named ``text``, and last the
+    default. So if texts of any task are mapped to a route, or a route is named ``text``, any requested name
+    is accepted.
 
     Args:
         routes: names of a Router's routes.
@@ -186,7 +200,8 @@ def route_taken(
         name: name of the model, for messages.
 
     Raises:
-        InputError: No route is requested and there is no default, or the requested route does not exist.
+        InputError: No rule gives a route for the requested name; or nothing is requested, and there is no
+            default.
     """
     for key in ((route, _TEXT), (route, None), (None, _TEXT), (None, None)):
         if key in mappings:
@@ -238,7 +253,10 @@ def _router(module_folder: Path) -> dict[str, Any]:
 
 
 def _json_or_none(path: Path) -> Any:
-    """Return the content of a JSON file; None if it is missing or damaged, which is reported on loading."""
+    """Return the content of a JSON file; None if the file is missing or damaged.
+
+    A damaged file raises an error later, when the model is loaded.
+    """
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

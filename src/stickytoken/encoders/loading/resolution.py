@@ -236,7 +236,7 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
     """Context manager for loading a transformers model; an error is raised if its checkpoint lacks tensors.
 
     Tensors of a pooler may be missing, because no vector depends on them. The random seed is fixed, so that
-    such tensors are initialised in the same way every time.
+    tensors missing from the checkpoint are initialised in the same way every time.
 
     Raises:
         ModelError: the model cannot be loaded, or its checkpoint lacks tensors.
@@ -252,7 +252,8 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
         others = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         remedy = "use a complete checkpoint"
         if any(unused.endswith(f".{name}") for name in needed for unused in report.unused):
-            # Some encoder-decoder models, such as Marian. Their encoder alone can be loaded.
+            # This occurs in some encoder-decoder models, such as Marian. The encoder of such a model can be
+            # saved and loaded without the decoder.
             remedy = (
                 "the checkpoint stores them under other names. If it is an encoder-decoder, load it with "
                 "transformers.AutoModel, save model.get_encoder() and the tokenizer to a folder, and pass "
@@ -282,8 +283,9 @@ def _tensor_report() -> Iterator[_TensorReport]:
     """Yield a report that is filled while checkpoints are loaded.
 
     Only checkpoints that the current thread loads are considered. transformers reports missing tensors if the
-    `output_loading_info` option is set, but sentence-transformers cannot pass this option on. So
-    `from_pretrained` is replaced by a function that sets the option and returns only the model.
+    option `output_loading_info` of `from_pretrained` is set, but sentence-transformers cannot pass this
+    option on. So `from_pretrained` is replaced with a function that sets the option and returns only the
+    model.
     """
     from transformers import PreTrainedModel
 
@@ -524,7 +526,7 @@ def _declared_rows(module: TextModule) -> int | None:
     try:
         config = json.loads((module.folder / "config.json").read_text("utf-8"))
         sizes = [config.get("vocab_size"), config.get("text_config", {}).get("vocab_size")]
-    except (OSError, ValueError, AttributeError):  # missing or damaged file, which is reported on loading
+    except (OSError, ValueError, AttributeError):  # if the file is damaged, loading the model raises an error
         return None
     return next((size for size in sizes if isinstance(size, int)), None)
 
@@ -590,7 +592,7 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 def _is_generic(folder: Path) -> bool:
     """Whether `AutoTokenizer`, which imports torch, would choose the class that reads tokenizer.json."""
-    with suppress(ValueError, AttributeError):  # a damaged file, which is reported on loading
+    with suppress(ValueError, AttributeError):  # a damaged file, for which loading the model raises an error
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))
         names_backend = tokenizer_config.get("tokenizer_class") == "TokenizersBackend"
@@ -635,7 +637,9 @@ class TextModule:
 
 
 def text_module(folder: Path, name: str, route: str | None = None) -> TextModule:
-    """Return the module that reads a model's texts: the first module on the route that has a tokenizer.
+    """Return the module that reads a model's texts: the first module on the route that has tokenizer files.
+
+    If no module has tokenizer files, but the model's folder does, the result has only this folder.
 
     Args:
         folder: folder of the model.
@@ -649,12 +653,12 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
     for module_folder, class_name in modules_on_route(folder, route, name):
         if not any((module_folder / file).is_file() for file in TOKENIZER_FILES):
             continue
-        # If there is no list of modules, the settings are not read, as in sentence-transformers.
-        settings: dict[str, Any] = {}
-        if class_name != _STATIC:
-            settings = _module_settings(module_folder)
+        is_static = class_name == _STATIC  # a static embedding has no settings file
+        settings = {} if is_static else _module_settings(module_folder)
         return TextModule(module_folder, class_name, settings)
     if any((folder / file).is_file() for file in TOKENIZER_FILES):
+        # The model has no list of modules, or none of the modules has a tokenizer of its own. Settings are
+        # not read, as in sentence-transformers.
         return TextModule(folder)
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
 

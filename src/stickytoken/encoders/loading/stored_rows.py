@@ -31,11 +31,11 @@ _NUMPY_TYPES = {
 FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Stored types that a row can be written in, with their names in torch."""
 
-# Tensor names in a static model saved by model2vec. Mapping and weights are optional.
-_FOLDED_ROWS = "embeddings"
+# Tensor names in a static model saved by model2vec. Mapping and weights are optional; see `TokenRows`.
+_STORED_ROWS = "embeddings"
 _MAPPING = "mapping"
 _WEIGHTS = "weights"
-# Tensor name in a static model saved by sentence-transformers. It takes precedence over those above.
+# Tensor name in a static model saved by sentence-transformers. It takes precedence over the names above.
 _PLAIN_ROWS = "embedding.weight"
 # Number of rows that are read at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192
@@ -114,9 +114,15 @@ def stored_tensors(file: Path) -> list[StoredTensor]:
 class TokenRows:
     """One embedding row for each token id, as the model looks it up.
 
-    The row of token t is ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have
-    a mapping, because several tokens share one stored row, and may have a weight for each token. All other
-    models have neither mapping nor weights, so the row of token t is ``matrix[t]``.
+    The row of token t is ``matrix[mapping[t]] * weights[t]``. Most models have neither mapping nor weights,
+    so the row of token t is ``matrix[t]``.
+
+    Attributes:
+        matrix: the stored rows.
+        mapping: index of the stored row of each token id, shape (tokens,), in a static model with a quantized
+            vocabulary, where several tokens share one row; None if each token has its own row.
+        weights: factor for the row of each token id, shape (tokens,), in some static models; None if rows are
+            not scaled.
     """
 
     matrix: StoredTensor
@@ -124,13 +130,14 @@ class TokenRows:
     weights: StoredTensor | None = None
 
     def __len__(self) -> int:
+        """Return the number of token ids."""
         if self.mapping is not None:
             return self.mapping.shape[0]
         return self.matrix.shape[0]
 
     @property
     def folded(self) -> bool:
-        """Whether a token's row is computed from several tensors, rather than stored as it is."""
+        """Whether there is a mapping or weights, so that the rows of tokens are not stored as they are."""
         return self.mapping is not None or self.weights is not None
 
     @property
@@ -145,7 +152,10 @@ class TokenRows:
         return "F32"
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Return the rows of ids ``begin`` up to ``end`` (exclusive) as `dtype`; bfloat16 becomes float32."""
+        """Return the rows of the token ids from ``begin`` to ``end`` (exclusive), shape (ids, d).
+
+        The rows have the type `dtype`; bfloat16 becomes float32.
+        """
         if self.mapping is None:
             rows = self.matrix.read(begin, end)
         else:
@@ -163,6 +173,7 @@ class TokenRows:
 
     @cached_property
     def _matrix_in_memory(self) -> NDArray[Any]:
+        """All stored rows. With a mapping, the rows of neighbouring tokens may be anywhere in the matrix."""
         return self.matrix.read_whole()
 
     @cached_property
@@ -175,19 +186,17 @@ class TokenRows:
         if is_outside.any():
             token_id = int(np.flatnonzero(is_outside)[0])
             raise ModelError(
-                f"{self.matrix.file} is damaged: it gives token {token_id} the row {stored_rows[token_id]}, "
-                f"and has {self.matrix.shape[0]} rows"
+                f"{self.matrix.file} is damaged: it assigns row {stored_rows[token_id]} to token "
+                f"{token_id}, but has only {self.matrix.shape[0]} rows"
             )
         return stored_rows
 
 
 def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
-    """Find the rows of a static model among the tensors of its weight file.
-
-    The tensors have the names that sentence-transformers looks for.
+    """Find the token rows of a static model among the tensors of its weight file, by their names.
 
     Returns:
-        The rows, or None if the file belongs to another kind of model.
+        The rows, or None if there is no matrix of rows, because the file belongs to another kind of model.
 
     Raises:
         ModelError: The tensor of weights does not have exactly one entry for each token.
@@ -196,7 +205,7 @@ def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
     plain = named.get(_PLAIN_ROWS)
     if plain is not None:
         return TokenRows(plain) if len(plain.shape) == 2 else None
-    matrix = named.get(_FOLDED_ROWS)
+    matrix = named.get(_STORED_ROWS)
     if matrix is None or len(matrix.shape) != 2:
         return None
     rows = TokenRows(matrix, named.get(_MAPPING), named.get(_WEIGHTS))
