@@ -342,7 +342,7 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
     measured, predicted = ({"encoder": encoder, "effect": effect} for effect in ("measured", "predicted"))
     for run, documents, options, kind, saying in (
         (scanned_run, texts, {"effect": "guessed"}, InputError, "effect is 'guessed'"),
-        (scanned_run, texts, {"queries": QUERIES}, InputError, "queries are given, but no effect"),
+        (scanned_run, texts, {"queries": QUERIES}, InputError, "queries are given, but effect is not set"),
         (scanned_run, texts[30:50], measured, InputError, "but measuring effects needs 20"),
         (std, texts, predicted, InputError, "does not measure what a prediction needs"),
         (scanned_run, texts, measured | {"encoder": other}, RunError, "with a different model"),

@@ -29,8 +29,9 @@ from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning._workers import KEPT_TEXT, examined
 from stickytoken.unit_vectors import unit_vectors
 
-# Name of the shards with findings, and the column that holds their batch number.
+# Name under which the findings of every batch are stored.
 _TOKENS = "tokens"
+# Name of the column that holds the number of a batch.
 _BATCH = "batch"
 # Maximum size of a batch, in documents and in characters. These limits bound the memory, and the work that is
 # lost when a scan is interrupted.
@@ -68,7 +69,7 @@ class Keeper:
         return dict(json.loads(shard["values"].item()))
 
     def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
-        """Store the values of a batch; computing them took the encoding of ``encoded`` texts."""
+        """Store the values of a batch, for which ``encoded`` texts were encoded."""
         if self._folder is None:
             self._kept[name, index, digest] = values
             return
@@ -86,11 +87,15 @@ class Keeper:
 class Batch(NamedTuple):
     """Documents that are searched together."""
 
-    number: int  # 0-based position of the batch in the collection
+    # 0-based position of the batch in the collection.
+    number: int
     documents: tuple[Document, ...]
-    skipped: tuple[Skipped, ...]  # records that could not be read
-    keys: tuple[bytes, ...]  # SHA-256 of each document's text; they decide the sample
-    digest: str  # hash of the texts and places of all records
+    # Records that could not be read.
+    skipped: tuple[Skipped, ...]
+    # SHA-256 of each document's text, which decides whether the document is sampled.
+    keys: tuple[bytes, ...]
+    # Hash of all records of the batch: their texts, and where they stand in the collection.
+    digest: str
 
 
 def batched(records: Iterable[Record]) -> Iterator[Batch]:
@@ -128,18 +133,26 @@ def _batch(index: int, records: list[Record]) -> Batch:
 class Tally:
     """The totals of a scan, and a sample of documents without findings."""
 
-    sampled: int  # number of clean documents to sample
-    digests: list[str] = field(default_factory=list)  # digests of the batches, in order
-    documents: int = 0  # documents that were searched
-    found: int = 0  # documents with a finding other than suspected copies
-    suspected: int = 0  # documents with suspected copies and no other finding
+    # Number of clean documents to sample.
+    sampled: int
+    # Digests of the batches, in the order of the collection.
+    digests: list[str] = field(default_factory=list)
+    # Number of documents that were searched.
+    documents: int = 0
+    # Number of documents with a finding other than suspected copies.
+    found: int = 0
+    # Number of documents with suspected copies and no other finding.
+    suspected: int = 0
+    # Number of records that could not be read, and the first of these records.
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)  # number of documents, keyed by kind of finding
+    # Number of documents with findings of a kind, keyed by kind.
+    kinds: Counter[str] = field(default_factory=Counter)
     # Number of documents, keyed by source; None if there are too many sources to count.
     sources: Counter[str | None] | None = field(default_factory=Counter)
-    # Texts of the distinct clean documents with the smallest hashes, keyed by hash. Choosing by hash makes
-    # the sample random, but independent of the documents' order.
+    # Texts of the distinct clean documents with the smallest hashes, keyed by hash. A hash depends only on
+    # the text, and hashes are practically random. So the sample is random, but does not depend on the order
+    # of the documents.
     sample: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -165,13 +178,16 @@ class Tally:
             self.kinds.update(row["kinds"])
         if self.sources is not None:
             self.sources.update(document.source for document in batch.documents)
-            if len(self.sources) > _MOST_SOURCES:
+            if (
+                len(self.sources) > _MOST_SOURCES
+            ):  # a collection with so many sources is not counted by source
                 self.sources = None
         if self.sampled:
             with_findings = {row["number"] for row in rows}
             for document, key in zip(batch.documents, batch.keys, strict=True):
                 if document.number not in with_findings and document.text.strip():
-                    self.sample[int.from_bytes(key[:8])] = document.text[:KEPT_TEXT]
+                    hash_of_text = int.from_bytes(key[:8])
+                    self.sample[hash_of_text] = document.text[:KEPT_TEXT]
             self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))
 
 
@@ -199,29 +215,37 @@ def search(
     """
     meter = Meter()
     tally = Tally(sampled)
-    finished: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
-    computed = 0
+    # Batches with their rows that wait for earlier batches, keyed by batch number.
+    waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
+    computed = 0  # documents that were searched in this call
 
-    def add(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
-        # A stored batch can arrive while earlier batches are still being searched. The totals need the
-        # batches in order, so each batch waits here for its predecessors.
-        finished[batch.number] = batch, rows
-        while len(tally.digests) in finished:
-            tally.add(*finished.pop(len(tally.digests)))
+    def add_in_order(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add a batch to the totals once all earlier batches have been added, and report progress.
+
+        A stored batch can arrive while earlier batches are still being searched.
+        """
+        waiting[batch.number] = batch, rows
+        while True:
+            next_number = len(tally.digests)
+            if next_number not in waiting:
+                break
+            next_batch, next_rows = waiting.pop(next_number)
+            tally.add(next_batch, next_rows)
             share = meter.share
             done = tally.documents
-            # The reader runs ahead of the search, so ``share`` is too large, and the total too small, at
-            # first.
+            # The reader runs ahead of the search. So at first, ``share`` is too large, and the estimated
+            # total is too small.
             total = max(done + 1, round(done / share)) if share else done + 1
             progress(Progress(_SEARCH, done, total, computed, unit=_SEARCH_UNIT))
 
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
+        """Yield each batch without stored findings, with its texts; add all other batches to the totals."""
         for batch in batched(collection.read(meter)):
             values = keeper.load(_TOKENS, batch.number, batch.digest)
             if values is None:
                 yield batch, [document.text for document in batch.documents]
             else:
-                add(batch, values["found"])
+                add_in_order(batch, values["found"])
 
     # The number of documents is unknown until they have been read.
     progress(Progress(_SEARCH, 0, 1, unit=_SEARCH_UNIT))
@@ -234,7 +258,7 @@ def search(
                     rows.append(_row(document, finding))
             keeper.save(_TOKENS, batch.number, batch.digest, {"found": rows})
             computed += len(batch.documents)
-            add(batch, rows)
+            add_in_order(batch, rows)
     if tally.documents:
         progress(Progress(_SEARCH, tally.documents, tally.documents, computed, unit=_SEARCH_UNIT))
     return tally
@@ -262,7 +286,8 @@ _MOVES_UP = 0.1
 # Minimum standard deviation of the clean documents' similarities. Below it, effects would be mere rounding
 # errors.
 _SMALLEST_SPREAD = 1e-6
-# Predictions divide by one minus the contraction, so contractions are capped at this value.
+# The contraction of a token is the share of a text's meaning that its copies erase. Predictions divide by one
+# minus the contraction, so larger contractions are replaced by this value.
 _LARGEST_CONTRACTION = 0.9
 
 Vectors = NDArray[np.float32]
@@ -299,7 +324,8 @@ def panel_texts(
         name: name of the collection in messages.
 
     Returns:
-        The queries and the clean documents. No document serves as both.
+        The queries and the clean documents. A document whose first words serve as a query is not one of the
+        clean documents.
 
     Raises:
         InputError: there are too few clean documents.
@@ -370,7 +396,7 @@ class EffectPass:
             if self.columns(index, batch) is None:
                 if computed == 0:  # the panel is encoded now
                     encoded += len(self.texts.queries) + len(self.texts.reference)
-                columns, texts = self._columns(rows)
+                columns, texts = self._determine_effects(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
                 computed += len(rows)
                 encoded += texts
@@ -386,42 +412,53 @@ class EffectPass:
         texts = digest([self.texts.queries, self.texts.reference])
         return digest([batch, texts, self.identity])
 
-    def _columns(self, found_rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+    def _determine_effects(
+        self, findings: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[str, list[float | None]], int]:
         """Determine the effect of copies on the documents of a batch.
 
+        Args:
+            findings: one row per document with findings, with the text and the rest of the text without
+                copies.
+
         Returns:
-            One list per column, with one entry per document, which is None if it cannot be determined; and
-            the number of texts that were encoded. ``shift`` is the mean change that copies cause in a
-            document's cosine to the queries. ``rise`` is the mean share of clean documents that the document
-            passes because of its copies. ``moves_up`` is the share of queries for which the document passes
-            at least a tenth of the clean documents. ``predicted`` is the shift predicted from the run.
+            The effects, as one list for each name in `COLUMNS`, and the number of texts that were encoded.
+            Each list has one entry per document; the entry is None if the effect cannot be determined or is
+            only predicted. ``shift`` is the mean change that copies cause in a document's cosine to the
+            queries. ``rise`` is the share of clean documents that the document overtakes because of its
+            copies, averaged over the queries. ``moves_up`` is the share of queries for which the document
+            overtakes at least a tenth of the clean documents. ``predicted`` is the shift predicted from the
+            run.
         """
         panel = self.panel
-        with_copies = self._tokenized([row["text"] for row in found_rows])
-        without = self._tokenized([row["rest"] for row in found_rows])
-        rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
-        columns = {name: np.full(len(found_rows), np.nan) for name in COLUMNS}
-        if rows:
-            vectors, has_vectors = self._vectors([with_copies[row] for row in rows])
+        with_copies = self._tokenized([finding["text"] for finding in findings])
+        without = self._tokenized([finding["rest"] for finding in findings])
+        # Only documents that have tokens both with and without copies have effects.
+        numbers = [number for number, ids in enumerate(without) if ids and with_copies[number]]
+        columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
+        if numbers:
+            vectors, has_vectors = self._vectors([with_copies[number] for number in numbers])
             if self.effects is not None:
-                removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
-                columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
-                unread = [row for row in rows if with_copies[row] == without[row]]
-                columns["predicted"][unread] = 0.0
+                removed = [Counter(with_copies[number]) - Counter(without[number]) for number in numbers]
+                columns["predicted"][numbers] = predicted_shifts(vectors, removed, self.effects, panel)
+                # If all copies lie beyond the model's input limit, the model reads the same tokens with and
+                # without them.
+                unaffected = [number for number in numbers if with_copies[number] == without[number]]
+                columns["predicted"][unaffected] = 0.0
             if self.kind is Effect.MEASURED:
-                clean, has_clean_vectors = self._vectors([without[row] for row in rows])
+                clean_vectors, has_clean_vectors = self._vectors([without[number] for number in numbers])
                 has_vectors &= has_clean_vectors
                 after = vectors @ panel.queries.T
-                before = clean @ panel.queries.T
-                passed = (_ranks(after, panel) - _ranks(before, panel)) / len(panel.reference)
-                columns["shift"][rows] = (after - before).mean(axis=1, dtype=np.float64)
-                columns["rise"][rows] = passed.mean(axis=1)
-                columns["moves_up"][rows] = (passed >= _MOVES_UP).mean(axis=1)
+                before = clean_vectors @ panel.queries.T
+                overtaken = (_ranks(after, panel) - _ranks(before, panel)) / len(panel.reference)
+                columns["shift"][numbers] = (after - before).mean(axis=1, dtype=np.float64)
+                columns["rise"][numbers] = overtaken.mean(axis=1)
+                columns["moves_up"][numbers] = (overtaken >= _MOVES_UP).mean(axis=1)
             for values in columns.values():
-                values[rows] = np.where(has_vectors, values[rows], np.nan)
+                values[numbers] = np.where(has_vectors, values[numbers], np.nan)
         encodings = 2 if self.kind is Effect.MEASURED else 1
         lists = {name: _null_for_nan(values) for name, values in columns.items()}
-        return lists, len(rows) * encodings
+        return lists, len(numbers) * encodings
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
         """Return one unit vector per text, and a mask of the texts with a nonzero vector.
@@ -435,14 +472,15 @@ class EffectPass:
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Count the clean documents that are less similar to a query than a document is.
+    """Count how many clean documents are less similar to each query than each document with findings.
 
     Args:
         similarities: cosines of documents and queries, shape (number of documents, q).
         panel: the clean documents and the queries.
 
     Returns:
-        Number of less similar clean documents for each document and query, shape (number of documents, q).
+        For each document and query, the number of clean documents that are less similar to the query than the
+        document, shape (number of documents, q).
     """
     counts = [
         np.searchsorted(ranked, values) for ranked, values in zip(panel.ranked.T, similarities.T, strict=True)
@@ -459,10 +497,12 @@ def predicted_shifts(
 ) -> Vector:
     """Predict how much copies change the mean similarity of documents to the queries.
 
-    Copies of a token move every text toward one point, which is the token's pull divided by its contraction.
-    The run measured this point, but on short texts, and not how far copies move a long document. That
-    distance is estimated from the position of the document's vector between the mean of the clean documents
-    and the point.
+    Copies of a token move the vector of every text toward the same point, which is the token's pull divided
+    by its contraction (see `stickytoken.methods.statistics.Effects`). If a document has copies of several
+    tokens, the weighted mean of their points is used. The run has measured these points with short texts, so
+    it does not tell how far copies move a long document. The prediction assumes that a document without its
+    copies would be at the mean of the clean documents. How far the copies have moved the document from this
+    mean toward the point is estimated by projecting the document's vector on the line between mean and point.
 
     Args:
         vectors: unit vectors of the documents with their copies, shape (n, d).
@@ -473,10 +513,11 @@ def predicted_shifts(
     Returns:
         Changes of the mean cosine, shape (n,); NaN where no copied token has a measured effect.
     """
-    center = panel.reference.mean(axis=0, dtype=np.float64)
-    queries = panel.queries.mean(axis=0, dtype=np.float64)
+    clean_mean = panel.reference.mean(axis=0, dtype=np.float64)
+    mean_query = panel.queries.mean(axis=0, dtype=np.float64)
     shifts = np.full(len(vectors), np.nan)
-    for row, copies in enumerate(removed):
+    for number, copies in enumerate(removed):
+        # Find the tokens that have measured effects, and their rows in `effects`.
         ids = np.array(sorted(copies), dtype=np.int64)
         rows = np.searchsorted(effects.ids, ids)
         last_row = len(effects.ids) - 1
@@ -484,11 +525,16 @@ def predicted_shifts(
         rows = rows[has_effects]
         ids = ids[has_effects]
         contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
-        shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
-        weight = float(shares @ contraction)
-        if weight <= 0:  # no token has a measured effect, or the copies do not contract texts
+        # Copies with contraction k replace the share k of a text and leave the share 1 - k. So relative to
+        # the text, n copies have the weight n * k / (1 - k). Their point is pull / k, so its product with
+        # the weight is n * pull / (1 - k).
+        scaled_copies = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
+        total_weight = float(scaled_copies @ contraction)
+        if total_weight <= 0:  # no token has a measured effect, or the copies do not contract texts
             continue
-        way = (shares @ effects.pull[rows].astype(np.float64)) / weight - center
-        covered = float(np.clip((vectors[row] - center) @ way / (way @ way), 0.0, 1.0))
-        shifts[row] = covered * float(way @ queries)
+        point = (scaled_copies @ effects.pull[rows].astype(np.float64)) / total_weight
+        to_point = point - clean_mean
+        # Share of the way from the mean of the clean documents to the point.
+        covered = float(np.clip((vectors[number] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0))
+        shifts[number] = covered * float(to_point @ mean_query)
     return shifts

@@ -132,18 +132,28 @@ class ScanRecord(resume.MeasurementRecord):
 class Scan:
     """A finished scan.
 
-    ``documents`` has one row per document with findings, in the order of the collection. The columns are:
+    ``documents`` has one row per document with findings, in the order of the collection. Its columns are
+    described below. All columns from ``shift`` on are null if effects were not determined.
 
-    - number (0-based position in the collection), id, source, path and line of the document;
-    - kinds of the findings: flagged, special, repetition or suspected (``clean`` changes documents with any
-      kind except suspected);
-    - words (with the number of copies of each), spans (number of findings), copies, longest_run (largest
-      number of copies in a finding), share (of the characters that are part of a finding), and excerpt;
-    - shift (mean change that copies cause in the document's cosine similarity to the queries), rise (mean
-      share of clean documents that the document passes because of its copies), moves_up (share of queries
-      for which the document passes a tenth of the clean documents), predicted (the shift predicted from the
-      run), effect (the shift in standard deviations of the similarities), severity and matters (whether the
-      effect is at least 0.5). All of these are null without effects.
+    - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
+      collection, and where the document comes from.
+    - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` changes
+      documents with any kind except suspected.
+    - ``words``: The words that were found, with the number of copies of each word.
+    - ``spans``: The number of findings.
+    - ``copies``: The number of copies in all findings.
+    - ``longest_run``: The largest number of copies in a single finding.
+    - ``share``: The share of the document's characters that are part of a finding.
+    - ``excerpt``: The text around the first findings.
+    - ``shift``: The mean change that copies cause in the document's cosine similarity to the queries.
+    - ``rise``: The share of clean documents that the document overtakes because of its copies, averaged over
+      the queries.
+    - ``moves_up``: The share of queries for which the document overtakes at least a tenth of the clean
+      documents.
+    - ``predicted``: The shift that is predicted from the run.
+    - ``effect``: The shift in standard deviations of the similarities between queries and clean documents.
+    - ``severity``: The grade of the effect: mild, serious or severe; null for a smaller effect.
+    - ``matters``: Whether the effect is at least 0.5.
     """
 
     record: ScanRecord
@@ -159,10 +169,10 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents, sorted: those with the largest effect first.
+        """The documents in descending order of the effect of their copies.
 
-        Documents without an effect follow, those with the largest share of copies first. Documents with only
-        suspected copies come last.
+        Documents whose effect is unknown follow, in descending order of the share of copies; among these
+        documents, the ones with only suspected copies come last.
         """
         order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
         return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
@@ -206,7 +216,11 @@ def open_scan(path: str | Path) -> Scan:
 
 
 def _upgraded(documents: pl.DataFrame, result: ScanResultRecord) -> tuple[pl.DataFrame, ScanResultRecord]:
-    """Convert a scan of the first version: rename its kinds, and count suspected copies separately."""
+    """Convert the tables and totals of a scan that was stored by the first version.
+
+    The kinds of findings get their present names, and documents with only suspected copies are counted
+    separately.
+    """
     documents = documents.with_columns(
         pl.col("kinds").list.eval(
             pl.element().replace({old: kind.value for old, kind in EARLIER_NAMES.items()})
@@ -239,7 +253,7 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# Maximum number of a user's queries to use, and the seed of the random choice among more queries.
+# Maximum number of a user's queries to use. If there are more, so many are drawn at random with this seed.
 _QUERIES_KEPT = 500
 _QUERIES_SEED = 42
 
@@ -260,7 +274,8 @@ class ScanOptions(NamedColumns):
             object.__setattr__(self, "effect", field_type(Effect).checked("effect", self.effect))
         elif self.queries is not None:
             raise InputError(
-                "queries are given, but no effect to measure on them: set effect too, or leave queries out"
+                "queries are given, but effect is not set, so no query would be used: set effect too, or "
+                "leave queries out"
             )
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)
         object.__setattr__(self, "workers", workers)
@@ -287,10 +302,11 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             wrote, or a cleaner. With rules, neither the run nor the model is needed, but effects cannot be
             determined.
         documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
-        column: column with the text. If this or either of the next two arguments is None, a column with a
-            common name is looked for.
-        id_column: column with the id of a document.
-        source_column: column with the source of a document.
+        column: column with the text. If None, a column with a common name for texts is used.
+        id_column: column with the id of a document. If None, a column with a common name for ids is used, if
+            there is one.
+        source_column: column with the source of a document. If None, a column with a common name for sources
+            is used, if there is one.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
             twice, with and without the copies. ``predicted`` encodes the document once, as it is, and
             computes the rest from the run. If None, effects are not determined.
@@ -574,7 +590,7 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     Args:
         keeper: stores the findings of each batch.
         tally: the totals of the search.
-        effects: the pass that determined the effects of each batch; None without effects.
+        effects: the pass that determined the effects of each batch; None if effects were not determined.
     """
     rows = []
     for index, batch in enumerate(tally.digests):
@@ -626,7 +642,7 @@ def _totals(
     Args:
         tally: the totals of the search.
         documents: the table of documents with findings.
-        effects: the pass that determined the effects; None without effects.
+        effects: the pass that determined the effects of copies; None if effects were not determined.
         seconds: wall time of the scan.
     """
     return ScanResultRecord(
@@ -644,12 +660,20 @@ def _totals(
 
 
 def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord:
-    """Return a record that describes how the effects were determined."""
-    complete = documents.select("shift", "predicted").drop_nulls()
+    """Return a record that describes how the effects were determined.
+
+    Args:
+        documents: the table of documents with findings.
+        effects: the pass that determined the effects.
+    """
+    with_both_shifts = documents.select("shift", "predicted").drop_nulls()
     is_measured = effects.kind is Effect.MEASURED
     agreement = None
-    if is_measured and len(complete) >= _FEWEST_RANKED:
-        agreement = complete.select(pl.corr("shift", "predicted", method="spearman").fill_nan(None)).item()
+    if is_measured and len(with_both_shifts) >= _FEWEST_RANKED:
+        correlation = pl.corr("shift", "predicted", method="spearman").fill_nan(None)
+        agreement = with_both_shifts.select(correlation).item()
+    # The effect is unknown if a document has no text left without its copies.
+    unknown_effects = documents["effect"].null_count()
     return EffectRecord(
         kind=effects.kind.value,
         queries=len(effects.texts.queries),
@@ -657,8 +681,8 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord
         reference=len(effects.texts.reference),
         spread=effects.panel.spread,
         agreement=agreement,
-        compared=len(complete) if is_measured else 0,
-        nothing_left=documents["effect"].null_count(),
+        compared=len(with_both_shifts) if is_measured else 0,
+        nothing_left=unknown_effects,
     )
 
 
@@ -731,7 +755,7 @@ def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
 
 
 def skipped_records(count: int) -> str:
-    """Write the number of skipped records."""
+    """Return a phrase with the number of skipped records, such as "3 records were skipped"."""
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
@@ -796,19 +820,25 @@ def counts_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str,
     return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
 
 
-def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
-    """Yield one finding per document, the worst first.
+def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
+    """Yield one finding per document, the worst document first.
+
+    A document with findings of several kinds is reported under a single kind: the first failing kind of the
+    document, in the order of `SpanKind`, or else the document's first kind in this order.
 
     Args:
         scan: a finished scan.
-        closing: kinds of findings that are reported as errors. A document with several kinds is reported
-            under the first of these, or else under its first kind.
+        failing_kinds: kinds of findings that are reported as errors, unless the effect of the copies is known
+            to be small.
     """
     for row in scan.worst.iter_rows(named=True):
         kinds = [kind for kind in SpanKind if kind in row["kinds"]]
-        errors = [kind for kind in kinds if kind in closing]
-        rule = _RULE_OF[errors[0] if errors else kinds[0]]
-        level = Level.ERROR if errors else _LEVELS[rule]
+        failing = [kind for kind in kinds if kind in failing_kinds]
+        rule = _RULE_OF[failing[0] if failing else kinds[0]]
+        level = Level.ERROR if failing else _LEVELS[rule]
+        # `matters` is None if the effect is unknown.
+        is_effect_small = row["matters"] is False
+        # A document in a file has either a path in the repository or a place outside the repository.
         path = outside = None
         if row["path"] is not None:
             path, outside = place_of(Path(row["path"]))
@@ -816,7 +846,7 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
             outside = STDIN_NAME
         yield Finding(
             rule=rule,
-            level=Level.NOTE if row["matters"] is False else level,
+            level=Level.NOTE if is_effect_small else level,
             message=f"document {row['id']}: {described(row)}",
             path=path,
             outside=outside,

@@ -1,12 +1,12 @@
 """Settings: frozen dataclasses whose field types say which values are allowed. Each setting is declared once.
 
-The type of a field is bool, int, float, str, an enumeration or another class; it can be optional, or a tuple
-of such values. The limits of a number are part of its type, such as ``Annotated[int, Ge(1)]``. The docstring
-of the class describes every field under ``Attributes:``.
+The type of a field is bool, int, float, str, an enumeration or another class, or one of these types combined
+with None, or a tuple of values of one of these types. The limits of a number are part of its type, such as
+``Annotated[int, Ge(1)]``. The docstring of the class describes every field under ``Attributes:``.
 
 `check_settings` checks and converts the values, the command line makes its options from the same fields, and
 pydantic checks the same limits in records. ``--help`` needs the settings, so nothing heavy is imported here.
-The classes are not pydantic models, because importing pydantic would make ``--help`` take half as long again.
+The classes are not pydantic models, because importing pydantic would make ``--help`` take 50% longer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OptionName:
 
 
 class Reach(Enum):
-    """Where a field can be set, if not by every command that has these settings. Used as an annotation."""
+    """Annotation of a field that only some commands with these settings offer: where the field can be set."""
 
     PYTHON_ONLY = "not on the command line"
     DETECT_ONLY = "in `stickytoken detect`, but not in `stickytoken probe`"
@@ -95,7 +95,8 @@ def descriptions(*documented: Any) -> Mapping[str, str]:
     """Return the docstring entries under ``Args:`` and ``Attributes:``, keyed by name.
 
     Args:
-        documented: Functions or classes. If several describe the same name, the first description is used.
+        documented: Functions or classes. If several of them describe the same name, the first description is
+            used.
     """
     entries: dict[str, str] = {}
     for item in reversed(documented):

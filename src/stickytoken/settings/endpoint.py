@@ -19,7 +19,7 @@ class EndpointOptions:
     Attributes:
         key_variable: Name of the environment variable that holds the API key. Default: OPENAI_API_KEY for
             openai:NAME, or STICKYTOKEN_API_KEY.
-        dimensions: Number of vector components to request. Default: the model's own number.
+        dimensions: Number of vector components to request. Default: as many as the model has.
         price_per_million: Price per million tokens, used for the cost estimate and for max-cost.
         max_cost: Stop before the requests cost more than this. Needs price-per-million. Responses are cached.
         patience: How long a failing request is retried before the run stops, in seconds since its first

@@ -32,12 +32,13 @@ class ExplainSettings:
         carriers: Maximum number of texts to insert copies into.
         benign: Number of matched benign tokens to compare each token with.
         confidence: Confidence level of the intervals.
-        attribution: Attribute similarities to tokens, using integrated Jacobians. This takes half the time of
-            an explanation.
+        attribution: Attribute similarities to tokens, using integrated Jacobians. The attribution takes half
+            the time of an explanation.
         attribution_carriers: Number of texts whose similarities are attributed to their tokens.
         attribution_benign: Number of benign tokens whose similarities are attributed for comparison.
         pairs: Number of text pairs whose similarity is attributed to individual pairs of tokens.
-        steps: Number of integration points per integral. More are used where the integrand changes sharply.
+        steps: Number of integration points per integral. More points are used where the integrand changes
+            sharply.
         neighbours: Number of nearest rows of the embedding matrix to list.
         directions: Number of random vocabulary entries from which the mean direction is computed.
         seed: Seed of all random sampling.

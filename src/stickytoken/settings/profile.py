@@ -27,8 +27,8 @@ class ProfileSettings:
 
     A lift of 0.5 is a medium effect (Cohen 1988). In all-MiniLM-L6-v2, the largest lift of a natural token is
     0.34, and the largest share that a natural word erases is 0.41. A search hardly ever finds a document once
-    a larger share of it has been erased. For a token with an unusual vector, half of either threshold is
-    enough.
+    a larger share of the document has been erased. A token with an unusual vector is sticky if it reaches
+    half of one of the two thresholds.
 
     A token reaches a threshold if the lower end of its interval does. Verdicts depend only on the confirming
     texts, which the model always reads in its own precision.
@@ -36,24 +36,25 @@ class ProfileSettings:
     Attributes:
         smallest_lift: Minimum lift of a sticky token, relative to an ordinary token, in standard deviations
             of the model's similarities.
-        smallest_erased: Minimum erased share of a sticky token: how much of a text its copies erase, as a
-            share of what copies of an ordinary token leave.
+        smallest_erased: Minimum erased share of a sticky token. Copies of an ordinary token leave a part of a
+            text's meaning; the erased share is how much of this part copies of the sticky token erase.
         unusual: Minimum deviation at which a token vector counts as unusual, in median absolute deviations
             above the median.
         confidence: Confidence level of the intervals.
-        budget: Maximum number of texts encoded per token, averaged over all tokens of a run. It limits how
-            many tokens are measured closely.
+        budget: Maximum number of texts encoded per token, averaged over all tokens of a run. The budget
+            limits how many tokens are measured in confirming texts.
         insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
-            words: like text, but with spaces chosen so that the tokenizer reads as many copies as possible as
-            the token.
+            words: insert the copies into the string, with spaces chosen so that the tokenizer recognizes the
+            token in as many copies as possible.
         copies: Numbers of copies in a carrier; successive carriers use these numbers in turn.
         anchors: Maximum number of anchors, the texts that carriers are compared with. With a user's corpus,
             the limit applies to the corpus and to the bundled kinds of text separately.
         topics: Number of clusters into which the anchors are divided if the model cannot read the bundled
             kinds of text and the corpus has no topics.
-        screening_texts: Number of texts in which all tokens are screened, to find the tokens to measure
-            closely.
-        confirming_texts: Number of additional texts for each token that is measured closely.
+        screening_texts: Number of texts in which all tokens are screened, to find the tokens to measure in
+            confirming texts.
+        confirming_texts: Number of additional texts in which each token that the screen has selected is
+            measured.
         screen_precision: Lower precision for screening all tokens, which is faster but less exact. On a CPU:
             bfloat16. On a GPU: tf32, bfloat16 or float16. Default: the model's own.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.

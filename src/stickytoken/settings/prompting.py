@@ -12,7 +12,8 @@ from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_setting
 class ContrastRule(StrEnum):
     """Formula that replaces the attention values of a prompt's last token.
 
-    In the formulas, A stands for these values, and B for the values from the auxiliary prompt.
+    In the formulas, A stands for the attention values of the prompt's last token, B for the attention values
+    from the auxiliary prompt, and c for the strength of the contrast.
     """
 
     SCALED = "scaled"
@@ -42,28 +43,29 @@ class Prompting:
 
     For a SentenceTransformer, ``layer`` is the number of layers to run (at least 1). For a language model
     with a prompt, ``layer`` is an index into the list that begins with the embeddings and continues with the
-    output of each layer; -1 is the last output, after the final norm. Without a published preset, vectors
-    come from the last layer for a plain prompt, and for token prepending and contrast from the layer at the
-    same relative depth as in Llama 2 7B.
+    output of each layer; -1 is the last output, after the final norm. If there is no published preset,
+    vectors for a plain prompt come from the last layer, and vectors for token prepending or contrast come
+    from the layer at the same relative depth as in Llama 2 7B.
 
     Attributes:
         prompt: Text before every input, or the name of one of the model's saved prompts. A single word is
             taken as a name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck,
             metaeol, echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's saved prompts. Needed only if the name is not a single word.
+        prompt_name: Name of one of the model's saved prompts. This setting is needed only for a name that is
+            not a single word.
         token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
             al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
         exit: First layer after start that token prepending no longer overwrites. Default: the prompt's
             preset.
-        layer: Take the vectors after this number of layers; -1 is the last. Default: the last one, or the
-            published preset for a language model with a prompt.
+        layer: Take the vectors after this number of layers; -1 is the last layer. Default: the last layer or,
+            for a language model with a prompt, the layer of the published preset.
         contrast: With a prompt: subtract the attention values of an auxiliary prompt (Cheng et al., ACL
             2025).
         contrast_layer: Layer whose attention is changed by contrast, counted from 0. Default: the prompt's
             preset.
-        contrast_strength: Factor for the difference of attention values, at least 0. Default: the prompt's
-            preset.
+        contrast_strength: Factor by which the difference between the attention values of the two prompts is
+            multiplied, at least 0. Default: the prompt's preset.
         contrast_rule: How contrast replaces the attention values: scaled, norm, scaled_norm or sub_head_norm.
             Default: scaled.
 

@@ -12,12 +12,18 @@ from stickytoken.settings import PYTHON_ONLY, NaturalNumber, check_settings
 class Strategy(StrEnum):
     """How a token is repaired."""
 
-    AUTO = "auto"  # one of the other strategies is chosen for each token
-    UNREACHABLE = "unreachable"  # the tokenizer splits its text into pieces and no longer produces the entry
-    PLAIN_SPECIALS = "plain-specials"  # its text is read as plain text; the model itself still adds the token
-    RELATIVES = "relatives"  # a new row, computed from its pieces and entries with similar spelling
-    KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many like copies of an ordinary token
-    NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
+    AUTO = "auto"
+    """One of the other strategies is chosen for each token."""
+    UNREACHABLE = "unreachable"
+    """The tokenizer splits the token's text into pieces, and no longer produces the token."""
+    PLAIN_SPECIALS = "plain-specials"
+    """The tokenizer reads the special token's text as plain text; the model itself still adds the token."""
+    RELATIVES = "relatives"
+    """The token gets a new row, computed from its pieces and from entries with similar spelling."""
+    KEEP_MEANING = "keep-meaning"
+    """The token gets a new row: one copy acts as before, and many copies like copies of an ordinary token."""
+    NEAREST = "nearest"
+    """The token gets the row of the nearest entry that lifts and erases no more than the median token."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class RepairSettings:
 
     Attributes:
         strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
-            are split into pieces. Any other strategy applies to all tokens.
+            are split into pieces. If another strategy is set, it applies to all tokens.
         verify: Measure the tokens again on other texts, and compare the original and the repaired model.
         neighbours: Number of other tokens to verify for each repaired token: those with the nearest rows in
             the embedding matrix.

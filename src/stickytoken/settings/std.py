@@ -81,14 +81,14 @@ class StdSettings:
         validation_pairs: Number of pairs used to validate a token (the paper's verification_sent_pair_num).
         copies: Maximum number of copies in a text (the paper's insert_num).
         insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
-            words: like text, but with spaces chosen so that the tokenizer reads as many copies as possible as
-            the token.
+            words: insert the copies into the string, with spaces chosen so that the tokenizer recognizes the
+            token in as many copies as possible.
         candidate_share: Share of the tokens to validate, starting with the highest scores.
         outlier_range: A candidate is sticky if its validation rate is above Q3 + this factor x IQR of all
             candidates' rates.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
-        scoring_weights: Weights of the placements in the score.
-        validation_weights: Weights of the placements in the validation rate.
+        scoring_weights: How much each placement of the copies contributes to the score.
+        validation_weights: How much each placement of the copies contributes to the validation rate.
         angular: Score constants for cosine and Euclidean distance.
         manhattan: Score constants for Manhattan distance.
         scores: needed: stop scoring a token once it cannot become a candidate. all: score every token
