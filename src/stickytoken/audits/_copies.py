@@ -139,7 +139,7 @@ def readable_pairs(
         return []
 
     def fitted(texts: list[str]) -> list[FittedText]:
-        return fit_texts(encoder, texts, 0, settings.insertion, index.record.name)
+        return fit_texts(encoder, texts, room=0, insertion=settings.insertion, name=index.record.name)
 
     as_they_are = fitted([text for _, text, _ in remaining])
     cleaned_texts = fitted([cleaned for _, _, cleaned in remaining])

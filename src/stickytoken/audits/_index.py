@@ -95,8 +95,10 @@ def read_index(
     generator = np.random.default_rng([settings.seed, len(documents)])
     sampled = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
     sampled_texts = [documents[place].text for place in sampled]
-    # No room is left for copies: `measure_ranks` truncates documents that receive copies again.
-    fitted_texts = fit_texts(encoder, sampled_texts, 0, settings.insertion, collection.name)
+    # Leave no room for copies here. `measure_ranks` truncates the documents that receive copies again.
+    fitted_texts = fit_texts(
+        encoder, sampled_texts, room=0, insertion=settings.insertion, name=collection.name
+    )
     fitted_by_place = dict(zip(sampled, fitted_texts, strict=True))
     # A text has no tokens if the tokenizer drops all of its characters.
     places = tuple(place for place in sampled if fitted_by_place[place].content.words)
@@ -107,18 +109,8 @@ def read_index(
         )
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
         queries = Path(source) / QUERIES
-    if queries is None:
-        texts, owners = _first_sentences([documents[place].text for place in places], settings)
-        queries_from = f"first sentences of {len(texts)} of the documents"
-        if not texts:
-            raise InputError(
-                f"{collection.name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or "
-                "more: pass queries"
-            )
-    else:
-        texts = _read_queries(queries, settings)
-        owners = [-1] * len(texts)  # none of these queries was taken from a document
-        queries_from = "the given list" if not isinstance(queries, (str, Path)) else Path(queries).name
+    indexed_texts = [documents[place].text for place in places]
+    chosen_queries = _choose_queries(queries, indexed_texts, collection.name, settings)
     content = [[document.id, document.text] for document in documents]
     without_text = len(read) - len(documents)
     without_tokens = len(sampled) - len(places)
@@ -131,17 +123,19 @@ def read_index(
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
         text_columns=tuple(dict.fromkeys(name for document in documents for name in document.columns)),
-        queries=len(texts),
-        queries_from=queries_from,
-        fingerprint=fingerprint(AUDIT_INDEX_VERSION, content, texts),
+        queries=len(chosen_queries.texts),
+        queries_from=chosen_queries.source,
+        fingerprint=fingerprint(AUDIT_INDEX_VERSION, content, chosen_queries.texts),
     )
-    fitted_queries = fit_texts(encoder, texts, 0, settings.insertion, queries_from)
+    fitted_queries = fit_texts(
+        encoder, chosen_queries.texts, room=0, insertion=settings.insertion, name=chosen_queries.source
+    )
     return Index(
         record=record,
         documents=documents,
         places=places,
-        queries=tuple(texts),
-        owners=tuple(owners),
+        queries=tuple(chosen_queries.texts),
+        owners=tuple(chosen_queries.owners),
         fitted=tuple(fitted_by_place[place] for place in places),
         fitted_queries=tuple(fitted_queries),
     )
@@ -149,6 +143,43 @@ def read_index(
 
 # Increase this version when the same files no longer give the same index.
 AUDIT_INDEX_VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """The queries of an index.
+
+    Attributes:
+        texts: the queries.
+        owners: as in `Index.owners`.
+        source: where the queries come from, in words.
+    """
+
+    texts: list[str]
+    owners: list[int]
+    source: str
+
+
+def _choose_queries(
+    source: DocumentSource | None, indexed_texts: Sequence[str], name: str, settings: AuditSettings
+) -> _Queries:
+    """Read the queries, or take the first sentences of indexed documents if ``source`` is None.
+
+    ``indexed_texts`` are the texts of the documents in the index, and ``name`` is the name of the collection.
+    """
+    if source is not None:
+        texts = _read_queries(source, settings)
+        # None of these queries was taken from a document.
+        owners = [-1] * len(texts)
+        source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
+        return _Queries(texts=texts, owners=owners, source=source_name)
+    texts, owners = _first_sentences(indexed_texts, settings)
+    if not texts:
+        raise InputError(
+            f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more: pass "
+            "queries"
+        )
+    return _Queries(texts=texts, owners=owners, source=f"first sentences of {len(texts)} of the documents")
 
 
 def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:

@@ -89,9 +89,9 @@ def choose_candidates(
     The flagged tokens are the tokens that the run flags and the tokens that are sticky on these documents.
     The found tokens are words of which the documents already contain copies. The strongest tokens have the
     largest predicted shares of queries or the largest lifts on these documents. The ordinary tokens are drawn
-    at random. A token that belongs to several groups is listed only in the first one. Each group has at most
-    ``settings.tokens`` tokens, except the strongest tokens, which are that many by share and that many by
-    lift.
+    at random. A token that belongs to several groups is listed only in the first one. ``settings.tokens``
+    limits the number of tokens in each group; the strongest tokens by share and by lift are limited
+    separately.
 
     Args:
         run: the run of the model.
