@@ -1,6 +1,7 @@
 """Audits: shares against a slow plain search, documents with copies now, resuming, and the command."""
 
 import json
+import math
 import shutil
 import signal
 import time
@@ -253,11 +254,20 @@ def test_the_report_of_the_run_shows_the_audit(finished, tampered_run):
 
 
 def test_what_to_do_names_the_commands_with_this_audit(finished):
-    commands = [step.command for step in wording.next_steps(finished)]
-    assert commands[0].startswith("stickytoken repair ")
-    assert "--fail-on none" in commands[-1]
-    assert f"--audit {finished.path}" in commands[1]
-    assert [line.split()[1] for line in commands] == ["repair", "clean", "scan", "check"]
+    repair, clean, check = [step.command for step in wording.next_steps(finished)]
+    assert repair.startswith("stickytoken repair ")
+    assert f"--audit {finished.path}" in clean
+    assert clean.endswith("--rules-out rules.json")
+    assert check.startswith("stickytoken check rules.json --documents ")
+
+
+def test_without_copies_now_the_rules_are_saved_all_the_same(finished):
+    unstuffed = open_audit(finished.path)
+    unstuffed.result = unstuffed.result.model_copy(update={"with_copies": 0})
+    _, clean, check = [step.command for step in wording.next_steps(unstuffed)]
+    assert clean.split()[1:3] == ["clean", unstuffed.record.run]
+    assert "--out " not in clean
+    assert check.startswith("stickytoken check rules.json --documents ")
 
 
 def test_in_the_model_as_it_was_the_word_does_not_help(texts, queries, tmp_path):
@@ -270,12 +280,35 @@ def test_without_a_word_that_helps_the_largest_share_is_said(finished):
     clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
     best = wording.largest_share(clean)
     assert best["share"] == clean.shares.filter(pl.col("copies") > 0)["share"].max()
-    finding, evidence, criterion = wording.token_conclusions(clean)
+    finding, _, evidence, criterion = wording.token_conclusions(clean)
     assert finding.startswith("No word that was measured")
     assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in evidence
     assert f"{10 / 80:.1%} (10 of 80 documents)" in evidence
     assert "1.5 times" in criterion
+
+
+def test_without_a_word_that_helps_the_closest_one_is_named(finished):
+    clean = open_audit(finished.path)
+    clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
+    shares = clean.shares.pivot("copies", index="token_id", values="share")
+    ratios = shares.select(pl.max_horizontal(pl.exclude("token_id", "0")) / pl.col("0")).to_series()
+    largest_ratio = math.floor(100 * ratios.filter(ratios.is_finite()).max()) / 100
+    closest = wording.token_conclusions(clean)[1]
+    assert f"{largest_ratio:.2f} times as many" in closest
+
+
+def test_a_model_without_flagged_tokens_need_not_be_repaired(finished):
+    clean = open_audit(finished.path)
+    clean.tokens = clean.tokens.with_columns(group=pl.lit("ordinary"), helps=pl.lit(value=False))
     assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
+
+
+def test_flagged_tokens_that_do_not_help_may_still_be_repaired(finished):
+    clean = open_audit(finished.path)
+    clean.tokens = clean.tokens.with_columns(group=pl.lit("flagged"), helps=pl.lit(value=False))
+    first_step = wording.next_steps(clean)[0]
+    assert first_step.command.startswith("stickytoken repair ")
+    assert "hide a document" in first_step.purpose
 
 
 def test_a_word_that_may_help_is_named_with_what_to_do(finished):
@@ -326,7 +359,7 @@ def test_words_that_seem_to_help_are_measured_again_with_four_times_as_many_docu
     assert len(result.second_round_tokens) > 0
     assert len(result.second_round_ids) == 4 * TWO_DOCUMENTS.stuffed
     assert set(result.second_round_ids).isdisjoint(result.stuffed_ids)
-    assert f"results in {len(result.second_round_ids)} other documents count" in wording.basis(two_rounds)
+    assert f"again with {len(result.second_round_ids)} other documents" in wording.basis(two_rounds)
 
 
 def test_the_second_round_replaces_the_shares_of_the_first(two_rounds, tampered_run, texts, queries):
@@ -483,7 +516,7 @@ def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed)
         "gets documents into results",
         "Queries with a random document",
         "have copies now",
-        "What to do:",
+        "What to do",
     ]
     positions = [text.index(expected_part) for expected_part in expected_parts]
     assert positions == sorted(positions)

@@ -299,7 +299,13 @@ def test_a_file_may_be_cleaned_in_place(cleaner_file, write):
     status, output, errors = command(cleaner_file, path, "--out", path)
     assert (status, output, path.read_bytes()) == (0, b"", b"air flow\nvery good\n")
     assert "2 of 2 documents changed (special token: 1, repetition: 1)" in errors
-    assert "the first copy of each repetition stays in 1 document" in errors
+    assert "the first copy of each repetition stays, because it may belong there: 'very' (line 2)" in errors
+
+
+def test_documents_are_named_where_a_first_copy_stays(cleaner_file, write):
+    lines = [json.dumps({"_id": f"d{number}", "text": "very very very very good"}) for number in range(5)]
+    _, _, errors = command(cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff")
+    assert "'very' (d0), 'very' (d1), 'very' (d2), and others in 2 more" in errors
 
 
 @pytest.mark.parametrize("wrong", [("--action", "special=refuse"), ("--column", "nothing")])

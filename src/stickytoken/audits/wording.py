@@ -56,7 +56,7 @@ def token_conclusions(audit: Audit) -> list[str]:
     if helping.is_empty() and undecided.is_empty():
         return [
             "No word that was measured gets documents into results where they don't belong.",
-            _largest_share_sentence(audit),
+            *_closest_sentences(audit),
             criterion(),
         ]
     sentences = [_named_sentence(audit, row, "gets") for row in helping.head(_NAMED).iter_rows(named=True)]
@@ -79,13 +79,45 @@ def criterion() -> str:
     )
 
 
-def _largest_share_sentence(audit: Audit) -> str:
-    """Return a sentence on the token and number of copies with the largest share of queries."""
-    best = largest_share(audit)
-    return (
-        f"The largest share of queries with a stuffed document in their top {TOP} is {share(best['share'])} "
-        f"({best['copies']} copies of {quoted(best['token'])}). {_comparison(audit, best)}"
+def _closest_sentences(audit: Audit) -> list[str]:
+    """Return sentences on the token that comes closest to the threshold, and on the largest share."""
+    sentences = []
+    largest = largest_share(audit)
+    closest = _closest(audit)
+    if closest is not None:
+        interval = points_interval(closest["rise_low"], closest["rise_high"])
+        sentences.append(
+            f"{quoted(closest['token'])} comes closest: {closest['copies']} copies raise the share of "
+            f"queries with a random document in their top {TOP} from {share(closest['share_without'])} to "
+            f"{share(closest['share'])}, {_rounded_down(closest['ratio']):.2f} times as many (by "
+            f"{points(closest['rise'])} points, interval {interval})."
+        )
+    sentences.append(
+        f"The largest share is {share(largest['share'])} ({largest['copies']} copies of "
+        f"{quoted(largest['token'])}). {_chance(audit)}"
     )
+    return sentences
+
+
+def _closest(audit: Audit) -> dict[str, Any] | None:
+    """Return the row of shares.parquet whose share rises by the largest factor because of copies.
+
+    The row also has ``ratio``, the factor, and ``share_without``, the share without copies. None if no token
+    has a share without copies above zero, or if no copies raise a share.
+    """
+    without_copies = audit.shares.filter(pl.col("copies") == 0).select("token_id", share_without="share")
+    with_copies = audit.shares.filter(pl.col("copies") > 0).join(without_copies, on="token_id")
+    rising = with_copies.filter(pl.col("share_without") > 0, pl.col("share") > pl.col("share_without"))
+    if rising.is_empty():
+        return None
+    ratios = rising.with_columns(ratio=pl.col("share") / pl.col("share_without"))
+    ordered = ratios.sort("ratio", "token_id", "copies", descending=[True, False, False])
+    return ordered.row(0, named=True)
+
+
+def _rounded_down(ratio: float) -> float:
+    """Round a ratio down to two decimals, so that one just below the threshold does not seem to reach it."""
+    return math.floor(100 * ratio) / 100
 
 
 def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
@@ -106,13 +138,17 @@ def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
         best: a row of shares.parquet.
     """
     baseline = _share_of(audit, best["token_id"], 0)
-    documents = audit.record.index.documents
     interval = points_interval(best["rise_low"], best["rise_high"])
     return (
         f"Without copies, the share is {share(baseline['share'])}: the copies change it by "
-        f"{points(best['rise'])} points (interval {interval}). By chance, it would be "
-        f"{share(TOP / documents)} ({TOP} of {documents:,} documents)."
+        f"{points(best['rise'])} points (interval {interval}). {_chance(audit)}"
     )
+
+
+def _chance(audit: Audit) -> str:
+    """Return a sentence with the share of queries that a document gets into by chance."""
+    documents = audit.record.index.documents
+    return f"By chance, it would be {share(TOP / documents)} ({TOP} of {documents:,} documents)."
 
 
 def _undecided_advice(audit: Audit) -> str:
@@ -272,9 +308,7 @@ def share_rows(audit: Audit) -> pl.DataFrame:
         interval = points_interval(best["rise_low"], best["rise_high"])
         share_without = _share_of(audit, token["token_id"], 0)["share"]
         row["copies"] = token["copies"]
-        # Round down to two decimals: otherwise, a ratio just below the threshold would appear to reach the
-        # threshold.
-        row["ratio"] = math.floor(100 * best["share"] / share_without) / 100 if share_without else None
+        row["ratio"] = _rounded_down(best["share"] / share_without) if share_without else None
         row["rise"] = f"{points(best['rise'])} ({interval})"
         row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
@@ -301,9 +335,10 @@ def basis(audit: Audit) -> str:
     second_round = ""
     if audit.result.second_round_tokens:
         names = _named_tokens(audit, audit.result.second_round_tokens)
+        verb = "was" if len(audit.result.second_round_tokens) == 1 else "were"
         second_round = (
-            f". {names} seemed to help them; of these, only the "
-            f"results in {len(audit.result.second_round_ids):,} other documents count and are shown"
+            f". {names} seemed to help these documents, and {verb} measured again with "
+            f"{len(audit.result.second_round_ids):,} other documents: only the second results are shown"
         )
     predicted = ""
     if audit.result.predicted:
@@ -323,40 +358,51 @@ def basis(audit: Audit) -> str:
     )
 
 
+# The file that the suggested commands write the rules to, for checks without the run folder.
+_RULES_FILE = "rules.json"
+
+
 def next_steps(audit: Audit) -> list[NextStep]:
     """Return the recommended next steps, each with a command."""
     run = quote(audit.record.run)
-    folder = quote(str(audit.path))
     documents = quote(audit.record.documents)
     column = "" if audit.record.column is None else f" --column {quote(audit.record.column)}"
-    steps = []
-    helping = audit.helping
-    if not helping.is_empty():
-        flagged = helping.filter(group=FLAGGED)
-        names = "" if len(flagged) == len(helping) else _token_options(helping)
-        steps.append(
-            NextStep(
-                "repair the model, then encode the documents again with the repaired copy",
-                f"stickytoken repair {run}{names} --out YOUR_FOLDER",
-            )
-        )
+    words = "" if audit.helping.is_empty() else f" --audit {quote(str(audit.path))}"
+    steps = _repair_steps(audit, run)
     if audit.result.with_copies:
         purpose = "take the copies out of the documents that have them, then index these documents again"
-        steps.append(
-            NextStep(purpose, f"stickytoken clean {run} {documents}{column} --audit {folder} --out YOUR_FILE")
-        )
-    if not helping.is_empty():
-        purpose = "keep copies of these words out of new documents"
-        steps.append(NextStep(purpose, f"stickytoken scan {run} NEW_DOCUMENTS{column} --audit {folder}"))
-    # The audit has already shown what the model does, so this check fails only because of documents.
-    check = f"stickytoken check {run} --fail-on none --documents {documents}{column}"
-    check += " --fail-on-documents special --fail-on-documents repetition"
-    if helping.is_empty():
-        steps.append(NextStep("check the documents again after the next change", check))
+        files = f"{documents}{column}{words} --out YOUR_FILE --rules-out {_RULES_FILE}"
+        steps.append(NextStep(purpose, f"stickytoken clean {run} {files}"))
     else:
-        purpose = "fail a build if documents have copies of these words"
-        steps.append(NextStep(purpose, f"{check} --audit {folder}"))
+        purpose = "save what to look for in new documents"
+        steps.append(NextStep(purpose, f"stickytoken clean {run}{words} --rules-out {_RULES_FILE}"))
+    steps.append(
+        NextStep(
+            "in CI, fail if documents have copies of flagged tokens, repeated words or special tokens (needs "
+            f"only {_RULES_FILE})",
+            f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents "
+            "repetition --fail-on-documents special",
+        )
+    )
     return steps
+
+
+def _repair_steps(audit: Audit, run: str) -> list[NextStep]:
+    """Return the step that repairs the model; none if no flagged token and no other word calls for it."""
+    helping = audit.helping
+    has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
+    if helping.is_empty() and not has_flagged:
+        return []
+    names = ""
+    purpose = "repair the model, then encode the documents again with the repaired copy"
+    if helping.is_empty():
+        purpose = (
+            "if others can write your documents, repair the model all the same: copies of its flagged tokens "
+            "can also hide a document from the queries that it answers"
+        )
+    elif len(helping.filter(group=FLAGGED)) < len(helping):
+        names = _token_options(helping)
+    return [NextStep(purpose, f"stickytoken repair {run}{names} --out YOUR_FOLDER")]
 
 
 def _token_options(helping: pl.DataFrame) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from textwrap import shorten
 from typing import Any, BinaryIO
 
 from stickytoken.cleaning import Cleaned, Cleaner, Edit, document_counts
@@ -16,6 +17,9 @@ from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_pr
 
 # Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
+# Maximum number of documents with a repetition that a summary names, and of characters of the repeated text.
+_NAMED_REPETITIONS = 3
+_REPEATED_CHARACTERS = 40
 # Progress is reported each time this many documents have been cleaned.
 _PROGRESS_EVERY = 100
 
@@ -31,6 +35,8 @@ class CleaningTotals:
         changed_by_cause: Number of documents changed for each kind of finding. A document can be counted
             under several kinds.
         left_by_cause: Number of documents that still contain findings of each kind.
+        first_repetitions: The first documents with a repetition, at most 3: the repeated word or phrase, and
+            the id of the document.
         skipped: Number of unreadable records, which are written unchanged.
         skipped_first: The first unreadable records, at most 100.
     """
@@ -40,6 +46,7 @@ class CleaningTotals:
     emptied: int = 0
     changed_by_cause: Counter[SpanKind] = field(default_factory=Counter)
     left_by_cause: Counter[SpanKind] = field(default_factory=Counter)
+    first_repetitions: list[tuple[str, str]] = field(default_factory=list)
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
 
@@ -66,9 +73,7 @@ class CleaningTotals:
         """Return sentences on what was left in the documents, and on how to remove it."""
         remarks = []
         if repeated := self.changed_by_cause[SpanKind.REPETITION]:
-            remarks.append(
-                f"the first copy of each repetition stays in {_documents(repeated)}: it may belong there"
-            )
+            remarks.append(self._first_copies(repeated))
         for kind, count in sorted(self.left_by_cause.items()):
             hint = ": --remove-suspected removes them" if kind is SpanKind.SUSPECTED else ""
             verb = "has" if count == 1 else "have"
@@ -76,6 +81,15 @@ class CleaningTotals:
         if self.emptied:
             remarks.append(f"no text is left in {_documents(self.emptied)}")
         return remarks
+
+    def _first_copies(self, repeated: int) -> str:
+        """Say which first copies stay. ``repeated`` is the number of documents with repetitions."""
+        named = [f"{words!r} ({document})" for words, document in self.first_repetitions]
+        left_out = repeated - len(named)
+        more = f", and others in {left_out:,} more" if left_out else ""
+        return (
+            f"the first copy of each repetition stays, because it may belong there: {', '.join(named)}{more}"
+        )
 
 
 def _documents(count: int) -> str:
@@ -128,6 +142,9 @@ def clean_file(
             totals.changed += 1
             totals.emptied += not cleaned.text.strip()
             totals.changed_by_cause.update(cleaned.causes)
+            repetition = _first_repetition(cleaned)
+            if repetition is not None and len(totals.first_repetitions) < _NAMED_REPETITIONS:
+                totals.first_repetitions.append((repetition, document.id or f"row {document.number + 1:,}"))
             if on_cleaned is not None:
                 on_cleaned(document, cleaned)
         share = meter.share
@@ -147,6 +164,14 @@ def clean_file(
     if done >= _PROGRESS_EVERY:
         progress(Progress("clean", done, done, done, unit="documents"))
     return totals
+
+
+def _first_repetition(cleaned: Cleaned) -> str | None:
+    """Return the first word or phrase whose copies were removed, shortened if it is long; None if none."""
+    for removal in cleaned.removals:
+        if removal.kind is SpanKind.REPETITION:
+            return shorten(removal.what, _REPEATED_CHARACTERS, placeholder="...")
+    return None
 
 
 def _place_of(document: Document) -> str:

@@ -94,22 +94,28 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
 
     index = audit.record.index
     console.print_line(wording.title(audit))
+    console.print_line("")
+    console.print_line("Do copies of a word get documents into results where they don't belong?")
     for sentence in wording.token_conclusions(audit):
         console.print_line(sentence)
     token_rows = wording.share_rows(audit)
     listed = _listed(limit, token_rows)
     title = f"Queries with a random document in their top 10, by copies in it (tokens: {listed})"
     console.print_columns(title, wording.share_columns(audit), token_rows.head(limit))
-    console.print_line(wording.basis(audit))
-    console.print_line("")
+    console.print_line("Which documents have copies now?")
     for sentence in wording.document_conclusions(audit):
         console.print_line(sentence)
-    if not audit.documents.is_empty():
+    if audit.documents.is_empty():
+        console.print_line("")
+    else:
         title = f"Documents with copies ({_listed(limit, audit.documents)})"
         console.print_columns(title, wording.DOCUMENT_COLUMNS, audit.documents.head(limit))
-    console.print_line("What to do:")
+    console.print_line("What to do")
     for step in wording.next_steps(audit):
-        console.print_line(f"- {step.purpose}: {step.command}")
+        console.print_line(f"- {step.purpose}:")
+        console.print_line(f"  {step.command}")
+    console.print_line("")
+    console.print_line(wording.basis(audit))
     if index.skipped:
         records = "1 record was skipped" if index.skipped == 1 else f"{index.skipped:,} records were skipped"
         console.inform(f"note: {records}, the first of them {index.skipped_first}")
