@@ -178,8 +178,7 @@ def check(
 ) -> None:
     """Check whether a model can ship, and whether documents can be indexed.
 
-    Exit status: 0 if the check passed, 10 if the gate is closed, because the model or the documents must not
-    be used, and 1 if the check failed or is inconclusive.
+    Exit status: 0 if passed, 10 if the gate is closed (do not ship), 1 if failed or inconclusive.
 
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
 
