@@ -61,8 +61,11 @@ class RoutedModel(SentenceTransformer):
 def routed(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
     """Return a model that sends all texts through one route and shares modules and weights with the original.
 
+    If a route is named for a model without a Router, the name is taken as a task; see `_copy_for_task`.
+
     Args:
-        model: the user's model. A model without a Router is returned unchanged if `route` is None.
+        model: the user's model. It is returned unchanged if it is a `RoutedModel`, or if it has no Router and
+            `route` is None.
         route: the route that the user names, such as ``query`` or ``document``; if None, the route that
             `encode` takes.
         name: name of the model, for messages.
@@ -77,21 +80,22 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     if not routers:
         return model if route is None else _copy_for_task(model, route, name)
     modules: OrderedDict[str, Any] = OrderedDict()
-    taken: list[str] = []
+    routes_taken: list[str] = []  # one for each Router
     for key, module in model.named_children():
         if isinstance(module, Router):
             route_of_router = _route_in(module, route, name)
-            taken.append(route_of_router)
+            routes_taken.append(route_of_router)
             modules.update(_modules_on(route_of_router, key, module, route, name))
         else:
             modules[key] = module
     if not modules:
-        raise ModelError(f"{name}: its route {taken[0]!r} has no modules")
+        raise ModelError(f"{name}: its route {routes_taken[0]!r} has no modules")
     choices: list[str] = []
     for router in routers:
         choices += choices_of(list(router.sub_modules), router.route_mappings or {})
     distinct_choices = tuple(dict.fromkeys(choices))
-    return _routed_model(model, modules, taken=taken[0], task=route, choices=distinct_choices)
+    # If the model has several Routers, the route in the first of them is reported.
+    return _routed_model(model, modules, taken=routes_taken[0], task=route, choices=distinct_choices)
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
@@ -124,11 +128,11 @@ def _modules_on(
 def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
     """Return a copy of a model that has no Router. The copy encodes every text for one task.
 
-    A model without a Router may still distinguish tasks: it may have a prompt for each task, or modules that
-    use the task.
+    A model without a Router may still distinguish tasks, by a prompt for each task or by modules that use the
+    task.
 
     Args:
-        model: the user's model. The copy shares its modules and weights.
+        model: the user's model. The copy shares the modules and weights of this model.
         task: the task, which the user named as the route, such as ``query``.
         name: name of the model, for messages.
 
@@ -143,9 +147,11 @@ def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedMo
             f"{name} encodes queries and documents in the same way, because it has no routes or prompts for "
             f"them: leave out the route {task!r}"
         )
+    # Modules that use the task may support any task, so its name is checked only if there are none.
     if task not in _PROMPTS and not reads_tasks:
         raise InputError(f"{name} has no route {task!r}: use {QUERY} or {DOCUMENT}")
     all_modules = OrderedDict(model.named_children())
+    # Without a Router, the task also serves as the name of the route.
     return _routed_model(model, all_modules, taken=task, task=task, choices=(QUERY, DOCUMENT))
 
 

@@ -107,8 +107,8 @@ def _template_around(
 ) -> InputTemplate:
     """Return the template that the model's preprocessing puts around the content ids of one text.
 
-    The content ids are those of the prompt and the text, without special tokens. Whatever stands before and
-    after them in the model's input is the template.
+    The content ids are those of the prompt and the text, without special tokens. The template consists of
+    all ids before and after the content ids in the model's input.
 
     Args:
         sample: the text.

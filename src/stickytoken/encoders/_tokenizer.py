@@ -108,15 +108,15 @@ class HuggingFaceTokenizer:
         decoded_by_tokenizer = self._decoded_by_tokenizer(rows)
         if decoded != decoded_by_tokenizer:
             self._decoding_pipeline = None
-        if self._is_pipeline_itself:
-            # `_pipeline` is then a copy of the tokenizer, so both of them encode in the same way.
+        if self._is_bare_pipeline:  # `_pipeline` is the tokenizer or a copy of it, so both encode alike
             return
         valid_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
         texts = [*_COMPARED_TEXTS, *valid_texts]
         try:
             with self.restoring_settings():
                 encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
-        except _INPUT_ERRORS:  # the tokenizer cannot encode plain texts
+        except _INPUT_ERRORS:
+            # The tokenizer needs more than a text, but its pipeline can encode plain texts, so it is kept.
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
             self._pipeline = None
@@ -127,7 +127,7 @@ class HuggingFaceTokenizer:
         return _pipeline_of(self._tokenizer) is not None
 
     @property
-    def _is_pipeline_itself(self) -> bool:
+    def _is_bare_pipeline(self) -> bool:
         """Whether the tokenizer is a Rust pipeline itself, not wrapped in a class of transformers."""
         from tokenizers import Tokenizer
 
@@ -135,7 +135,7 @@ class HuggingFaceTokenizer:
 
     def _decoded_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
         options = {"skip_special_tokens": False}
-        if not self._is_pipeline_itself:
+        if not self._is_bare_pipeline:
             options["clean_up_tokenization_spaces"] = False
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
@@ -224,6 +224,7 @@ class HuggingFaceTokenizer:
                 "tokens: pass a model with a subword vocabulary"
             )
         ordinary_ids = set(self.entries) - self.special_ids
+        # `special_ids` does not contain the token with the role cls, but this token is not ordinary either.
         ordinary_ids.discard(getattr(self._tokenizer, "cls_token_id", -1))
         if not ordinary_ids:
             raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
@@ -247,7 +248,8 @@ class HuggingFaceTokenizer:
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
         if unknown_id is not None or self._pipeline is None:
             return unknown_id
-        model = json.loads(self._pipeline.to_str())["model"]  # it names the token for unknown text
+        # Unigram models store the id of the token for unknown text; other models store the token itself.
+        model = json.loads(self._pipeline.to_str())["model"]
         token = model.get("unk_token")
         return model.get("unk_id") if token is None else self._pipeline.token_to_id(token)
 
@@ -334,7 +336,8 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     """Split the ids of a prompt and a text into the ids of the prompt (the head) and the ids of each word.
 
     For example, with the prompt ``Say: ``, the tokens ``Say``, ``:``, `` river``, ``bed`` and `` dry`` give
-    the head (``Say``, ``:``) and the words (`` river``, ``bed``) and (`` dry``).
+    the head (``Say``, ``:``) and the words (`` river``, ``bed``) and (`` dry``). A token of whitespace alone
+    belongs to the word before it; at the start of the text, it belongs to the first word.
 
     Args:
         encoding: the ids and their character spans.
@@ -344,17 +347,17 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     word_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []
-    has_content = False  # whether a token of the text before this one contains more than whitespace
+    has_content = False  # whether any earlier token of the text contains more than whitespace
     for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
         is_in_prompt = prompt_length > 0 and end <= prompt_length
         if is_in_prompt and not words:
             head.append(token_id)
             continue
-        # A token may include the whitespace before its word. A token of whitespace alone joins the word
-        # before it, or the first word if there is none before it.
+        # A token may include the whitespace before its word.
         token_text = text[start:end]
         content_start = start + len(token_text) - len(token_text.lstrip())
         begins_word = content_start in word_starts and end > start
+        # If all earlier tokens of the text are whitespace, this token belongs to the first word too.
         if not words or (begins_word and has_content):
             words.append([])
         if begins_word:

@@ -32,7 +32,7 @@ class CausalPrompt(InputModule):
 
     Sentences are never truncated: a filled prompt that exceeds the context raises an error.
     sentence-transformers loads a saved model only with ``trust_remote_code=True``, as it does for every
-    module that is not its own. `stickytoken.load_encoder` needs no such argument to load the saved model.
+    module that is not its own. `stickytoken.load_encoder` loads a saved model without this argument.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -212,8 +212,8 @@ _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
-# Prompts that the settings were published for. With a prompt in _READ_LATER, the vector is read after the
-# second-to-last layer.
+# Prompts that the settings were published for. With a prompt in _READ_LATER, the vector of every published
+# model is read after the second-to-last layer.
 _PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
 _READ_LATER = ("ke", "ck")
 _SECOND_TO_LAST = -2
@@ -227,6 +227,8 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
+    # Contrast was published only for Llama 2 7B and Llama 3 8B. Every other model contrasts the layer at the
+    # same relative depth as in Llama 2 7B, even if its other settings were published.
     contrast_layer = _at_depth(_LLAMA_2_CONTRAST, count)
     contrast_strength = prompts.DEFAULT_STRENGTH
     # Llama 3 8B and Llama 2 7B have the same family name and number of layers, but different vocabularies.
@@ -263,9 +265,9 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     """Complete the user's options with defaults.
 
     Returns:
-        The `Reading`, and how its layer was chosen. The user's layer comes first, then the published one. If
-        none was published, the layer is scaled from Llama 2 7B if token prepending or contrast is on;
-        otherwise, it is the last layer.
+        The `Reading`, and how its layer was chosen. The layer is the user's choice or, without one, the
+        published layer. If no layer was published, it is the layer at the same relative depth as in Llama 2
+        7B if token prepending or contrast is on; otherwise, it is the last layer.
 
     Raises:
         InputError: an option is wrong or has no effect.

@@ -41,9 +41,8 @@ def fit_texts(
         encoder: the model.
         texts: the texts.
         room: number of tokens to leave free for copies.
-        insertion: how copies are inserted. For copies that are inserted as ids, a text is truncated after a
-            token, as the model itself would do. For copies that are inserted as text, it is truncated after a
-            word.
+        insertion: how copies are inserted. If copies are inserted as ids, a text is truncated after a token,
+            as the model itself would do. If copies are inserted as text, a text is truncated after a word.
         name: the source of the texts, for the error message.
 
     Returns:

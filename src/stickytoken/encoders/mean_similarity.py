@@ -143,8 +143,11 @@ def _estimated(
     The mean cosine between different entries of the sample is a U-statistic, whose standard error is known
     (Hoeffding 1948).
 
+    Returns:
+        The estimate of u, its standard error, and the IsoScore of the sample.
+
     Args:
-        encoder: the model, for messages.
+        encoder: the model, which is named in the error.
         vectors: unit vectors of the sampled entries that can be encoded, shape (n, d).
         sample_size: number of sampled entries.
         entries: size of the vocabulary.
@@ -163,8 +166,9 @@ def _estimated(
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)
     # In the vocabulary, u includes the pair of each entry with itself too: one of every `entries` pairs.
     value = between_entries + (1 - between_entries) / entries
-    # The error is twice that of a mean over single entries, because an entry is in both places of a pair. The
-    # factor 1 - count / entries makes the error 0 if the sample is the whole vocabulary.
+    # A small change of the mean vector changes its squared norm by 2 * (mean @ change). So the error of u is
+    # twice the error of the mean of `vectors @ mean`. The factor 1 - count / entries makes the error 0 if the
+    # sample is the whole vocabulary.
     spread = float((vectors @ mean).std(ddof=1))
     error = 2 * spread * np.sqrt((1 - count / entries) / count)
     covariance = vectors.T @ vectors / count - np.outer(mean, mean)

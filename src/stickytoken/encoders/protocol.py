@@ -446,7 +446,7 @@ class EncoderWrapper(Generic[Inner_co]):
     def capabilities(self) -> Capabilities:
         """The capabilities of the wrapped encoder, without its spec and its number of parameters.
 
-        The spec could load only the wrapped encoder, not this wrapper.
+        Loading an encoder from the spec would give the wrapped encoder, not this wrapper.
         """
         return replace(capabilities_of(self._encoder), spec=None, parameters=None)
 

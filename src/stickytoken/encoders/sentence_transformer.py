@@ -89,8 +89,8 @@ class ModelEncoder(ABC):
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides; if it is not set, the faster way is used, which is
-                found by timing both.
+                variable STICKYTOKEN_PACKED_LAYERS decides. If the variable is not set, packed weights are
+                used if a measurement shows that they are faster, or if `precision` is set.
         """
         if precision is not None:
             batches.require_precision(network, precision, name)
@@ -149,7 +149,7 @@ class ModelEncoder(ABC):
         """Return the settings that `_configure` reads from the user's model and that are cheap to compare."""
 
     @abstractmethod
-    def _modules_and_prompt(self) -> tuple[str, str]:
+    def _modules_hash_and_prompt(self) -> tuple[str, str]:
         """Return a hash of the modules, and the text of the prompt, for the identity."""
 
     @abstractmethod
@@ -200,7 +200,7 @@ class ModelEncoder(ABC):
             if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
                 self._reconfigure()
             self._apply_model_changes()
-            modules, prompt = self._modules_and_prompt()
+            modules, prompt = self._modules_hash_and_prompt()
             return EncoderIdentity(
                 weights=weights,
                 tokenizer=self.own_tokenizer.fingerprint,
@@ -318,13 +318,14 @@ class ModelEncoder(ABC):
         del exact
         return np.float32(0)
 
-    # How to compute: with or without packed weights, and the samples on which faster ways are tested.
+    # The choice between packed and plain weights, and the sample inputs on which computations are compared.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
         """Return a function that returns the context manager to use around the model's computations.
 
         Linear layers on a CPU use packed weights if the user requests this. If the user leaves the choice
-        open, packed weights are used if a measurement shows that they are faster.
+        open, packed weights are used at a lower precision; at the precision of the weights, they are used if
+        a measurement shows that they are faster.
         """
         packing_asked = self._packing_asked()
         packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
@@ -368,9 +369,9 @@ class ModelEncoder(ABC):
     def _new_samples(self) -> list[Content]:
         """Return sample inputs, as sequences of content ids.
 
-        The first inputs consist of different entries from all parts of the vocabulary. The others consist of
-        one of these inputs, followed by copies of an entry or a special token. Inputs that the model cannot
-        read are left out.
+        The first inputs consist of different entries from all parts of the vocabulary. Each further input is
+        one of the first inputs, with copies of a single entry or special token at its end. Inputs that the
+        model cannot read are left out.
         """
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
@@ -379,7 +380,8 @@ class ModelEncoder(ABC):
             tuple(spread[start : start + _ENTRIES_IN_A_ROW])
             for start in range(0, len(spread), _ENTRIES_IN_A_ROW)
         ]
-        # The copied tokens are the first entry of each input, and all special tokens.
+        # Each input is followed by copies of its own first entry. Special tokens are distributed over the
+        # inputs.
         copied_entries = [row[0] for row in rows] + special
         rows_with_copies = []
         for number, entry in enumerate(copied_entries):
@@ -468,8 +470,8 @@ class SentenceTransformerEncoder(ModelEncoder):
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides; if it is not set, the faster way is used, which is
-                found by timing both.
+                variable STICKYTOKEN_PACKED_LAYERS decides. If the variable is not set, packed weights are
+                used if a measurement shows that they are faster, or if `precision` is set.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             layer: number of layers to run (at least 1); if None, all are run.
             route: route that texts take, such as ``query``; if None, the model's default route.
@@ -639,7 +641,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     def dtype(self) -> torch.dtype:
         return next(self.model.parameters()).dtype
 
-    def _modules_and_prompt(self) -> tuple[str, str]:
+    def _modules_hash_and_prompt(self) -> tuple[str, str]:
         return compute.modules_fingerprint(self.model), self.prompt
 
     def _measured_dimension(self) -> int:

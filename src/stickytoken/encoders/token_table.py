@@ -11,9 +11,9 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that maps token ids to vectors.
 
     In a static embedding model, the table is the attribute `embedding` of the first module. In a transformers
-    model, the method `get_input_embeddings` returns the table. Not every transformers model has this method:
-    in CLIP, which has several parts, only the text part may have it, and CANINE has no table at all, because
-    it hashes code points.
+    model, the method `get_input_embeddings` returns the table. If this method of the whole model returns no
+    table, as in CLIP, the methods of the model's parts are called. CANINE has no table, because it computes
+    the vectors of code points from hashes.
 
     Args:
         model: a SentenceTransformer.

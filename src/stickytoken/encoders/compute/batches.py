@@ -329,8 +329,8 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
     """
     device = next(model.parameters()).device.type
     if device == "cpu" and precision is not None:
-        # On a CPU, bfloat16 is the only lower precision; see `require_precision`. Layers are replaced even if
-        # weights may not be packed, because torch's own layers compute at the precision of the weights.
+        # On a CPU, bfloat16 is the only lower precision; see `require_precision`. The layers are replaced
+        # even if ``packed`` is false, because torch's own layers would compute in float32, like the weights.
         return PackedLinears(model, torch.bfloat16, packed=packed).active
     if device == "cpu" and packed:
         return PackedLinears(model).active

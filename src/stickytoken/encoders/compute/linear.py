@@ -301,8 +301,8 @@ class PackedLinears:
     ) -> None:
         """Replace the three linear layers of each gated block with one forward pass for the whole block.
 
-        The new forward pass is tested on the first block of each class. If its results differ from torch's
-        own, blocks of this class are left unchanged.
+        The new forward pass is tested on the first block of each class. If the block's new output differs
+        from its original output, all blocks of this class are left unchanged.
 
         Args:
             sites: all linear layers that can be replaced.

@@ -58,20 +58,26 @@ class Branch:
 def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     """Build prefix trees, which contain every common prefix of the inputs only once.
 
+    For example, the inputs ``a b c d``, ``a b e`` and ``a b`` become a root with the tokens ``a b c d`` and a
+    child with the token ``e``. The input ``a b`` ends on the root, after two tokens.
+
     Returns:
         The roots of the trees: one branch for each distinct first token.
     """
     roots: dict[tuple[int, int], Branch] = {}
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
+        """Return the sort key of an input: first its negative length, then its tokens."""
         return (-len(inputs[row]), inputs[row])
 
+    # Inputs that are prefixes of others come later, so they end on existing branches.
     for row in sorted(range(len(inputs)), key=longest_first):
         tokens = inputs[row]
         branch: Branch | None = None
         length = 0  # how many of this input's tokens are already in a tree
         while length < len(tokens):
             token = tokens[length]
+            # The next token is on the current branch, on an existing child of it, or in no tree yet.
             if branch is not None and branch.has_token_at(length, token):
                 length += 1
                 continue
@@ -79,7 +85,7 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
             if (length, token) in siblings:
                 branch = siblings[length, token]
                 length += 1
-            else:  # the rest of the input is in no tree yet, so it becomes a new branch
+            else:  # all remaining tokens become a new branch
                 branch = Branch(parent=branch, start=length, tokens=tokens[length:])
                 siblings[length, token] = branch
                 length = len(tokens)
@@ -205,8 +211,8 @@ class PrefixReuse:
 
         Args:
             contents: content ids of the inputs.
-            cached: number of tokens at the start of each input that would not be computed without trees
-                either, because their states are cached.
+            cached: number of tokens at the start of each input whose states are cached. Without trees, these
+                tokens need no computation.
         """
         roots = self._trees_if_cheaper(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
@@ -263,7 +269,8 @@ class PrefixReuse:
         """Compute branches of the same shape (see `_batches`) in one forward pass.
 
         Each row of the batch holds the tokens of one branch, followed by a suffix for each input that ends on
-        the branch. The suffix consists of the template's tokens after the content.
+        the branch. The suffix consists of the template's tokens after the content. Tokens before the branch
+        are not computed again: their keys and values come from the parent.
 
         Args:
             branches: the branches.
@@ -294,12 +301,14 @@ class PrefixReuse:
             if branch.children:
                 keys_and_values[branch] = _row_of_cache(cache, row, branch.length)
         if self.after:
-            # The last token of an input is the last token of its suffix. All suffixes have the same length.
+            # The last token of an input is the last token of its suffix. For example, in a branch with 3
+            # tokens and two suffixes of 2 tokens, these tokens have the indices 4 and 6 in the row.
             input_numbers = range(1, len(input_lengths) + 1)
-            last_positions = [size + number * len(self.after) - 1 for number in input_numbers]
-        else:
-            last_positions = [length - start - 1 for length in input_lengths]
-        vectors = self.finish(states[:, last_positions].flatten(0, 1)[:, None]).float()
+            last_indices = [size + number * len(self.after) - 1 for number in input_numbers]
+        else:  # the last token of an input is on the branch itself
+            last_indices = [length - start - 1 for length in input_lengths]
+        last_states = states[:, last_indices].flatten(0, 1)
+        vectors = self.finish(last_states[:, None]).float()
         return vectors.cpu().numpy()
 
     def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
@@ -339,7 +348,7 @@ class PrefixReuse:
 def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]) -> Any:
     """Return a cache with the keys and values of the tokens before the branches, one row per branch.
 
-    All branches start after the same number of tokens. The cache is empty if they are roots.
+    All branches start after the same number of tokens. The cache is empty if the branches are roots.
     """
     from transformers import DynamicCache
 
@@ -375,7 +384,8 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
     group: list[Branch] = []
     group_tokens = 0
     for root in roots:
-        # Keys and values are kept only for branches with children, including the tokens before each branch.
+        # Keys and values are kept only for branches with children: those of the branch and of all tokens
+        # before it.
         held_tokens = sum(branch.length for branch in _branches([root]) if branch.children)
         if group and group_tokens + held_tokens > token_budget:
             yield group
@@ -447,9 +457,10 @@ def _positions_and_attention(
     suffix = torch.tensor(suffix_numbers)
     prefix_length = torch.tensor(prefix_lengths)
     index = torch.arange(len(positions))[None, :]
-    is_in_no_suffix = suffix[None, :] < 0
-    within_prefix = is_in_no_suffix & (index < prefix_length[:, None])
-    is_same_suffix = suffix[None, :] == suffix[:, None]
+    # Masks: each row is a token that attends, and each column is a token that it may attend to.
+    is_before_suffixes = suffix[None, :] < 0
+    within_prefix = is_before_suffixes & (index < prefix_length[:, None])
+    is_same_suffix = ~is_before_suffixes & (suffix[None, :] == suffix[:, None])
     is_not_later = positions[None, :] <= positions[:, None]
-    within_suffix = ~is_in_no_suffix & is_same_suffix & is_not_later
+    within_suffix = is_same_suffix & is_not_later
     return positions, (within_prefix | within_suffix)[start:]

@@ -286,12 +286,12 @@ def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, support
 
 
 def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
-    """Raise an InputError if an option is set that is only for functions and models behind an endpoint."""
+    """Raise an InputError if an option is set that exists only for functions and for endpoint models."""
     names = [name for name, value in options.items() if value is not None]
     if names:
         raise InputError(
-            f"{', '.join(names)} cannot be set on {model}, because only models behind an endpoint and "
-            "functions have these options: leave them out"
+            f"{', '.join(names)} cannot be set on {model}, because these options exist only for functions "
+            "and for models behind an endpoint: leave them out"
         )
 
 
@@ -482,7 +482,7 @@ def _normalizes(modules: list[str], name: str) -> bool:
         name: name of the model, for messages.
 
     Raises:
-        InputError: the model has a module other than CausalPrompt and a Normalize after it.
+        InputError: CausalPrompt is not the first module, or it is followed by anything but one Normalize.
     """
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(

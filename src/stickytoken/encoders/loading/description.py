@@ -106,9 +106,9 @@ def _unsupported(kind: str, name: str, evidence: str) -> ModelError:
     """Return the error for a model that does not give one dense vector per text.
 
     Args:
-        kind: what the model is instead.
+        kind: what kind of model it is.
         name: name of the model.
-        evidence: what in the model shows its kind.
+        evidence: what reveals the kind of model, such as the name of its class.
     """
     return ModelError(
         f"{name} is {kind} ({evidence}): pass an embedding model that gives one vector per text"
@@ -189,8 +189,8 @@ def route_taken(
     """Return the route that texts take, by the precedence rules of sentence-transformers.
 
     Mappings come first, then a route with the requested name, then a route named ``text``, and last the
-    default. So if texts of any task are mapped to a route, or a route is named ``text``, any requested name
-    is accepted.
+    default. So any requested name is accepted if a mapping applies to every task, or if a route is named
+    ``text``.
 
     Args:
         routes: names of a Router's routes.

@@ -173,7 +173,7 @@ class TokenRows:
 
     @cached_property
     def _matrix_in_memory(self) -> NDArray[Any]:
-        """All stored rows. With a mapping, the rows of neighbouring tokens may be anywhere in the matrix."""
+        """All stored rows, read at once because `mapping` may assign distant rows to consecutive ids."""
         return self.matrix.read_whole()
 
     @cached_property

@@ -1,10 +1,10 @@
 """Run filled prompts through a model, and compute the states of common prefixes only once.
 
-Two methods do this, both exact up to rounding. `_PromptReuse` caches the states of the tokens before the
-placeholder or the sentence, which are the same for all sentences. `_SentenceReuse` computes a common prefix
-of several sentences once; this requires that no state depends on later tokens, which excludes token
-prepending. Each method is first tested on a few inputs: its vectors must equal those that are computed
-without it.
+Two methods avoid repeated computation. Both are exact up to rounding. `_PromptReuse` caches the states of
+the tokens before the placeholder or the sentence, which are the same for all sentences. `_SentenceReuse`
+computes a common prefix of several sentences once; this requires that no state depends on later tokens,
+which excludes token prepending. Each method is first tested on a few inputs, and is used only if it leaves
+their vectors unchanged.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _PromptReuse:
     def agrees(self) -> bool:
         """Whether cached prompt states give the same vectors as running whole prompts.
 
-        The vectors differ if the model's state consists of more than keys and values.
+        Vectors from cached states are wrong if the model's state consists of more than keys and values.
         """
         # The first two sentences have the same length, so they are computed in one batch. Such a batch
         # reveals a model whose cached state cannot be repeated for several rows.
@@ -242,7 +242,7 @@ class _SentenceReuse:
             contents: token ids of each sentence.
             layer_count: number of layers to run.
             prompts_are_cached: whether `_PromptReuse`, which is used if this method returns None, would skip
-                the tokens at the start of each prompt. Common prefixes of sentences then save less.
+                the tokens at the start of each prompt. If so, reuse of sentence prefixes saves less.
 
         Returns:
             The vectors, shape (sentences, d); None if reuse is impossible or saves too little.
@@ -276,14 +276,16 @@ class _SentenceReuse:
         if (template, layer_count) not in self._by_template:
             decoder = self._prompted.decoder
             prompt = self._prompted.prompts[template]
-            carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
+            carrier, copied = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
+            # Sentences whose vectors are compared with `_plain_vectors` before prefixes are reused.
+            samples = prefixes.samples_of(carrier, tokens=copied[:1])
 
             def states(inputs: dict[str, Any]) -> torch.Tensor:
                 """Return the states after the requested number of layers."""
                 return states_after(decoder, [layer_count], inputs)[layer_count]
 
             def vectors_of_last_tokens(last_states: torch.Tensor) -> torch.Tensor:
-                """Return the states of last tokens as vectors, without the dimension of tokens."""
+                """Return the vectors, shape (n, d), from the states of last tokens, shape (n, 1, d)."""
                 return last_states[:, 0]
 
             self._by_template[template, layer_count] = prefixes.PrefixReuse(
@@ -294,7 +296,7 @@ class _SentenceReuse:
                 finish=vectors_of_last_tokens,
                 engine=self._runner,
                 limits=self._limits,
-                samples=prefixes.samples_of(carrier, tokens=other[:1]),
+                samples=samples,
                 plain=partial(self._plain_vectors, template, layer_count),
                 rounding=self._rounding,
             )

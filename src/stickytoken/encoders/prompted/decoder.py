@@ -162,9 +162,12 @@ def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
     """
     owner = threading.get_ident()
 
-    # torch may call a hook without its last argument if another thread removes the hook at that moment.
     def call_for_owner(call: Callable[..., Any], *args: Any) -> Any:
-        """Call a hook if the current thread registered it; otherwise, change nothing."""
+        """Call a hook if the current thread registered it; otherwise, change nothing.
+
+        The number of arguments is left open, because torch may leave out the last one while another thread
+        removes the hook.
+        """
         return call(*args) if threading.get_ident() == owner else None
 
     with ExitStack() as stack:

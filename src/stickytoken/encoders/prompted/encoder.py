@@ -67,8 +67,8 @@ class CausalPromptEncoder(ModelEncoder):
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides; if it is not set, the faster way is used, which is
-                found by timing both.
+                variable STICKYTOKEN_PACKED_LAYERS decides. If the variable is not set, packed weights are
+                used if a measurement shows that they are faster, or if `precision` is set.
 
         Raises:
             ModelError: the model or its tokenizer cannot be used with prompts.
@@ -151,8 +151,8 @@ class CausalPromptEncoder(ModelEncoder):
                 self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.layer_count]).shape[-1]
             )
 
-    def _modules_and_prompt(self) -> tuple[str, str]:
-        """Return a hash of all settings that affect states or vectors, and the templates as JSON."""
+    def _modules_hash_and_prompt(self) -> tuple[str, str]:
+        """Return the sha256 of all settings that affect states or vectors, and the templates as JSON."""
         prepending = self.reading.prepending
         contrast = self.reading.contrast
         placeholder = self.prompted.placeholder

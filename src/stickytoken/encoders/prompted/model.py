@@ -113,8 +113,9 @@ class PromptedModel:
         layer_count: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        is_auxiliary: whether this is the model of an auxiliary prompt. The result of such a model is not a
-            state, but the attention output of the last layer that runs, which contrast subtracts.
+        is_auxiliary: whether this is the model of an auxiliary prompt. If so, its result is not a state, but
+            the attention output of the last layer that runs; contrast subtracts this output from the main
+            prompt's output in the same layer.
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class PromptedModel:
         Returns:
             Tensors, keyed by the names in `_LAYOUT`: token ids, masks (0 for padding) and positions of shape
             (rows, tokens), and indices of shape (rows, 3): of the first and the last pooled token, and of the
-            placeholder. In a prompt without a placeholder, the third index has no meaning.
+            placeholder. In a prompt without a placeholder, the index of the placeholder has no meaning.
         """
         filled: list[Ids] = []
         skipped_counts: list[int] = []
@@ -269,7 +270,7 @@ class PromptedModel:
             # The modulo turns an index that is counted from the end into one that is counted from the start.
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
             first, last = prompt.pooled_ends(len(content))
-            # Indices counted from the end do not depend on padding and skipped tokens.
+            # Padding and cached tokens are at the start, so indices counted from the end remain valid.
             indices_from_end.append([first - length, last - length, placeholder - length])
         return _padded(filled, skipped_counts, indices_from_end)
 
@@ -289,8 +290,8 @@ class PromptedModel:
         first, last, placeholders = indices.unbind(dim=1)
         if past is not None:
             mask = torch.cat([past.to(self.decoder.device), mask], dim=1)
-        # The id of the placeholder may be beyond the embedding matrix. `embed` gives it a vector of its own;
-        # as per-layer inputs, it gets those of token 0.
+        # The id of the placeholder may be beyond the embedding matrix. `embed` gives the placeholder a vector
+        # of its own. Its per-layer inputs are those of token 0.
         ids_with_rows = ids.masked_fill(ids >= self.decoder.rows, 0)
         return PromptBatch(
             embeddings=self.embed(ids),
@@ -321,8 +322,8 @@ def _padded(
 
     Args:
         filled: token ids of each prompt, without the tokens that a cache holds.
-        cached_counts: number of tokens before each prompt that a cache holds. Positions begin after them; the
-            mask does not include them.
+        cached_counts: number of tokens before each prompt that a cache holds. Positions are counted from the
+            first cached token; the mask does not include the cached tokens.
         indices_from_end: indices of tokens in each prompt, counted from its end, so that -1 is the last
             token. The returned indices are counted from the start of the padded row.
     """
@@ -347,12 +348,12 @@ class PromptCache:
     """
 
     def __init__(self, model: PromptedModel, layer_counts: Sequence[int]) -> None:
-        """Compute the states of these tokens for every prompt, and cache them.
+        """Compute the states of each prompt's first tokens, and cache them.
 
         Args:
             model: the decoder with its prompts.
             layer_counts: numbers of layers after which vectors will be read. States are computed up to the
-                largest number.
+                largest of these numbers of layers.
         """
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -364,11 +365,13 @@ class PromptCache:
         # indices have no effect on the cache, so all of them are set to the last token.
         indices_from_end = [[-1, -1, -1] for _ in prefixes]
         layout = _padded(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
-        # Token prepending is off, because these tokens come before the placeholder.
+        # Token prepending is off, because it changes no states before the placeholder, and the cached tokens
+        # come before the placeholder.
         batch = replace(model.batch(layout), prepending=None)
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
-        pooled_states(model.decoder, batch, layer_counts, self._cache)  # called because it fills the cache
+        # The pooled states themselves are not needed: running the decoder fills the cache.
+        pooled_states(model.decoder, batch, layer_counts, self._cache)
 
     def for_prompts(self, prompts: torch.Tensor) -> Any:
         """Return a transformers cache with one row for each item of ``prompts``.
@@ -385,9 +388,10 @@ class PromptCache:
         if not has_one_prompt or not is_plain:
             cache.batch_select_indices(prompts.to(self.mask.device))
             return cache
-        # All rows hold the only prompt. They are views of one row, which saves memory.
+        # There is only one prompt, so all rows are views of a single row, which saves memory. This works only
+        # if the cache layers hold nothing but keys and values.
         for layer in cache.layers:
-            if layer.get_seq_length():
+            if layer.get_seq_length():  # layers after the last one that ran are empty
                 layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)
                 layer.values = layer.values.expand(len(prompts), -1, -1, -1)
         return cache

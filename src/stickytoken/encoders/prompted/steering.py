@@ -27,8 +27,8 @@ from stickytoken.settings.prompting import ContrastRule
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
 # The difference between the attention outputs of a prompt and its auxiliary prompt is treated as a rounding
-# error if its norm is at most _ROUNDING_EPSILONS machine epsilons, as a fraction of the norm of the prompt's
-# output. In arithmetic with a large epsilon, this fraction is limited to _MAX_ROUNDING_SHARE.
+# error if its norm is at most a certain share of the norm of the prompt's output. This share is
+# _ROUNDING_EPSILONS times the machine epsilon of the arithmetic, but at most _MAX_ROUNDING_SHARE.
 _ROUNDING_EPSILONS = 64
 _MAX_ROUNDING_SHARE = 0.01
 
@@ -123,7 +123,7 @@ def _projection_hook(
     """
 
     def change_input(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments of the projection, with a changed first argument."""
+        """Return the arguments of the projection, after `change` was applied to the first of them."""
         values = args[0]
         if values.ndim != 3 or len(values) != len(last):
             raise ModelError(
@@ -231,8 +231,8 @@ def prompt_states(
 def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
     """Return hooks that overwrite the placeholder's state with the last token's state.
 
-    The last token's state represents the whole sentence. In the placeholder's position, all tokens after the
-    placeholder can attend to this state. The list of hooks is empty if token prepending is off.
+    The last token's state represents the whole sentence. Once this state is in the placeholder's position,
+    all tokens after the placeholder can attend to it. The list of hooks is empty if token prepending is off.
     """
     if batch.prepending is None:
         return []

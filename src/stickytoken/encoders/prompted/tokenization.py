@@ -77,11 +77,11 @@ class PromptIds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Quotation:
+class _MergedQuotes:
     """The ids of quotation marks that a tokenizer merges with the sentence between them.
 
     For example, if the template ends with ``"`` and the tokenizer has a token ``."``, this token stands at
-    the end of every quoted sentence. It belongs to the ids of the sentence, but to none of its words.
+    the end of every quoted sentence. This token belongs to the ids of the sentence, but to none of its words.
 
     Attributes:
         head: ids at the start of every quoted sentence.
@@ -95,7 +95,7 @@ class _Quotation:
         """Return a `TokenizedText` between these quotation marks, in which every id counts as a word."""
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
-    def split(self, content: Ids) -> TokenizedText:
+    def separate(self, content: Ids) -> TokenizedText:
         """Return a `TokenizedText` with the ids of a quoted sentence.
 
         The ids of the quotation marks, if present, are its head and tail. Every other id counts as a word.
@@ -104,7 +104,7 @@ class _Quotation:
         content = content[len(head) :]
         tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
         words = content[: len(content) - len(tail)]
-        return _Quotation(head, tail).around_words(words)
+        return _MergedQuotes(head, tail).around_words(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,7 @@ class PromptTokenizer:
     """Turns sentences into the token ids that they have inside a prompt.
 
     If a prompt has several templates, the ids that a sentence has in the first one are used in all of them.
+    If the prompt is an echo, its templates contain the sentence twice.
 
     Attributes:
         prompts: the ids of each template.
@@ -150,18 +151,18 @@ class PromptTokenizer:
         self._tokenizer = tokenizer
         self._special = special
         self._samples = _QUOTED_SAMPLES if prompt.quoted else _BARE_SAMPLES
-        # Each template as its parts before, between and after the places of the sentence.
+        # Each template, split at the sentence into two parts or, for an echo, three parts.
         templates = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
         self._first_template = templates[0]
         if prompt.echoes:
             self.prompts = tuple(self._echo_template_ids(pieces) for pieces in templates)
-            self._quotation = _Quotation()
+            self._merged_quotes = _MergedQuotes()
         else:
             placeholder_id = None
             if prepending:  # a tokenizer may put the id of a space before that of the placeholder
                 placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1]
             self.prompts = tuple(self._template_ids(pieces, placeholder_id) for pieces in templates)
-            self._quotation = self._quotation_ids()
+            self._merged_quotes = self._find_merged_quotes()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
         """Return the token ids of each sentence inside the prompt, grouped by word.
@@ -176,8 +177,8 @@ class PromptTokenizer:
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:
-            # The error quotes the filled prompt. Encoding only the sentence raises an error that quotes the
-            # sentence.
+            # This error quotes the filled prompt, but the user knows only the sentence. If the sentences are
+            # encoded alone, the error quotes the sentence.
             self._tokenizer.encode_many(sentences)
             raise
         tokenized = []
@@ -191,22 +192,20 @@ class PromptTokenizer:
 
         If the tokenizer reports no character spans, every id counts as a word.
         """
-        if self.prompts[0].between is None:
-            content = self._content_between_template_ids(filled)
-        else:
-            content = self._content_of_echo(filled)
+        is_echo = self.prompts[0].between is not None
+        content = self._content_of_echo(filled) if is_echo else self._content_between_template_ids(filled)
         if content is None:
             # The tokenizer merged the template with the sentence in a way that none of the samples showed.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
-            return self._quotation.around_words(tuple(ids))
+            return self._merged_quotes.around_words(tuple(ids))
         content_ids = tuple(filled.ids[content.start : content.stop])
         if filled.spans is None:
-            return self._quotation.split(content_ids)
+            return self._merged_quotes.separate(content_ids)
         content_spans = filled.spans[content.start : content.stop]
         return _words_by_characters(content_ids, content_spans, filled)
 
     def _content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
-        """Find the sentence's ids in ``filled.ids``: those between the ids of the first template.
+        """Find the sentence's ids in ``filled.ids``, which stand between the ids of the first template.
 
         Returns:
             The indices of the sentence's ids; None if ``filled.ids`` does not begin and end with the ids of
@@ -230,9 +229,11 @@ class PromptTokenizer:
             The indices of these ids; None if the first of them also covers characters before the copy.
         """
         spans = filled.spans or ()
-        first_character = _without_blanks(filled.text, filled.start)
+        first_character = _index_before_blanks(filled.text, filled.start)
+        # The ids of the copy come directly before the template's last ids.
         stop = len(filled.ids) - len(self.prompts[0].after)
-        start = stop - len(_between(filled.ids, spans, first_character, filled.stop))
+        ids_of_copy = _ids_between(filled.ids, spans, first_character, filled.stop)
+        start = stop - len(ids_of_copy)
         if start < stop and spans[start][0] < first_character:
             return None
         return range(start, stop)
@@ -270,17 +271,18 @@ class PromptTokenizer:
             )
         return PromptIds(before, between=None, after=after, placeholder=placeholder)
 
-    def _quotation_ids(self) -> _Quotation:
+    def _find_merged_quotes(self) -> _MergedQuotes:
         """Return the ids of quotation marks that the tokenizer merges with the sentence between them.
 
         A quoted sentence usually ends with a full stop, which the tokenizer may merge with the quotation
-        mark. So two samples that end with a full stop show which ids all such sentences have in common.
+        mark. Two samples that end with a full stop are encoded inside the first template. After removal of
+        the template's ids, the ids that both samples begin or end with are those of merged marks.
         """
         prompt = self.prompts[0]
         texts = [sample.join(self._first_template) for sample in ("a.", "The b.")]
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
-        return _Quotation(head=_common_prefix(contents), tail=_common_suffix(contents))
+        return _MergedQuotes(head=_common_prefix(contents), tail=_common_suffix(contents))
 
     def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
         """Return the ids of an echo template.
@@ -293,7 +295,7 @@ class PromptTokenizer:
         if len(distinct_ids) > 1:
             raise InputError(
                 "the tokenizer merges punctuation of the echo prompt with the sentence: "
-                f"put spaces around both places of {SENTENCE}"
+                f"put spaces around both occurrences of {SENTENCE}"
             )
         return distinct_ids.pop()
 
@@ -310,15 +312,15 @@ class PromptTokenizer:
         second_start = len(sentence.join(pieces[:2]))
         first_end = first_start + len(sentence)
         second_end = second_start + len(sentence)
-        first_start = _without_blanks(text, first_start)
-        second_start = _without_blanks(text, second_start)
+        first_start = _index_before_blanks(text, first_start)
+        second_start = _index_before_blanks(text, second_start)
         prompt = PromptIds(
-            before=self._special + _between(ids, spans, 0, first_start),
-            between=_between(ids, spans, first_end, second_start),
-            after=_between(ids, spans, second_end, len(text)),
+            before=self._special + _ids_between(ids, spans, 0, first_start),
+            between=_ids_between(ids, spans, first_end, second_start),
+            after=_ids_between(ids, spans, second_end, len(text)),
             placeholder=None,
         )
-        content = _between(ids, spans, second_start, second_end)
+        content = _ids_between(ids, spans, second_start, second_end)
         if prompt.fill(content) != self._special + tuple(ids):
             raise InputError(
                 "the sentence has different tokens in the two places of the echo prompt: "
@@ -327,7 +329,7 @@ class PromptTokenizer:
         return prompt
 
 
-def _without_blanks(text: str, stop: int) -> int:
+def _index_before_blanks(text: str, stop: int) -> int:
     """Return the index ``stop``, moved back over any blanks before it.
 
     A token may include the blanks before its word, so blanks before a word are counted as part of the word.
@@ -335,7 +337,7 @@ def _without_blanks(text: str, stop: int) -> int:
     return len(text[:stop].rstrip())
 
 
-def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+def _ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
     """Return the ids whose spans begin or end between the characters ``start`` and ``stop``."""
     return tuple(
         token_id
@@ -417,8 +419,8 @@ class PromptVocabulary(HuggingFaceTokenizer):
     """Encodes vocabulary entries as parts of a sentence in the prompt.
 
     Sentences are cleaned before they are put into the prompt. Cleaning changes a token that contains unusual
-    whitespace or, in a prompt that quotes the sentence, a double quotation mark. A token that cleaning
-    changes is encoded as other ids, because no text can produce it.
+    whitespace or, in a prompt that quotes the sentence, a double quotation mark. Since no cleaned sentence
+    contains such a token, the token is encoded to the ids of its cleaned form.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
