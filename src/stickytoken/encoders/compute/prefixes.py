@@ -77,17 +77,17 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
         length = 0  # how many of this input's tokens are already in a tree
         while length < len(tokens):
             token = tokens[length]
-            # The next token is on the current branch, on an existing child of it, or in no tree yet.
+            # This token is on the current branch, begins an existing branch, or is in no tree yet.
             if branch is not None and branch.has_token_at(length, token):
                 length += 1
                 continue
-            siblings = roots if branch is None else branch.children
-            if (length, token) in siblings:
-                branch = siblings[length, token]
+            children = roots if branch is None else branch.children
+            if (length, token) in children:
+                branch = children[length, token]
                 length += 1
             else:  # all remaining tokens become a new branch
                 branch = Branch(parent=branch, start=length, tokens=tokens[length:])
-                siblings[length, token] = branch
+                children[length, token] = branch
                 length = len(tokens)
         if branch is not None:
             branch.inputs.append((length, row))
@@ -301,8 +301,8 @@ class PrefixReuse:
             if branch.children:
                 keys_and_values[branch] = _row_of_cache(cache, row, branch.length)
         if self.after:
-            # The last token of an input is the last token of its suffix. For example, in a branch with 3
-            # tokens and two suffixes of 2 tokens, these tokens have the indices 4 and 6 in the row.
+            # The last token of an input is the last token of its suffix. For example, in a row with 3 branch
+            # tokens and two suffixes of 2 tokens, the last tokens of the suffixes have the indices 4 and 6.
             input_numbers = range(1, len(input_lengths) + 1)
             last_indices = [size + number * len(self.after) - 1 for number in input_numbers]
         else:  # the last token of an input is on the branch itself

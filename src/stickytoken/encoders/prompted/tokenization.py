@@ -228,7 +228,7 @@ class PromptTokenizer:
         Returns:
             The indices of these ids; None if the first of them also covers characters before the copy.
         """
-        spans = filled.spans or ()
+        spans = filled.spans or ()  # never None, because `_echo_ids_around` requires spans
         first_character = _index_before_blanks(filled.text, filled.start)
         # The ids of the copy come directly before the template's last ids.
         stop = len(filled.ids) - len(self.prompts[0].after)
@@ -300,7 +300,12 @@ class PromptTokenizer:
         return distinct_ids.pop()
 
     def _echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
-        """Return the ids of an echo template around one sentence, found by their character spans."""
+        """Return the ids of an echo template around one sentence, found by their character spans.
+
+        Raises:
+            ModelError: the tokenizer reports no character spans.
+            InputError: the two copies of the sentence have different ids.
+        """
         text = sentence.join(pieces)
         ids, spans = self._tokenizer.encode_with_spans([text])[0]
         if spans is None:
