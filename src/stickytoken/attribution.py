@@ -40,8 +40,8 @@ class TextPart:
     text: str
     token_ids: tuple[int, ...]
     sticky: bool  # whether the run calls a token of the part sticky; False if there is no run
-    # Change of the similarity when the part is deleted. None for the only part of a text, and for merged
-    # copies that are not all sticky parts of both texts (see `Why.grouped`).
+    # Change of the similarity when the part is deleted. None if the part is the only part of its text. Also
+    # None for a part that `Why.grouped` merged from copies, unless no other part of the two texts is sticky.
     deletion: float | None
 
 
@@ -98,7 +98,8 @@ class Why:
             and the reference of the second text, shape (n,).
         second_reference: Contribution to the similarity of each pair that consists of a part of the second
             text and the reference of the first text, shape (m,).
-        reference: Contribution to the similarity of the pair of the two references.
+        reference: Contribution to the similarity of the pair that consists of the reference of the first text
+            and the reference of the second text.
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
         run: Folder of the run. None if no run was passed.
@@ -157,8 +158,8 @@ class Why:
     def grouped(self) -> Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        The deletion effect of a merged part is known only if the merged part contains all sticky parts of
-        both texts. The ``deletion`` of any other merged part is None.
+        The ``deletion`` of a merged part is None, unless the merged part contains all sticky parts of both
+        texts: only then was the effect of its deletion measured, as `without_sticky`.
         """
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
@@ -436,8 +437,8 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 
     The Shapley value of a part is the mean change of the unit vector when the part is added to the parts that
     come before it, over all orders of the parts. For a text with many parts, the mean is estimated from
-    random orders. The unit vector of no parts, and of parts that the model encodes as zeros, is taken as
-    zero.
+    random orders. If there are no parts, or if the model encodes the parts as zeros, the zero vector is used
+    instead of a unit vector.
 
     Returns:
         The unit vector of the text, a reference of zeros, and the value of each part, shape (parts,
@@ -458,8 +459,9 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
     """Return the weight of every step that adds one of ``count`` parts to a set of other parts.
 
-    The weight of a step is the share of all orders of the parts in which exactly the parts of the set come
-    before the added part. For two parts, each of the four steps has the weight 1/2.
+    Add the parts one by one, in each of the possible orders. The weight of a step is the share of the orders
+    that contain the step: those that begin with the parts of the set, followed by the added part. For two
+    parts, each of the four steps has the weight 1/2.
     """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
@@ -472,8 +474,14 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
-    """Estimate the weights of `_exact_weights` as shares of random orders of the parts and their reverses."""
+    """Estimate the weights of `_exact_weights` from random orders of the parts, each also used in reverse.
+
+    Returns:
+        For each step that occurs in an order, the share of the orders that contain the step. The weight of
+        all other steps is 0.
+    """
     generator = np.random.default_rng((0, count))
+    # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
     orders: list[list[int]] = []
     for _ in range(pair_count):
@@ -614,14 +622,15 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _notes_on_length(name: str, text: ReadText) -> list[str]:
-    """Return notes on a long text: that its last tokens are not read, and that its parts are spans of words.
+    """Return notes on a long text.
 
     Args:
         name: ``first`` or ``second``.
         text: The text.
 
     Returns:
-        At most two sentences; empty if neither applies to the text.
+        Up to two sentences: one if the model does not read the end of the text, and one if the parts of the
+        text are spans of several words.
     """
     notes = []
     if text.left_out:

@@ -216,16 +216,18 @@ def _under_trained(
 
 
 def _vector_deviations(matrix: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Measure how unusual the row of each available entry is among these rows; see `vector_deviations_of`.
+    """Measure how unusual the row of each available entry is among the rows of all available entries.
+
+    The statistic and the rest of the computation are in `vector_deviations_of`; this function reads the rows.
 
     Args:
         matrix: The rows of all entries, which are read block by block.
         available: Row indices of the available entries, in ascending order.
 
     Returns:
-        For each available entry, how many median absolute deviations the statistic of its row lies above the
-        median. None if there are too few available entries, or if more than half of them have the same
-        statistic.
+        For each available entry, how many median absolute deviations the logarithm of its row's statistic
+        lies above the median; NaN for a row that equals the mean row. None if there are too few available
+        entries, or if more than half of them have the same statistic.
     """
 
     def blocks() -> Iterator[NDArray[np.float64]]:
@@ -341,13 +343,16 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
         entry_count: Minimum number of rows of the matrices.
 
     Returns:
-        The input matrix: of all floating-point matrices with enough rows, the one with the most common name.
-        And the output matrix: the last one with a name of an output matrix and the shape of the input matrix;
-        None if no output matrix is stored.
+        The input matrix and the output matrix. The input matrix has the most common name for input matrices
+        among all floating-point matrices with enough rows. The output matrix has a usual name for output
+        matrices and the same shape as the input matrix; if several matrices qualify, it is the last of them.
+        It is None if no matrix qualifies.
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
     """
+    # The last name, ``embed``, also occurs in the names of other tensors.
+    unambiguous_names = _INPUT_NAMES[:-1]
     candidates: list[_Matrix] = []
     quantized = ""
     for path in _weight_files(model, revision):
@@ -361,7 +366,7 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
             if rows.dtype in FLOATING_TYPES:
                 if len(tensor.shape) == 2 and len(rows) >= entry_count:
                     candidates.append(_Matrix(rows))
-            elif any(name in tensor.name for name in _INPUT_NAMES[:-1]):  # without the ambiguous ``embed``
+            elif any(name in tensor.name for name in unambiguous_names):
                 quantized = f": {tensor.name} is quantized ({tensor.dtype})"
     matrix = _first_named(candidates, _INPUT_NAMES)
     if matrix is None:
@@ -461,10 +466,10 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
     Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). The
-    fertility of a language is high if the vocabulary has few and short entries of the language. The number of
-    tokens relative to English is the premium of Petrov et al., "Language Model Tokenizers Introduce
-    Unfairness Between Languages" (NeurIPS 2023). The premium compares translations of the same sentences, so
-    it is meaningful for languages without spaces too.
+    fertility of a language is high if the vocabulary has few entries in the language, or only short ones. The
+    number of tokens relative to English is the premium of Petrov et al., "Language Model Tokenizers Introduce
+    Unfairness Between Languages" (NeurIPS 2023). The number relative to English compares translations of the
+    same sentences, so it is meaningful for languages without spaces too.
 
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages
@@ -483,7 +488,8 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     if isinstance(tokenizer, SpanTokenizer):
         for row, (ids, spans) in enumerate(tokenizer.encode_with_spans(texts)):
             if spans is not None:
-                # Unknown tokens are counted already. With ``unknown_id=None``, only dropped characters are.
+                # Unknown tokens have already been counted. With ``unknown_id=None``, `unread_characters`
+                # counts only dropped characters.
                 unknown_counts[row] += int(unread_characters(texts[row], ids, spans, unknown_id=None))
     unknown = pl.Series(unknown_counts, dtype=pl.Int64)
     # Languages without spaces have no word count, so their characters are counted.

@@ -124,8 +124,8 @@ def junit(
         findings: the findings.
         rules: the rules that were checked.
         suite: name of the test suite.
-        incomplete: the reasons why some checks could not be carried out. If there are any reasons, rules
-            without findings are left out instead of reported as passed tests.
+        incomplete: the reasons why some checks could not be carried out. If some checks could not be carried
+            out, rules without findings are left out instead of being reported as passed tests.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -214,8 +214,8 @@ _OUTSIDE = "FILESYSTEM"
 # Maximum number of results that GitHub accepts in one file.
 _MOST_RESULTS = 25_000
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# The only fingerprint that GitHub reads. Without this fingerprint, GitHub would use a hash of the line, and
-# several findings refer to the same line.
+# The only fingerprint that GitHub reads. Without this fingerprint, GitHub would use a hash of the line, which
+# is equal for all findings that refer to one line.
 _GITHUB_FINGERPRINT = "primaryLocationLineHash"
 
 

@@ -89,14 +89,14 @@ class Check:
         rules: the rules that were checked.
         findings: the findings about documents, followed by the findings about tokens; in both groups, the
             errors come first. A finding of level error makes the check fail.
-        incomplete: the reasons why something could not be checked, one sentence each. The check passes only
-            if there are no such reasons.
+        incomplete: the reasons why something could not be checked, one sentence each. If there are any
+            reasons, the check does not pass.
         notes: remarks that do not affect the outcome.
         documents: what a search of the documents found; None if no documents were passed.
         examined: number of tokens that the run examined.
         available: number of tokens in the vocabulary that the run could have examined.
-        is_of_older_rule: whether the run was judged by the rule of an earlier version. If so, no finding is
-            an error, and the check is inconclusive.
+        is_of_older_rule: whether the verdicts of the run follow the rule of an earlier version. The check of
+            a run with such verdicts has no findings of level error, and is inconclusive.
         rules_file: rules file that documents were checked against; None if a run or a cleaner was passed.
     """
 
@@ -300,10 +300,10 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run = open_run(source)
     else:
         run, notes = _run_of_model(source, folder, revision, progress)
-    incomplete = _gaps(run, "the run")
+    incomplete = _reasons_incomplete(run, "the run")
     if baseline_run is not None:
         _require_comparable(run, baseline_run)
-        incomplete += _gaps(baseline_run, "the baseline")
+        incomplete += _reasons_incomplete(baseline_run, "the baseline")
     mildest_counted = FailOn.STICKY if fail_on is None else FailOn(fail_on)
     findings, counted = _judge_tokens(run, mildest_counted, max_tokens, baseline_run, place)
     rules = [_STICKY_TOKEN]
@@ -315,6 +315,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         incomplete += searched.incomplete
         checked_documents = searched.documents
     if run.is_of_older_rule:
+        # The current rule may judge otherwise, so these verdicts do not make the check fail. The check is
+        # inconclusive, because `_reasons_incomplete` returned the older rule as a reason.
         findings = [_at_most_warning(finding) for finding in findings]
     return Check(
         model=run.model_name,
@@ -327,7 +329,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         rules=tuple(rules),
         findings=tuple(findings),
         incomplete=tuple(incomplete),
-        notes=(*notes, *_remarks(run)),
+        notes=(*notes, *_notes_on_run(run)),
         documents=checked_documents,
         examined=run.record.tokens,
         available=run.available,
@@ -566,7 +568,9 @@ def _new_run(encoder: Encoder, runs: Path, progress: ProgressCallback) -> Run:
 
 
 def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -> Run:
-    """Return the newest run of a model behind an endpoint.
+    """Return the newest run of the model that an endpoint serves under a name.
+
+    Runs whose recorded model differs from the model of the endpoint are skipped.
 
     Args:
         model: name of the model, with its endpoint.
@@ -575,7 +579,7 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -
 
     Raises:
         InputError: there is no run of this model.
-        ModelError: the endpoint now serves a different model.
+        ModelError: the endpoint serves a different model than when its first answers were cached.
     """
     for candidate in candidates:
         if candidate.record.model.name != model:
@@ -584,6 +588,7 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -
         encoder = runs_of.load_recorded_endpoint(model, loading, EndpointOptions())
         is_same = runs_of.model_difference(candidate.record, encoder.identity) == []
         if is_same and isinstance(encoder, EndpointEncoder):
+            # The identity comes from cached answers, so check that the server still gives these answers.
             encoder.require_same_model()
             return open_run(candidate.path)
     raise InputError(
@@ -639,7 +644,7 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
 _SEEN_COPIES = 0.5
 
 
-def _gaps(run: Run, which: str) -> list[str]:
+def _reasons_incomplete(run: Run, which: str) -> list[str]:
     """List the reasons why a model may have more sticky tokens than the run found.
 
     Args:
@@ -695,7 +700,9 @@ def _gaps(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Count the tokens that should have a verdict but lack the verdict, or the lift that decides the verdict.
+    """Count the tokens that should have a verdict, but lack the verdict or the lift that decides the verdict.
+
+    A token needs no verdict if the tokenizer reads fewer than half of its written copies as the token.
 
     Returns:
         The number of tokens; 0 if the method of the run does not judge every token.
@@ -704,15 +711,14 @@ def _tokens_without_verdict(run: Run) -> int:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
-        # It is not a gap if a token has no verdict because the tokenizer reads fewer than half of the token's
-        # written copies as the token.
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
     required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
-    return max(tokens[column].null_count() for column in required)
+    lacks_value = pl.any_horizontal([pl.col(column).is_null() for column in required])
+    return len(tokens.filter(lacks_value))
 
 
-def _remarks(run: Run) -> list[str]:
+def _notes_on_run(run: Run) -> list[str]:
     """Return the method's notes on the run, and a note that lists the non-default settings of the run."""
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading

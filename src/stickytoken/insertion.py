@@ -139,7 +139,7 @@ def insert_as_ids(
     """
     copies = [token.id] * max_copies
     if placement is Placement.RANDOM:
-        # `_words_at_random` yields the words after each inserted copy.
+        # `_words_at_random` yields all words of the text each time that it has inserted a copy.
         return [replace(text, words=tuple(words)).ids for words in _words_at_random(copies, text, path)]
     return [place_as_ids(copies[:count], text, placement) for count in range(1, max_copies + 1)]
 

@@ -155,7 +155,7 @@ class Vocabulary:
 
 
 # An entry whose text encodes to the entry itself is nevertheless unreachable if the embedding matrix has no
-# row for the entry. The category that such an entry would have with a row is mapped to the category it gets.
+# row for the entry. Maps the category of an entry that has a row to the category of an entry without a row.
 _WITHOUT_ROW = {
     Category.OK: Category.UNREACHABLE_SINGLE_TOKEN,
     Category.OK_SPECIAL: Category.UNREACHABLE_SPECIAL,
@@ -364,17 +364,18 @@ def _draw_benign(
         seed: Seed of the random draw.
 
     Returns:
-        Indices of the drawn tokens: ``count`` of them, rounded up to a multiple of 16, or fewer if the
+        Indices of the drawn tokens. Their number is ``count`` rounded up to a multiple of 16, or less if the
         vocabulary has too few tokens.
     """
     matches: list[int] = []
     block_count = -(-count // _BLOCK)  # rounded up
     for block in range(block_count):
         tokens_so_far = (block + 1) * _BLOCK
+        # The candidates are about four times as many as the tokens drawn so far, including this block.
         candidates = _most_similar(vocabulary, index, excluded, tokens_so_far)
         pool = [candidate for candidate in candidates if candidate not in matches]
         seeds = [seed, vocabulary.ids[index]]
-        if block:
+        if block:  # The first block has no number, so that its tokens are those of earlier versions.
             seeds.append(block)
         chosen = np.random.default_rng(seeds).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
         matches += [pool[choice] for choice in chosen]

@@ -12,10 +12,11 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Record the start time of a command, for the `beginning` of the work in the ``with`` block.
+    """Record the current time as the start of a command. It ends with the ``with`` block.
 
-    A command loads its model before it calls the library, so that the duration that it reports includes the
-    time for loading.
+    The first call of `beginning` in the block returns this time. A duration that is measured from
+    `beginning` therefore includes what the command did before it called the library, such as loading the
+    model.
     """
     token = _command_began.set(time.perf_counter())
     try:
@@ -33,5 +34,5 @@ def beginning() -> float:
     began = _command_began.get()
     if began is None:
         return time.perf_counter()
-    _command_began.set(None)  # so that the time before this call is not included in a second duration
+    _command_began.set(None)  # so that later work does not count the time before this call again
     return began

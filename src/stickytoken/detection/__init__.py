@@ -142,7 +142,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     out = None if out is None else checks.file_path("out", out)
     if out is not None:
         run_folder.require_usable(out, chosen_method.entry.name, settings)
-    files = runs_of.look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
+    # The states of the model's files are read before the model is loaded, so that a change of a file during
+    # loading is noticed.
+    model_files = runs_of.look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
@@ -157,7 +159,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = tokens is not None or sample is not None
-    sampled = tokens is None
+    sampled = tokens is None  # true for all available tokens too, see `Job.sampled`
     job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
     record = _record(job, chosen_method, model_identity)
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
@@ -181,7 +183,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
             _write_evidence(job, run, folder, progress)
-    runs_of.record_model(run.path, run.record, files)
+    runs_of.record_model(run.path, run.record, model_files)
     return run
 
 

@@ -52,6 +52,8 @@ def upgraded_tokens(
 ) -> pl.DataFrame:
     """Return tokens.parquet of schema version 3 with the current columns and units, and the old verdicts.
 
+    Columns that have no counterpart in version 3 are null.
+
     Args:
         tokens: The table.
         ordinary_lift: Lift of an ordinary token.
@@ -77,10 +79,11 @@ def upgraded_tokens(
         "kind": pl.String,
     }
     nulls = [pl.lit(None, dtype=absent[name]).alias(name) for name in absent if name not in tokens.columns]
-    measured_most = pl.col("texts") == pl.col("texts").max()
+    # Version 3 measured the candidates on more texts than all other tokens.
+    is_candidate = pl.col("texts") == pl.col("texts").max()
     return tokens.with_columns(*columns, *nulls).with_columns(
-        confirmed=measured_most,
-        severity=pl.col("severity").replace("negligible", "mild"),
+        confirmed=is_candidate,
+        severity=pl.col("severity").replace("negligible", "mild"),  # earlier name of the mildest grade
         strongest_kind=pl.col("kind"),
         rising_share=pl.col("validation_rate"),
     )

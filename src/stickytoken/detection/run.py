@@ -124,10 +124,10 @@ class Run:
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        The first half of the result has the largest values in the column that the method ranks tokens by. The
-        second half has the largest lifts in standard deviations. If the method measures no lifts in standard
-        deviations, all tokens are chosen by the ranking column. Confirmed tokens are chosen before tokens
-        that were only screened.
+        The first half of the result has the tokens with the largest values in the column that the method
+        ranks tokens by. The second half has the tokens with the largest values in the column ``lift_sd``. If
+        the method measures no ``lift_sd``, all tokens are chosen by the ranking column. Confirmed tokens are
+        chosen before tokens that were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
@@ -360,7 +360,11 @@ class ModelFiles:
 
     @property
     def settled(self) -> bool:
-        """Whether every file was last changed so long ago that a further change would alter its state."""
+        """Whether any later change of a file will alter the file's state.
+
+        Times of files have a limited resolution, so a file that was changed less than `_MIN_AGE` before
+        `looked_at` may change again and keep the same times.
+        """
         latest = (max(state.modified, state.changed) for state in self.states.values())
         return all(moment < self.looked_at - _MIN_AGE for moment in latest)
 
@@ -611,8 +615,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif not run.method.judges_corpora:
-        # A method that judges no corpora defines stickiness differently from the default method. Most of the
-        # tokens that it finds have no more effect than ordinary tokens.
+        # Only the default method judges corpora. The other methods define stickiness differently: most of the
+        # tokens that they call sticky affect texts no more than ordinary tokens do.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",

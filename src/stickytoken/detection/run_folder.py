@@ -103,8 +103,8 @@ class ModelRecord(resume.Record):
         if self.loading is None:
             return ""
         phrases = []
-        # Every language model with a prompt has a layer from which its vector is read, so a layer is named
-        # only for a model without a prompt.
+        # The vector of a language model with a prompt is always read from some layer, so the phrase names the
+        # layer only for models without a prompt.
         layer = self.loading.prompting.layer
         if layer is not None and self.loading.layer_choice is None:
             phrases.append(f"layer {layer}")
@@ -379,14 +379,15 @@ class RunEvidence(NamedTuple):
     def moved(self, token_id: int) -> Moved | None:
         """Return how copies of a token change the rank of an unrelated document; None if not measured.
 
-        The rank is the share of the other unrelated documents that the document with copies outranks. It is
-        given for the number of copies in `EvidenceRecord.pair_copies`, for this token and as the mean over
+        The document has `EvidenceRecord.pair_copies` copies. `Moved.ahead` is the share of the other
+        unrelated documents that this document outranks. `Moved.ordinary` is the mean of this share over
         ordinary tokens.
         """
         copies = self.record.pair_copies
         share_outranked: float | None = None
         shares_of_ordinary: list[float] = []
-        for row in self.tokens.filter(pl.col("ahead").list.len() > 0).iter_rows(named=True):
+        measured_tokens = self.tokens.filter(pl.col("ahead").list.len() > 0)  # null or empty if not measured
+        for row in measured_tokens.iter_rows(named=True):
             position = row["copies"].index(copies)
             share = row["ahead"][position]
             if row["token_id"] == token_id:

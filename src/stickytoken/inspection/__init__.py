@@ -27,7 +27,8 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         encoder: An encoder that wraps a SentenceTransformer or a prompted language model.
 
     Raises:
-        ModelError: The encoder wraps any other model, so the model's internal states cannot be read.
+        ModelError: The encoder wraps neither a SentenceTransformer nor a prompted language model, so the
+            internal states of the model cannot be read.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder

@@ -53,18 +53,17 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     config = getattr(backbone, "config", None)
     if config is None:
         return {}
-    # While the model runs, two kinds of attention weights are recorded: the weights of single modules, and
-    # the reports of whole models, with the weights of all layers. A module is the source of a layer if it
-    # returned the weights that the last report has for the layer.
-    returned: list[_Returned] = []
-    reports: list[list[torch.Tensor]] = []
+    # The model's output lists the attention weights of all layers. To find the module that computed the
+    # weights of a layer, the weights that single modules return are recorded and compared with this list.
+    returned: list[_Returned] = []  # weights that single modules returned, in the order of the calls
+    weight_lists: list[list[torch.Tensor]] = []  # weights of all layers, one list per output of a whole model
 
     def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """Record the attention weights in a module's output, as a report or as weights of a single module."""
+        """Record the attention weights in a module's output: those of all layers, or of this module only."""
         del inputs
-        weights = _reported(output)
+        weights = _weights_of_layers(output)
         if weights:
-            reports.append(weights)
+            weight_lists.append(weights)
         elif type(output) is tuple:
             for index, item in enumerate(output):
                 if _are_weights(item):
@@ -75,19 +74,18 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
         with ExitStack() as stack:
             stack.enter_context(plain_attention(backbone))
             stack.enter_context(switched_on(config, "output_attentions"))
-            stack.enter_context(_recording_reports(backbone, reports))
+            stack.enter_context(_recording_outputs(backbone, weight_lists))
             run()
     except ValueError:  # raised by a model that cannot switch away from fused kernels
         return {}
     finally:
         for handle in handles:
             handle.remove()
-    # The outermost module returns last, so the last report belongs to it.
-    last_report = next((weights for weights in reversed(reports) if weights), [])
+    # The outermost module returns last, so the last list is from the output of the model.
+    weights_by_layer = next((weights for weights in reversed(weight_lists) if weights), [])
     sources: Sources = {}
-    for weights in last_report:
-        # Outer modules may return the same weights again, so the source is the first module that returned
-        # them.
+    for weights in weights_by_layer:
+        # Outer modules may return the weights again, so the first module that returned them computed them.
         source = next((candidate for candidate in returned if candidate.equals(weights)), None)
         if source is None:
             return {}
@@ -96,8 +94,11 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
 
 
 @contextmanager
-def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iterator[None]:
+def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) -> Iterator[None]:
     """Context manager that wraps the backbone's ``forward`` to record the attention weights in its output.
+
+    Each call of ``forward`` appends a list with the weights of all layers to ``weight_lists``. The list is
+    empty if the output has no weights.
 
     A forward hook would not run, because sentence-transformers calls ``forward`` directly.
     """
@@ -107,7 +108,7 @@ def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iter
     @wraps(forward)  # keeps the signature, because callers inspect it to choose arguments
     def watched(*arguments: Any, **options: Any) -> Any:
         output = forward(*arguments, **options)
-        reports.append(_reported(output))
+        weight_lists.append(_weights_of_layers(output))
         return output
 
     vars(backbone)["forward"] = watched
@@ -119,8 +120,8 @@ def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iter
             vars(backbone)["forward"] = replaced_forward
 
 
-def _reported(output: Any) -> list[torch.Tensor]:
-    """Return the attention weights in a model's output, one tensor per layer.
+def _weights_of_layers(output: Any) -> list[torch.Tensor]:
+    """Return the attention weights in a model's output, one tensor per layer; empty if there are none.
 
     For an encoder-decoder model, these are the weights of the decoder if it returns any, and otherwise the
     weights of the encoder.

@@ -9,15 +9,15 @@ fundamental theorem of calculus along this line, and along the corresponding lin
     e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
 
 Apart from the terms with references, the vector of a text is thus a sum over positions, and the dot product
-of two texts is a sum over pairs of positions. In the paper, models are trained so that the vector of the
-reference is 0, so all terms with references vanish. In a model without such training, the terms with
-references do not vanish. `similarity_matrix` therefore has an additional row and column for the references.
+of two texts is a sum over pairs of positions. In the paper, models are trained so that the vector of a
+reference is 0, so all terms that contain r_a or r_b vanish. In other models, e(r_a) and e(r_b) are not 0.
+`similarity_matrix` therefore has an additional row and column for the references.
 
 Here, e returns the *unit* vector, so that the dot product is the cosine. The integrand therefore includes the
-normalisation. The alternative would be to integrate without normalisation, and then to divide the result by
-the length of the text's vector. In some models, however, the vector of the reference is several times as long
-as the vector of the text. With the alternative, the terms with references would then be large, and the
-contributions of the positions would mostly cancel these large terms.
+normalisation. It would be simpler to integrate without normalisation, and to divide the result by the length
+of the text's vector afterwards. In some models, however, the vector of the reference is several times as long
+as the vector of the text. If the division came after the integration, the terms that contain r_a or r_b would
+be large in these models, and the contributions of the positions would mostly cancel these terms.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Path:
         """Maximum number of path points per batch."""
         return max(1, _TOKENS // len(self.reference))
 
-    def at(self, fractions: Vector) -> torch.Tensor:
+    def embeddings_at(self, fractions: Vector) -> torch.Tensor:
         """Return the embeddings at the given fractions of the line, shape (fractions, T, D)."""
         text = self.text.rows
         along = torch.as_tensor(fractions, dtype=text.dtype, device=text.device)
@@ -134,13 +134,13 @@ class _Path:
     def distances_travelled(self, points: int) -> Vector:
         """Return the distance that the vector travels on the path up to each of several evenly spaced points.
 
-        Vectors are divided as described for `divisor`. The result has shape (points + 1,), and begins with 0
-        for the reference.
+        Vectors are divided by `divisor` or, if `divisor` is None, by their own lengths. The result has shape
+        (points + 1,), and begins with 0 for the reference.
         """
         fractions = np.linspace(0, 1, points + 1)
         vectors = torch.cat(
             [
-                self.text.vectors(self.at(fractions[start : start + self.batch])).double()
+                self.text.vectors(self.embeddings_at(fractions[start : start + self.batch])).double()
                 for start in range(0, len(fractions), self.batch)
             ]
         )
@@ -153,7 +153,8 @@ class _Path:
     ) -> torch.Tensor:
         """Integrate the vector's derivative in each direction along the path, shape (directions, width).
 
-        Vectors are divided as described for `divisor`.
+        The integral is a weighted sum over the integration points. Vectors are divided by `divisor` or, if
+        `divisor` is None, by their own lengths.
 
         Args:
             directions: Directions in the space of embeddings, shape (directions, T, D).
@@ -163,13 +164,14 @@ class _Path:
         """
         fractions, weights = rule
         device = self.reference.device
-        # all pairs of a point and a direction
+        # The indices of the point and the direction in each of their pairs, shape (2, points * directions).
         pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):
             point, direction = pairs[:, start : start + self.batch]
-            derivatives = self._derivatives(self.at(fractions[point]), directions[torch.as_tensor(direction)])
+            embeddings = self.embeddings_at(fractions[point])
+            derivatives = self._derivatives(embeddings, directions[torch.as_tensor(direction)])
             weighted = derivatives * torch.as_tensor(weights[point], device=device)[:, None]
             total.index_add_(0, torch.as_tensor(direction, device=device), weighted)
             if watch is not None:
@@ -179,7 +181,8 @@ class _Path:
     def _derivatives(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
         """Return the derivative of the text's vector at each of n points, in one direction per point.
 
-        The vector is divided as described for `divisor`, and so is the derivative.
+        The vector is divided by `divisor` or, if `divisor` is None, by its own length, before the derivative
+        is taken.
 
         Args:
             embeddings: Embeddings at the points, shape (n, T, D).
@@ -263,9 +266,9 @@ class JacobianIntegrator:
                 # The reference's vector is close to zero, so it has no direction and cannot be normalised.
                 path = _Path(text, reference, divisor=length)
                 reference_unit = torch.zeros_like(reference_vector)
-            # The direction of a part is nonzero only at the positions of the part. The tokens around the text
-            # belong to no part. They are treated like the first id, which has no effect, because the text and
-            # the reference have equal embeddings there.
+            # The direction of a part is text minus reference at the positions of the part, and zero
+            # elsewhere. The positions around the text belong to no part. `clamp` assigns them to the part of
+            # the first id, which has no effect, because text minus reference is zero there.
             label_tensor = torch.tensor(labels, device=reference.device)
             parts_of_ids = torch.nn.functional.one_hot(label_tensor).to(reference)  # shape (ids, parts)
             parts_of_positions = parts_of_ids[text.content_index.clamp(min=0)]  # shape (T, parts)

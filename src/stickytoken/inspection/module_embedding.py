@@ -94,8 +94,8 @@ def input_embeddings(model: Any) -> Any:
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Return all embedding modules that share their weights with ``embeddings``, including ``embeddings``.
 
-    In T5, several modules share their weights. The model does not call the module that it declares as its
-    input embeddings, but another of these modules.
+    In T5, several modules share their weights. T5 declares one of them as its input embeddings, but calls
+    another one.
     """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
@@ -151,8 +151,8 @@ class Inspector(ABC):
                 model adds around the text.
             labels: For each content id, the index of the part that the token belongs to. Parts are numbered
                 from 0.
-            around_label: Index of the part that consists of the tokens around a text. This index is larger
-                than the indices of all other parts.
+            around_label: Index of the part that consists of the tokens around a text: the largest index
+                of all parts.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -227,7 +227,7 @@ def _split_by_text(
     *,
     labels: NDArray[np.intp],
     hidden: torch.Tensor | None,
-    layers: Sequence[torch.Tensor],
+    attention_by_layer: Sequence[torch.Tensor],
     pooled: torch.Tensor | None,
     pooled_by_part: torch.Tensor | None,
     vectors: NDArray[np.float32],
@@ -237,15 +237,16 @@ def _split_by_text(
     Args:
         labels: For each position, the index of the part that the token belongs to, shape (texts, T).
         hidden: Hidden states, shape (texts, layers + 1, T, D).
-        layers: Mean attention weights, one tensor of shape (texts, heads, parts, parts) per layer.
+        attention_by_layer: Mean attention weights between parts, one tensor of shape (texts, heads,
+            attending parts, attended parts) per layer.
         pooled: Pooled states, shape (texts, P).
         pooled_by_part: Contribution of each part to the pooled states, shape (texts, parts, P).
         vectors: Output of the model, shape (texts, d).
     """
     # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
     # layers with different numbers of heads.
-    head_counts = {layer.shape[1] for layer in layers}
-    weights = torch.stack(list(layers), dim=1) if len(head_counts) == 1 else None
+    head_counts = {layer.shape[1] for layer in attention_by_layer}
+    weights = torch.stack(list(attention_by_layer), dim=1) if len(head_counts) == 1 else None
     return [
         Inside(
             labels=labels[row],
@@ -384,7 +385,8 @@ class ModuleInspector(Inspector):
     ) -> list[Inside]:
         """Return the internal states of the model for each text.
 
-        All texts have the same number of content ids. The arguments are those of `look`.
+        All texts have the same number of content ids. The arguments are those of `look`. Attention weights
+        and pooled states are aggregated over the positions of each part.
         """
         template = self.encoder.template
         length = len(contents[0])
@@ -394,23 +396,13 @@ class ModuleInspector(Inspector):
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
         members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), around_label + 1).float()
         if template.flat:
-            # In a static embedding model, the token embeddings are the states, and the pooling is their mean.
-            weight = self._embeddings.weight
-            rows = weight[torch.tensor(contents, device=weight.device)].float()
-            # t: text, q: position, g: part, d: component
-            pooled_by_part = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
-            return _split_by_text(
-                labels=part_labels,
-                hidden=rows[:, None].cpu(),
-                layers=(),
-                pooled=pooled_by_part.sum(dim=1),
-                pooled_by_part=pooled_by_part,
-                vectors=self.encoder.encode_ids(contents, allow_zero=True),
-            )
+            return self._look_at_static_batch(contents, part_labels, members)
         pooling = self._pooling
-        pooling_inputs: list[dict[str, Any]] = []
+        pooling_inputs: list[dict[str, Any]] = []  # arguments of each call of the pooling module
         with ExitStack() as stack:
-            layers = stack.enter_context(attention_of(self._backbone, self._attention_sources, members))
+            attention_by_layer = stack.enter_context(
+                attention_of(self._backbone, self._attention_sources, members)
+            )
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
                 # This setting makes sentence-transformers return the hidden states too.
                 stack.enter_context(switched_on(self._backbone.config, "output_hidden_states"))
@@ -432,10 +424,35 @@ class ModuleInspector(Inspector):
         return _split_by_text(
             labels=part_labels,
             hidden=hidden,
-            layers=layers,
+            attention_by_layer=attention_by_layer,
             pooled=pooled,
             pooled_by_part=pooled_by_part,
             vectors=output[:, : self._model.truncate_dim],
+        )
+
+    def _look_at_static_batch(
+        self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], members: torch.Tensor
+    ) -> list[Inside]:
+        """Return the internal states of a static embedding model for each text.
+
+        The hidden states are the token embeddings, and the pooled states are the mean of the hidden states.
+
+        Args:
+            contents: Content ids of each text; all texts have the same number of ids.
+            part_labels: For each position, the index of the part that the token belongs to, shape (texts, T).
+            members: 1 if the position belongs to the part, else 0, shape (texts, T, parts).
+        """
+        weight = self._embeddings.weight
+        rows = weight[torch.tensor(contents, device=weight.device)].float()
+        # t: text, q: position, g: part, d: component
+        pooled_by_part = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
+        return _split_by_text(
+            labels=part_labels,
+            hidden=rows[:, None].cpu(),
+            attention_by_layer=(),
+            pooled=pooled_by_part.sum(dim=1),
+            pooled_by_part=pooled_by_part,
+            vectors=self.encoder.encode_ids(contents, allow_zero=True),
         )
 
     @cached_property
@@ -593,6 +610,9 @@ class PromptInspector(Inspector):
     ) -> list[Inside]:
         """Return the internal states of the model for each text in one of the prompts.
 
+        Attention weights and pooled states are aggregated over the positions of each part. The vector of a
+        text is its pooled states, which are not normalised.
+
         Args:
             prompt_index: Index of the prompt.
             contents: Content ids of each text; all texts have the same number of ids.
@@ -613,7 +633,8 @@ class PromptInspector(Inspector):
         members = torch.nn.functional.one_hot(part_labels, around_label + 1).float()
         batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary_output)
         layer_count = prompted.layer_count
-        with attention_of(self._decoder.model, self._attention_sources, members) as layers:
+        model = self._decoder.model
+        with attention_of(model, self._attention_sources, members) as attention_by_layer:
             states = prompt_states(self._decoder, batch, range(layer_count + 1))
         last = states[layer_count]
         part_masks = members.to(last).unbind(dim=-1)
@@ -629,7 +650,7 @@ class PromptInspector(Inspector):
         return _split_by_text(
             labels=part_labels.numpy(),
             hidden=hidden,
-            layers=layers,
+            attention_by_layer=attention_by_layer,
             pooled=pooled,
             pooled_by_part=pooled_by_part,
             vectors=pooled.cpu().numpy(),
@@ -638,9 +659,9 @@ class PromptInspector(Inspector):
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
         """Merge the records of a text in several prompts into one record.
 
-        Labels and hidden states are concatenated along the positions, in the order of the prompts. All other
-        states are averaged over the prompts. Hidden states and attention are None if any prompt lacks them;
-        every prompt has pooled states.
+        Labels and hidden states are concatenated along the positions, in the order of the prompts. Attention
+        weights, pooled states, contributions and vectors are averaged over the prompts. Hidden states and
+        attention are None if any prompt lacks them; every prompt has pooled states.
         """
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
@@ -680,13 +701,15 @@ def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
 def _by_position(
     model: PromptedModel, row: PromptRow, values: Sequence[int], template_value: int
 ) -> torch.Tensor:
-    """Return a tensor with one value per position of a prompt, shape (T,).
+    """Return a tensor with one value per position of a prompt that contains a text, shape (T,).
+
+    If the prompt repeats the text, the values of the text are repeated too.
 
     Args:
         model: The model, which has the templates of the prompts.
-        row: The prompt and the content ids in it.
-        values: For each content id, the value of its positions.
-        template_value: Value of the positions of template tokens.
+        row: The index of the prompt and the content ids of the text.
+        values: One value for each content id of the text.
+        template_value: Value for every template token.
     """
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), template_value)

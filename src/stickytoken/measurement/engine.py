@@ -38,7 +38,8 @@ UNANSWERED = "unanswered"
 # The number of shards is rounded up to a multiple of this, so that one, two or four workers get equal numbers
 # of shards.
 _SHARD_MULTIPLE = 4
-# The number is not rounded up if shards would then be smaller than this fraction of the requested size.
+# The number of shards is not rounded up if shards would then be smaller than this fraction of the requested
+# size.
 _LEAST_SHARD = 1 / 8
 
 
@@ -389,6 +390,7 @@ def encode_probes(
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
+        # `allow_zero` allows rows of NaN as well as zero vectors, so zero vectors are refused here.
         vectors = encoder.encode(texts, allow_zero=True)
         answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
         require_usable(

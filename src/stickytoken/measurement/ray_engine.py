@@ -453,7 +453,7 @@ class RayEngine:
             worker: the worker that died.
             stage: name of the work, for messages.
             attempts: number of workers that each shard has crashed, keyed by shard index. If the worker was
-                computing a shard, the number of that shard is increased by 1.
+                computing a shard, this method adds 1 to the number of that shard.
             error: the error that Ray reported when the worker died.
 
         Returns:
@@ -467,6 +467,7 @@ class RayEngine:
         reason = type(error).__name__
         self._ray.kill(worker.actor)  # the worker may still be computing although it is unreachable
         if lost_shards:
+            # A worker computes its shards in order, so it died while it was computing the first one.
             current_index = lost_shards[0].index
             attempts[current_index] += 1
             if attempts[current_index] >= _ATTEMPTS:

@@ -177,8 +177,8 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     with TemporaryDirectory() as temporary:
         paths = _draw(figures, Path(temporary))
         for path in paths:
-            # The file is copied, because the folder may be on another disk than the temporary folder, and a
-            # file cannot be moved to another disk by renaming it.
+            # The file is copied, because the folder may be on a different disk from the temporary folder, and
+            # a file cannot be moved to another disk by renaming it.
             write_atomically(folder / path.name, path.read_bytes())
     return [folder / path.name for path in paths]
 

@@ -99,7 +99,7 @@ def rank_in_a_search(content: RunContent) -> str | None:
     """
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    # The key facts, and the headline of a comparison, are about the token with the largest lift too.
+    # The key facts and the headline of a comparison name this token, the token with the largest lift.
     largest = ComparedRun(content.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None
@@ -430,8 +430,8 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
 def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
     """Return the figure of the similarities of text pairs with and without copies of one token.
 
-    The token is the worst sticky token for which the run stores the similarities. If the run stores them for
-    no sticky token, the token is the strongest unflagged token for which the run stores them.
+    The figure shows the worst sticky token whose similarities are stored in the run. If the run stores no
+    similarities for sticky tokens, the figure shows the strongest unflagged token that has similarities.
     """
     u = run.plan.mean_similarity
     if content.evidence is None:
@@ -591,10 +591,11 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Return a table with one row for each source of documents that has findings.
+    """Return a table of the sources of documents with the most findings, one row per source.
 
-    A row gives the source, the number of its documents and the number of its documents with findings. If
-    effects were computed, the row also gives the number of its documents with a serious or severe effect.
+    The table has at most `_MOST_SOURCES` rows. A row gives the name of the source, its number of documents
+    and its number of documents with findings. If effects were computed, the row also gives the number of
+    documents of the source whose effect is serious or severe (`SourceRecord.matter`).
     """
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None

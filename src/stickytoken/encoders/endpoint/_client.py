@@ -148,8 +148,9 @@ class Spending:
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens in the requests in flight.
-        most_counted_per_expected: largest ratio of counted to expected tokens in any request so far; at least
-            1. The cost of pending requests is estimated from their expected tokens times this ratio.
+        largest_token_ratio: for each answered request, the number of tokens that the server counted is
+            divided by the expected number; this is the largest result so far, or 1 if that is larger. The
+            cost of pending requests is estimated from their expected tokens times this ratio.
     """
 
     price_per_million: float | None = None
@@ -157,7 +158,7 @@ class Spending:
     requests: int = 0
     tokens: int = 0
     pending: float = 0.0
-    most_counted_per_expected: float = 1.0
+    largest_token_ratio: float = 1.0
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
@@ -174,7 +175,8 @@ class Spending:
             RunError: the request could exceed the limit.
         """
         with self._lock:
-            most_pending = (self.pending + tokens) * self.most_counted_per_expected
+            # The server may count more tokens than expected, as it did in an earlier request.
+            most_pending = (self.pending + tokens) * self.largest_token_ratio
             cost = price(self.tokens + most_pending, self.price_per_million)  # None if the price is unknown
             if self.limit is not None and cost is not None and cost > self.limit:
                 raise RunError(
@@ -189,8 +191,8 @@ class Spending:
             self.requests += 1
             self.pending -= reserved
             self.tokens += tokens
-            counted_per_expected = tokens / max(1.0, reserved)
-            self.most_counted_per_expected = max(self.most_counted_per_expected, counted_per_expected)
+            token_ratio = tokens / max(1.0, reserved)
+            self.largest_token_ratio = max(self.largest_token_ratio, token_ratio)
 
     def failed(self, reserved: float, paid: bool) -> None:
         """Release the tokens reserved for a failed request; count them as spent if ``paid``."""

@@ -187,12 +187,12 @@ class Sender:
             requests.extend(reversed(self._attempt(request)))
 
     def _attempt(self, request: _Request) -> list[_Request]:
-        """Send a request once, and return the requests to send next.
+        """Send a request once, pass the vectors to `keep`, and return the requests to send next.
 
         Returns:
             An empty list if every text of the request has a vector or has been given up. Otherwise, the same
             request, reduced to the texts that still need a vector, or two requests with half of these texts
-            each.
+            each; see `_after_refusal` and `_after_failure`.
         """
         self._pause(0.0)
         try:
@@ -209,7 +209,9 @@ class Sender:
         self.keep({text: vector for text, vector in vectors.items() if text not in bad_texts})
         reason = next(iter(reply.problems.values()))
         if len(bad_texts) < len(request.texts):
-            request.is_half = True  # the server answered the rest of the batch
+            # The server answered the other texts of the batch, so these texts are the faulty part of a batch,
+            # like half of a batch that failed, and get as few attempts.
+            request.is_half = True
         request.texts = tuple(bad_texts)
         return self._after_failure(request, TemporaryError(reason, Failure.UNUSABLE))
 
@@ -227,15 +229,16 @@ class Sender:
             changed, otherwise its two halves, or nothing if its only text was given up.
 
         Raises:
-            ModelError: the server refuses every text.
+            ModelError: the server refuses every text, for example because the key is wrong.
         """
         if request.failed_since is None:
             request.failed_since = time.monotonic()
         has_several_texts = len(request.texts) > 1
         may_refuse_all = error.if_all_refused is not None
-        # Unless the error suggests that every text is refused, a batch is split without sending the control
-        # text: the refusals of single texts show whether the server refuses every text.
+        # The control text shows whether the server refuses every text. Unless the error suggests this, a
+        # batch is split first, and the control text is sent only after the refusal of a single text.
         if may_refuse_all or not has_several_texts:
+            # Any answer since the first failure shows that the server does not refuse every text.
             control = self._control_result_since(request.failed_since)
             if control is _ControlResult.OTHER_FORMAT:
                 return [request]
@@ -248,7 +251,10 @@ class Sender:
         return []
 
     def _after_failure(self, request: _Request, error: TemporaryError) -> list[_Request]:
-        """After a temporary failure, wait for a retry, split the request or give up its only text.
+        """Decide what to do after a temporary failure of a request.
+
+        If the texts of the request are at fault, the request is split, or its only text is given up. If the
+        server is at fault, wait for a retry of the same request.
 
         Returns:
             The requests to send next: the same request, its two halves, or nothing if its only text was given
@@ -262,7 +268,8 @@ class Sender:
         if request.failed_since is None:
             request.failed_since = now
         has_several_texts = len(request.texts) > 1
-        if has_several_texts and error.failure is Failure.LATE:  # half the texts take half as long
+        if has_several_texts and error.failure is Failure.LATE:
+            # The answer took too long. Half of the texts take half as long.
             return request.halves(self.client.options.patience)
         pause = request.attempts.pause_after(error, now)
         if self._texts_are_at_fault(request, error, is_last_attempt=pause is None):
@@ -270,10 +277,22 @@ class Sender:
                 return request.halves(self.client.options.patience)
             self._give_up(request, str(error))
             return []
-        if pause is None:  # the patience is exhausted
+        if pause is None:  # the `patience` option allows no further attempt
             reason = request.attempts.why_given_up(error)
             raise ModelError(f"{self.client.address.name} {reason}: check the server, or try later; {KEPT}")
-        # Several texts have been given up for the same reason, so this failure is probably permanent too.
+        self._wait_for_retry(error, pause)
+        return [request]
+
+    def _wait_for_retry(self, error: TemporaryError, pause: float) -> None:
+        """Wait before a failed request is sent again. If the server is overloaded, hold back all requests.
+
+        If several texts have been given up for the reason of this failure, waiting will probably not help, so
+        the retry is sent at once, unless the server asked for a wait.
+
+        Args:
+            error: the failure.
+            pause: number of seconds to wait.
+        """
         if error.wait is None and self.client.given_up_by_reason[str(error)] >= _TEXTS_OF_A_REASON:
             pause = 0.0
         if pause >= 1:
@@ -281,30 +300,32 @@ class Sender:
         if error.too_many:
             self.client.held_until = max(self.client.held_until, time.monotonic() + pause)
         self._pause(pause)
-        return [request]
 
     def _texts_are_at_fault(self, request: _Request, error: TemporaryError, *, is_last_attempt: bool) -> bool:
         """Whether a request fails because of its texts, rather than because the server is down or busy.
 
-        After enough failures, the texts are taken to be at fault if the server still answers other texts.
+        The texts are taken to be at fault if the request has failed `_failures_before_control` times although
+        the server answers other texts. For several texts, an answer to any other request since the first
+        failure is enough. A single text is taken to be at fault only if the server answered the control text
+        right after _CONTROLS_OF_TEXT failures.
 
         Args:
             request: the request that failed.
             error: the last failure of the request.
-            is_last_attempt: whether no further attempt is allowed. In that case, the decision is made now,
-                after however few failures.
+            is_last_attempt: whether no further attempt is allowed. If so, one failure is enough, and one
+                answer to the control text.
         """
         if error.failure is Failure.UNREACHED:
             return False
-        if request.one_attempt:
+        if request.one_attempt:  # the text failed in an earlier session too
             return True
         has_enough_failures = request.failures >= _failures_before_control(request, error.busy)
         if not has_enough_failures and not is_last_attempt:
             return False
         if len(request.texts) > 1:
-            # A wrong decision only splits the batch, so an answer to another request is evidence enough.
+            # A wrong decision only splits the batch without need, so one answer is enough evidence.
             return self._control_result_since(request.failed_since or 0.0) is _ControlResult.ANSWERED
-        # A single text would be given up, so the control text must be answered right after several failures.
+        # A wrong decision leaves the text without a vector, so more evidence is needed for a single text.
         if self._send_control() is not _ControlResult.ANSWERED:
             return False
         request.controls += 1

@@ -332,6 +332,7 @@ class _Discovery:
             except TemporaryError as error:
                 failure = error
             except RefusedError as error:
+                # The HTTP status suggests that the key or the name of the model is wrong, not the texts.
                 if error.if_all_refused is not None:
                     raise error.if_all_refused from None
                 raise
@@ -465,8 +466,8 @@ class _Discovery:
     def longest_text(self, noise: float) -> tuple[int, Long]:
         """Measure the length of the longest text that the server reads in full.
 
-        The server is sent pairs of texts that differ only at the end. If the vectors of a pair are equal, the
-        server did not read the ends.
+        The server is sent pairs of texts that differ only at the end. If the two texts of a pair get equal
+        vectors, the server did not read their ends.
 
         Args:
             noise: largest distance between two unit vectors of one text.
@@ -503,8 +504,9 @@ class _Discovery:
 
         Returns:
             For a server with the same tokenizer, the number of special tokens per text as ``overhead``; for a
-            server with a different tokenizer, the ratio of the two token counts as ``tokens_per_unit``. If
-            the server reports no counts, or counts something other than tokens, ``counts_tokens`` is False.
+            server with a different tokenizer, the number of tokens that the server counts for each token of
+            the user's tokenizer as ``tokens_per_unit``. If the server reports no counts, or counts something
+            other than tokens, ``counts_tokens`` is False.
 
         Raises:
             ModelError: the user passed a tokenizer as the server's own, but the server counts differently.
@@ -521,7 +523,9 @@ class _Discovery:
         short = _SHORT[: len(longer)]
         counted_short = self._counted(short)
         counted_longer = self._counted(longer)
-        if counted_short is None or counted_longer is None or counted_short == counted_longer:
+        if counted_short is None or counted_longer is None:
+            return does_not_count
+        if counted_short == counted_longer:  # the server reports a constant, or counts texts
             return does_not_count
         # Special tokens cancel out in the difference between two requests with the same number of texts.
         server_difference = counted_longer - counted_short
@@ -557,7 +561,8 @@ class _LengthSearch:
 
     Attributes:
         is_exact: whether vectors have no noise, so that the texts of a pair need to differ in only one word.
-            If vectors are noisy, the texts of a pair differ in as many words as they share.
+            If vectors are noisy, the texts of a pair differ in as many words as they share, so that their
+            distance exceeds the noise.
         was_refused: whether the server refused a text.
     """
 
@@ -583,7 +588,11 @@ class _LengthSearch:
         return float(np.linalg.norm(first - second)) > threshold
 
     def tokens(self, words: int) -> int:
-        """Return how many tokens the server reads at least, if `reads` is true for this many words."""
+        """Return a lower bound on the number of tokens that the server reads.
+
+        Args:
+            words: a number of words for which `reads` has returned True.
+        """
         texts = self._pair(words) if self.is_exact else [" ".join([_WORD] * words)]
         return min(self._discovery.count(texts))
 

@@ -136,8 +136,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def estimate(self) -> CostEstimate:
         """Return the estimate for the recorded texts.
 
-        Once a stage has begun whose texts depend on earlier results, the estimate covers only the stages
-        before that stage, and its ``most`` covers all stages.
+        If a stage has begun whose texts depend on earlier results, the estimate covers only the stages before
+        this stage, and `CostEstimate.most` covers all stages.
         """
         cost = self._recorded_cost()
         if self._certain is None or self._certain.requests == cost.requests:

@@ -89,7 +89,8 @@ class EndpointEncoder(TextEncoder):
         self.before_sending: Callable[[], None] | None = None
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}
-        # A stored behaviour may be outdated, so the model is checked before the first request.
+        # The cached description of the server's behaviour may be outdated, so the model is checked before the
+        # first request.
         self.requests_since_check = CHECKED_EVERY
         self._request_format = RequestFormat()
         self.server = self._behaviour_of_server(max_length)
@@ -104,8 +105,9 @@ class EndpointEncoder(TextEncoder):
     def _behaviour_of_server(self, max_length: int | None) -> ServerBehaviour:
         """Return the server's behaviour from the cache, or measure it now with a few requests.
 
-        Measuring sets the client's request format, and counts as a check of the model. With a cached
-        behaviour, the client is created later, and `_request_format` keeps the format for it.
+        If the behaviour is in the cache, `_request_format` is set to the format that the server accepts, for
+        the client that is created later. If the behaviour is measured, the client keeps this format, and the
+        model need not be checked again before the first request.
 
         Args:
             max_length: maximum number of tokens that the model reads; if None, this number is measured.
@@ -162,7 +164,7 @@ class EndpointEncoder(TextEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         if not isinstance(self.tokenizer, HuggingFaceTokenizer):
-            return super().tokenize(texts)  # which adds the prompt, because it calls `content_ids`
+            return super().tokenize(texts)  # calls `content_ids`, which adds the prompt
         return self.tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -200,7 +202,7 @@ class EndpointEncoder(TextEncoder):
         prompted_texts = [self.prompt + text for text in texts]
         vectors = self.answers.find(prompted_texts)
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
-        refused_before = self.answers.refusals(unanswered)  # in earlier sessions, keyed by text
+        refused_before = self.answers.refusals(unanswered)  # reasons from earlier sessions, keyed by text
         needed = set(unanswered) - set(refused_before)
         to_send: list[list[str]] = []
         # The batches are formed from all texts, including cached texts; see `batches`.
@@ -278,9 +280,9 @@ class EndpointEncoder(TextEncoder):
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
         """Divide texts, which include the prompt, into batches; each batch is one request.
 
-        The batches depend only on the texts, not on which texts are cached, so a resumed run forms the same
-        batches as an uninterrupted run. On some servers, the vector of a text depends on the other texts in
-        the request, so different batches would give different vectors.
+        The texts are sorted by their number of tokens. On some servers, the vector of a text depends on the
+        other texts in the request. To give a resumed run the same vectors as an uninterrupted run, pass all
+        texts, including those whose vectors are cached, so that the batches are the same.
         """
         batches: list[list[str]] = []
         batch_tokens = 0

@@ -323,11 +323,13 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
     """Return sentences on how many queries have a random document in their top 10.
 
-    The sentences give the number of queries for documents without copies, for the number of copies with the
-    largest effect, and for the largest number of copies.
+    The first sentence is about documents without copies. The other two, on measured tokens and on benign
+    tokens, give the largest number of queries over all numbers of copies, and the number of queries and the
+    median rank for the largest number of copies.
     """
     without = summary[0]
     last = summary[-1]
+    # Without copies, the number of queries is the same for both kinds of tokens.
     sentences = [
         f"Without copies, a random document of {without['corpus']} is in the top 10 of "
         f"{without['hits_sticky']:.2f} queries."

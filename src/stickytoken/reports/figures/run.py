@@ -535,7 +535,9 @@ def _draw_curves(
 
 
 def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel: int) -> None:
-    """Draw the line of one token: the mean similarity of pairs by number of copies, with gaps if missing.
+    """Draw the line of one token: the mean similarity of pairs for each number of copies.
+
+    The line has a gap where the mean is missing.
 
     Args:
         figure: Figure to draw in.
