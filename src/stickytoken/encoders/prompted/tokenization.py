@@ -126,7 +126,6 @@ class PromptTokenizer:
     """Turns sentences into the token ids that they have inside a prompt.
 
     If a prompt has several templates, the ids that a sentence has in the first one are used in all of them.
-    If the prompt is an echo, its templates contain the sentence twice.
 
     Attributes:
         prompts: the ids of each template.
@@ -140,7 +139,7 @@ class PromptTokenizer:
         Args:
             tokenizer: the tokenizer, which knows the placeholder if token prepending is on.
             special: ids of the special tokens before every text.
-            prompt: the prompt with its templates.
+            prompt: the prompt. Its templates contain the sentence once or, in an echo prompt, twice.
             prepending: whether token prepending is on.
 
         Raises:
@@ -225,8 +224,10 @@ class PromptTokenizer:
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
         """Find the ids of the sentence's second copy in the ``filled.ids`` of an echo.
 
+        The copy's ids are those whose spans begin or end in the copy or in the blanks before it.
+
         Returns:
-            The indices of these ids; None if the first of them also covers characters before the copy.
+            The indices of these ids; None if the first of them also covers earlier characters.
         """
         spans = filled.spans or ()  # never None, because `_echo_ids_around` requires spans
         first_character = _index_before_blanks(filled.text, filled.start)
