@@ -83,7 +83,8 @@ class CountedRun:
             """Convert the progress of the stage from tokens to texts, and report the progress of the run."""
             self.computed = computed_before + round(of_stage.computed * texts_per_token)
             done = self.done + round(of_stage.done * texts_per_token)
-            # The estimate may be too low. The total must not be less than the texts of this stage require.
+            # The estimate may be too low, so raise the total to at least the number of texts at the end of
+            # this stage.
             total = max(self.expected, self.done + texts)
             report_of_run(Progress(_TEXTS, done, total, self.computed, self.computed))
 
@@ -205,21 +206,22 @@ class StdMethod(base.Method):
         stage = validation.validation_stage(job.encoder, settings, plan)
         pairs = scoring.scoring_pairs(job.encoder, settings, plan)
         candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
-        counted = CountedRun(
+        run_stage = CountedRun(
             run,
             truncate=planning.truncates(job.encoder, settings.insertion),
             expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
         )
-        scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
-        # The tokens with the best cosine scores are validated. A token without an exact score is represented
-        # by its upper bound, which is below the threshold.
+        scores = scoring.score_tokens(job, pairs, run_stage, candidate_texts)
+
+        # Choose the tokens with the best cosine scores as candidates. A token without an exact score is
+        # represented by its upper bound, which is below the threshold.
         known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
         threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
         best = scores.filter(pl.col("score_cosine") >= threshold)
         candidates = [token for token in job.tokens if token.id in set(best["token_id"])]
         if validation.continues_stream(job):
-            # Place the copies at the same random places as the published runs, which drew them in the order
-            # in which they validated the candidates.
+            # Place the copies at the same random places as the published runs, which drew the places in the
+            # order in which they validated the candidates.
             by_id = {token.id: token for token in candidates}
             order = validation_order(dict(best.select("token_id", "score_cosine").iter_rows()))
             candidates_in_order = [by_id[token_id] for token_id in order]
@@ -227,15 +229,43 @@ class StdMethod(base.Method):
                 job.encoder, settings, plan, job.vocabulary.available, candidates_in_order
             )
             stage = replace(stage, paths=paths)
-        # The number of candidates is now known, so the expected number of texts is exact.
+
+        # The number of candidates is now known, so the total number of texts is no longer an estimate.
         validation_texts = len(candidates) * stage.probes_per_token
-        counted.expected = counted.done + validation_texts
-        validations = counted(stage, candidates, validation_texts)
-        # The outliers among the candidates are sticky. For tokens that were not validated, the rates and
-        # verdicts are null.
+        run_stage.expected = run_stage.done + validation_texts
+        validations = run_stage(stage, candidates, validation_texts)
         outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
+        tokens = self._token_table(scores, validations, vocabulary, outlier_bound)
+        run.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
+        cost = run.cost
+        return tokens, StdResultRecord(
+            scored=len(job.tokens),
+            candidates=len(candidates),
+            sticky=int((tokens["verdict"] == "sticky").sum()),
+            score_threshold=threshold,
+            rate_threshold=outlier_bound,
+            exact_scores=int(tokens["sticky_score"].count()),
+            sequences=cost.sequences,
+            seconds=round(run.seconds, 1),
+        )
+
+    def _token_table(
+        self, scores: pl.DataFrame, validations: pl.DataFrame, vocabulary: pl.DataFrame, outlier_bound: float
+    ) -> pl.DataFrame:
+        """Return the table tokens.parquet.
+
+        Args:
+            scores: the result of `score_tokens`.
+            validations: the rows of the validation stage, one per candidate.
+            vocabulary: the tokens' texts and categories.
+            outlier_bound: a candidate whose validation rate exceeds this number is sticky.
+
+        Returns:
+            One row for each token in ``scores``. For tokens that were not validated, the rates and verdicts
+            are null.
+        """
         rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
-        tokens = (
+        return (
             scores.with_columns(sampled_score=pl.when("sampled").then("score_cosine"))
             .rename(_SCORES)
             .join(vocabulary, on="token_id", how="left", validate="1:1")
@@ -249,18 +279,6 @@ class StdMethod(base.Method):
             )
             .select(*self.columns)
             .sort("token_id")
-        )
-        run.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
-        cost = run.cost
-        return tokens, StdResultRecord(
-            scored=len(job.tokens),
-            candidates=len(candidates),
-            sticky=int((tokens["verdict"] == "sticky").sum()),
-            score_threshold=threshold,
-            rate_threshold=outlier_bound,
-            exact_scores=int(tokens["sticky_score"].count()),
-            sequences=cost.sequences,
-            seconds=round(run.seconds, 1),
         )
 
     def evidence_stage(self, job: Job[StdSettings], plan: StdPlanRecord) -> probes.EvidenceStage:

@@ -95,9 +95,12 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         An upper bound of the score that holds for all values of the unknown distances, or the score itself if
         all distances are known; shape (...).
     """
-    # The bound is reward / penalty, as in `sticky_score`. Reward and penalty are sums over the intervals
-    # between successive known distances. An interval consists of one or more steps, each of which adds one
-    # copy. The score is largest if the distance falls in as many steps as possible:
+    # The score is (sum of falls + alpha x number of falls + 0.1 x alone)
+    # divided by (sum of rises + beta x number of rises + gamma).
+    # Numerator (reward) and denominator (penalty) are sums over the intervals between successive known
+    # distances. An interval consists of one or more steps, each of which adds one copy. For example, if the
+    # distances with 0 and 3 copies are known, the interval has 3 steps. The score is largest if the distance
+    # falls in as many steps as possible:
     # - If the distance at the end of the interval is lower than at the start, all steps can be falls.
     # - If it is higher, one step must be a rise by at least the difference, and all others can be falls.
     # - If it is equal, a single step is neither a fall nor a rise. Several steps are counted as falls: they
@@ -126,8 +129,8 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     remaining_steps = distances.shape[-1] - 1 - last_copies
     reward += np.where(remaining_steps > 0, last + constants.alpha * remaining_steps, 0.0)
     bounds: Vector = reward / penalty
-    # Between two known distances, an additional rise and fall by the same amount x would add x to both the
-    # numerator and the denominator, which moves their quotient toward 1. The bound is therefore at least 1.
+    # The unknown distances may also rise and fall again by some amount x, which adds x to the reward and the
+    # penalty. This raises a quotient below 1, but never above 1, so 1 is an upper bound in this case.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 

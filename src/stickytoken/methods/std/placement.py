@@ -1,5 +1,8 @@
 """Random placement: draw the gaps between words for the copies of a token.
 
+A path holds the index of the gap for each copy in one carrier: gap 0 is before the first word, gap 1 before
+the second word, and so on. A `Walk` draws the paths of a token, one for each carrier.
+
 The gaps are drawn as in the published runs, or separately for each token. The published code drew all gaps
 from a single random stream, ``random.Random(42)``: first the gaps for scoring, for each token in order of id,
 then the gaps for validation, for each candidate in descending order of score. The gaps of the published runs
@@ -55,17 +58,20 @@ class Walk:
 def walk_vocabulary(
     seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the gaps for scoring as in the published runs: from one random stream, token by token.
+    """Draw the places of the copies for scoring as in the published runs: from one random stream.
+
+    The places are gaps between the words of the carriers. They are drawn token by token.
 
     Args:
         seed: seed of the random stream.
-        vocabulary: all available tokens, in order of id. The gaps of a token depend on all earlier tokens,
+        vocabulary: all available tokens, in order of id. The places for a token depend on all earlier tokens,
             because each of them consumes random numbers.
-        tokens: the tokens whose paths are returned.
-        walk: draws the gaps of a token.
+        tokens: the tokens for which paths are returned.
+        walk: draws the paths for a token.
 
     Returns:
-        The paths of ``tokens``, keyed by token id. A token has one path per carrier.
+        For each of ``tokens``, keyed by token id, one path per carrier. A path is the index of the gap into
+        which each copy goes.
     """
     stream = random.Random(seed)
     token_ids = {token.id for token in tokens}
@@ -83,17 +89,21 @@ def walk_vocabulary(
 def walk_candidates(
     seed: int, vocabulary: Iterable[Token], scoring: Walk, candidates: Iterable[Token], validation: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the gaps for validation as in the published runs: from the random stream that scoring has used.
+    """Draw the places of the copies for validation as in the published runs.
+
+    The published runs drew these places from the random stream from which they had drawn the places for
+    scoring. The draws for scoring are therefore repeated first.
 
     Args:
         seed: seed of the random stream.
         vocabulary: all available tokens, in order of id.
-        scoring: draws the gaps of a token for scoring.
+        scoring: draws the paths for a token in the carriers of the scoring pairs.
         candidates: the candidates, in the order they are validated.
-        validation: draws the gaps of a candidate for validation.
+        validation: draws the paths for a candidate in the carriers of the validation pairs.
 
     Returns:
-        The paths of the candidates, keyed by token id. A candidate has one path per carrier.
+        For each candidate, keyed by token id, one path per carrier of the validation pairs. A path is the
+        index of the gap into which each copy goes.
     """
     stream = random.Random(seed)
     for token in vocabulary:

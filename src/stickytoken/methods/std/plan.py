@@ -32,9 +32,9 @@ class StdPlanRecord(base.PlanRecord):
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
     """Return whether texts that are too long are truncated, as in the published runs, rather than left out.
 
-    If copies are inserted as token ids, long texts are left out, because the model must read all copies. If a
-    server or a user's function encodes the texts, long texts are left out as well, because only token ids can
-    be truncated here.
+    If copies are inserted as token ids, long texts are left out, because the model must read all copies. Long
+    texts are also left out if a server or a user's function encodes the texts, because only token ids can be
+    truncated here.
     """
     return insertion is not Insertion.IDS and reads_ids(encoder)
 
@@ -55,30 +55,34 @@ def make_plan(
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
-    u = base.model_mean(encoder, progress)
+    mean = base.model_mean(encoder, progress)
     if not pairs:
+        # The corpus consists of single sentences: combine them into random pairs.
         vectors = encode_texts(encoder, sentences, settings.insertion)
         pairs = sample_pairs(sentences, vectors, settings.pair_count)
-    scoring = select_pairs(pairs, u.value, settings.scoring_pairs)
+    scoring = select_pairs(pairs, mean.value, settings.scoring_pairs)
     if len(scoring) < settings.scoring_pairs:
         raise InputError(
-            f"only {len(scoring)} sentence pairs have a similarity below the model's mean {u.value:.4f}, but "
-            f"scoring needs {settings.scoring_pairs}: use more sentences, or fewer scoring pairs"
+            f"only {len(scoring)} sentence pairs have a similarity below the model's mean {mean.value:.4f}, "
+            f"but scoring needs {settings.scoring_pairs}: use more sentences, or fewer scoring pairs"
         )
-    validation = select_pairs(pairs, u.value, settings.validation_pairs)
+    validation = select_pairs(pairs, mean.value, settings.validation_pairs)
     used = [*scoring, *validation]
-    recorded = np.array([pair.similarity for pair in used])
-    measured = 1 - distances(*pair_vectors(encoder, used, settings.insertion))[Metric.COSINE]
+    # A file of pairs also contains their similarities, which this model may not reproduce exactly.
+    given_similarities = np.array([pair.similarity for pair in used])
+    anchor_vectors, carrier_vectors = pair_vectors(encoder, used, settings.insertion)
+    measured_similarities = 1 - distances(anchor_vectors, carrier_vectors)[Metric.COSINE]
     carriers = [pair.sentence2 for pair in used]
     anchors = [pair.sentence1 for pair in used]
+    # Copies are inserted only into the carriers, so the anchors need no room.
     all_fitting = fitting(encoder, carriers, room) | fitting(encoder, anchors, 0)
     return StdPlanRecord(
-        mean_similarity=u.value,
-        mean_similarity_entries=u.entries,
-        mean_similarity_error=u.error,
-        isoscore=u.isoscore,
+        mean_similarity=mean.value,
+        mean_similarity_entries=mean.entries,
+        mean_similarity_error=mean.error,
+        isoscore=mean.isoscore,
         left_out=left_out,
-        similarity_deviation=float(np.abs(measured - recorded).max()),
+        similarity_deviation=float(np.abs(measured_similarities - given_similarities).max()),
         scoring=scoring,
         validation=validation,
         truncated=tuple(sorted({*carriers, *anchors} - all_fitting)),
@@ -90,21 +94,23 @@ def _usable_texts(
 ) -> tuple[list[str], list[SentencePair], int]:
     """Return the usable sentences, the usable pairs, and the number of sentences or pairs that were left out.
 
-    A corpus has either sentences or pairs, so one of the lists is empty. ``room`` is the number of tokens to
-    reserve for copies.
+    A text is usable if the model reads it in full. If long texts are truncated (see `truncates`), all texts
+    are usable. A corpus has either sentences or pairs, so one of the lists is empty. ``room`` is the number
+    of tokens to reserve for copies.
     """
-    keeps_all = truncates(encoder, settings.insertion)
+    all_are_usable = truncates(encoder, settings.insertion)
     sentences: list[str] = []
     pairs: list[SentencePair] = []
     if isinstance(corpus, Sentences):
         sampled = corpus.sample(settings.sentence_count, settings.seed)
-        usable = set(sampled) if keeps_all else fitting(encoder, sampled, room)
+        usable = set(sampled) if all_are_usable else fitting(encoder, sampled, room)
         sentences = [text for text in sampled if text in usable]
         left_out = len(sampled) - len(sentences)
-    elif keeps_all:
+    elif all_are_usable:
         pairs = list(corpus.pairs)
         left_out = 0
     else:
+        # Copies are inserted only into sentence2, so sentence1 needs no room.
         carriers = fitting(encoder, [pair.sentence2 for pair in corpus.pairs], room)
         anchors = fitting(encoder, [pair.sentence1 for pair in corpus.pairs], 0)
         pairs = [pair for pair in corpus.pairs if pair.sentence2 in carriers and pair.sentence1 in anchors]
@@ -131,7 +137,7 @@ def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
 def pair_vectors(
     encoder: Encoder, pairs: Sequence[SentencePair], insertion: Insertion
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the vectors of the anchors, and the vectors of the carriers without copies."""
+    """Return the vectors of the anchors (sentence1) and of the carriers without copies (sentence2)."""
     first = [pair.sentence1 for pair in pairs]
     second = [pair.sentence2 for pair in pairs]
     return encode_texts(encoder, first, insertion), encode_texts(encoder, second, insertion)

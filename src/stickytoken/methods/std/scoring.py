@@ -112,6 +112,14 @@ class ScoringPairs:
         """Return the pair index of each of the given texts."""
         return text_indices // (self.settings.copies * len(PLACEMENTS))
 
+    def series_and_copies(self, text_indices: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the series of each of the given texts, and the number of copies in each text.
+
+        For example, with at most 8 copies, text 9 is in series 1 and has 2 copies.
+        """
+        series, copies_minus_one = np.divmod(text_indices, self.settings.copies)
+        return series, copies_minus_one + 1
+
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
         """Return the text with this index, which is a carrier with copies of the token.
 
@@ -284,14 +292,16 @@ class KnownDistances:
         self._order = np.array(copies_order(pairs.settings.copies))
         series_shape = (len(ids), pairs.series)
         distances_without_copies = distances(pairs.clean, pairs.anchors)[Metric.COSINE]  # shape (P,)
-        # The series of a pair, one for each placement, are adjacent.
+        # Series are numbered pair by pair, with one series per placement. `np.repeat` therefore gives the
+        # value of a pair to each series of the pair.
         self.distances = np.full((*series_shape, pairs.settings.copies + 1), np.nan)
         self.distances[..., 0] = np.repeat(distances_without_copies, len(PLACEMENTS))
         self.alone = np.repeat(alone, len(PLACEMENTS), axis=1)
         self.known_counts = np.zeros(series_shape, dtype=np.intp)
         self.has_risen = np.zeros(series_shape, dtype=np.bool_)
         self.series_bounds = np.empty(series_shape)
-        self._update(np.arange(len(ids)))
+        all_rows = np.arange(len(ids))
+        self._update(all_rows)  # fills series_bounds
 
     @property
     def upper_bounds(self) -> Vector:
@@ -308,20 +318,22 @@ class KnownDistances:
     def add(self, frame: pl.DataFrame) -> None:
         """Add the distances in the rows of a `ScoringStage`, and update the bounds."""
         rows = np.searchsorted(self._ids, frame["token_id"].to_numpy())
-        sizes = frame["places"].list.len().to_numpy()
+        # For each measured text: the row of its token, its series, its number of copies and its distance. The
+        # column ``places`` holds the text indices.
+        row_of_text = np.repeat(rows, frame["places"].list.len().to_numpy())
         text_indices = frame["places"].explode().to_numpy()
-        series, copies_minus_one = np.divmod(text_indices, self._pairs.settings.copies)
-        values = frame[Metric.COSINE.value].explode().to_numpy()
-        row_of_text = np.repeat(rows, sizes)
-        self.distances[row_of_text, series, copies_minus_one + 1] = values
-        np.add.at(self.known_counts, (row_of_text, series), 1)
+        series_of_text, copies_of_text = self._pairs.series_and_copies(text_indices)
+        distance_of_text = frame[Metric.COSINE.value].explode().to_numpy()
+        self.distances[row_of_text, series_of_text, copies_of_text] = distance_of_text
+        np.add.at(self.known_counts, (row_of_text, series_of_text), 1)
         self._update(rows)
 
     def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
         """Choose the next texts to encode for the given tokens.
 
-        At most one text is chosen from each series: the next one in the order of `copies_order`. The series
-        are chosen whose next text is expected to lower the upper bound of the token's score most.
+        At most one text is chosen from each series: the text with the next number of copies in the order of
+        `copies_order`. If more than ``limit`` series have unknown distances, the texts that are expected to
+        lower the upper bound of the token's score most are chosen.
 
         Args:
             rows: row indices of the tokens.
@@ -329,21 +341,24 @@ class KnownDistances:
             limit: maximum number of texts for each token.
 
         Returns:
-            For each token, the indices of its next texts (see `ScoringPairs`). A token has fewer than
-            ``limit`` texts if fewer of its series have unknown distances.
+            For each token, the indices of its next texts (see `ScoringPairs`): ``limit`` texts, or one text
+            for each series with unknown distances if there are fewer than ``limit`` of these series.
         """
         copies = self._pairs.settings.copies
         known_counts = self.known_counts[rows]
         has_unknown = known_counts < copies
-        next_positions = np.minimum(known_counts, copies - 1)  # position of the next text in `copies_order`
-        all_series = np.arange(self._pairs.series)
-        expected_fractions = gains[next_positions, self.has_risen[rows].astype(np.intp), all_series]
+        # Position of the next text of each series in `copies_order`. The minimum keeps the position valid for
+        # series without unknown distances, which are removed at the end.
+        next_positions = np.minimum(known_counts, copies - 1)
+        # Look up the three axes of ``gains`` for each token and series; shape (tokens, series).
+        any_has_risen = self.has_risen[rows].astype(np.intp)
+        expected_fractions = gains[next_positions, any_has_risen, np.arange(self._pairs.series)]
         decreases = expected_fractions * self.series_bounds[rows] * self._pairs.weights
         decreases = np.where(has_unknown, decreases, -1.0)  # series without unknown distances come last
-        chosen = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
-        next_copies = self._order[np.take_along_axis(next_positions, chosen, axis=1)]
-        text_indices = chosen * copies + next_copies - 1
-        is_needed = np.take_along_axis(has_unknown, chosen, axis=1)
+        chosen_series = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
+        next_copies = self._order[np.take_along_axis(next_positions, chosen_series, axis=1)]
+        text_indices = chosen_series * copies + next_copies - 1
+        is_needed = np.take_along_axis(has_unknown, chosen_series, axis=1)
         return [
             tuple(indices[is_needed_text].tolist())
             for indices, is_needed_text in zip(text_indices, is_needed, strict=True)
@@ -358,13 +373,12 @@ class KnownDistances:
 
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
-    """Estimate the fraction by which encoding more texts of a series lowers its upper bound, per text.
+    """Estimate how much each further text of a series lowers the upper bound of the score of the series.
 
-    The upper bound is an upper bound of the score of the series. The estimate is a mean over sampled tokens,
-    whose upper bounds are computed as if their distances became known one after another, in the order of
-    `copies_order`. The decrease per text depends on how many more texts are encoded: it is computed for 1, 2,
-    ... more texts, and the largest mean is returned. If there are too few tokens for the mean of a series,
-    the mean over all series is used.
+    The estimate is a mean over sampled tokens. The upper bounds of these tokens are computed as if the
+    distances became known one after another, in the order of `copies_order`. The decrease per text depends on
+    how many more texts are encoded: it is computed for 1, 2, ... more texts, and the largest mean is
+    returned. If there are too few tokens for the mean of a series, the mean over all series is used.
 
     Args:
         pairs: the pairs that tokens are scored on.
@@ -374,13 +388,13 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
 
     Returns:
         The estimated decrease per text, as a fraction of the upper bound, shape (copies, 2, series). The axes
-        are the number of distances that are known already (from 0), whether any of these exceeds the known
-        distance before it (0 or 1), and the series.
+        are the number of known distances, not counting the distance with 0 copies; whether the known
+        distances rise anywhere as the number of copies grows (0 or 1); and the series.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
-    # Element n of these lists holds the upper bounds, or whether a distance has risen, if n distances are
-    # known; shape (tokens, series).
+    # bounds[n] holds the upper bounds if n distances are known, and risen[n] holds whether these distances
+    # rise anywhere; shape (tokens, series).
     known_distances = all_distances.copy()
     known_distances[..., 1:] = np.nan
     bounds = [score_bounds(known_distances, alone, constants)]
@@ -395,12 +409,14 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
         for more_texts in range(1, len(order) - known_count + 1):
             decrease = 1 - bounds[known_count + more_texts] / bounds[known_count]
             decreases_per_text.append(decrease / more_texts)
+        # Average separately over the tokens whose known distances rise anywhere, and over all other tokens.
         for any_has_risen in (False, True):
-            is_case = risen[known_count] == any_has_risen  # the tokens to average over, for each series
-            case_decreases = np.stack(decreases_per_text) * is_case  # shape (more texts, tokens, series)
-            token_counts = is_case.sum(axis=0)
-            means_of_series = case_decreases.sum(axis=1) / np.maximum(token_counts, 1)
-            overall_means = case_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
+            is_averaged = risen[known_count] == any_has_risen  # shape (tokens, series)
+            averaged_decreases = np.stack(decreases_per_text) * is_averaged  # (more texts, tokens, series)
+            token_counts = is_averaged.sum(axis=0)
+            means_of_series = averaged_decreases.sum(axis=1) / np.maximum(token_counts, 1)
+            overall_means = averaged_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
+            # The largest mean is the one for the best number of more texts.
             has_enough = token_counts >= _LEAST_OBSERVED
             gains[known_count, int(any_has_risen)] = np.where(
                 has_enough, means_of_series.max(axis=0), overall_means.max()
@@ -482,15 +498,19 @@ def score_tokens(
             measure("score", rest, [pairs.text_indices] * len(rest))
     else:
         gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
-        # All scores of the sample are known, so its upper bounds are scores.
+        # Estimate from the sample which score a candidate must reach. All distances of the sample are known,
+        # so the upper bounds are the scores themselves.
         likely_share = _LIKELY_PART * settings.candidate_share
         likely_threshold = float(np.quantile(known_distances.upper_bounds[sample], 1 - likely_share))
+        # The exact threshold for candidates is computed from this many of the best scores.
         scores_needed = scores_behind_threshold(len(tokens), settings.candidate_share)
         round_number = 1
         rows = _rows_to_score(known_distances, scores_needed, likely_threshold)
         while len(rows):
             texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
-            if round_number == 1:  # with fewer texts, no upper bound would fall below the threshold
+            if round_number == 1:
+                # Encode one text of every series. With fewer texts, no upper bound would fall below the
+                # threshold.
                 texts_per_token = pairs.series
             next_texts = known_distances.next_texts(rows, gains, texts_per_token)
             measure(f"score-{round_number:03d}", rows, next_texts)
@@ -507,14 +527,15 @@ def _rows_to_score(
     The rows are those of the tokens with unknown distances whose upper bound reaches a threshold. The
     threshold is chosen so that no token is scored without need:
 
-    - It is ``likely_threshold``, or lower, so that the upper bounds of enough tokens reach the threshold.
-    - Once the exact scores of at least ``scores_needed`` tokens are known, the lowest of the
-      ``scores_needed`` best scores becomes the threshold if it is higher.
+    - The threshold starts at ``likely_threshold``. If too few upper bounds reach ``likely_threshold``, the
+      threshold is lowered until enough of them do.
+    - Once at least ``scores_needed`` exact scores are known, the threshold is raised to the lowest of the
+      ``scores_needed`` best scores if that score exceeds the threshold.
 
     Args:
         known_distances: the distances known so far, and the upper bounds of the scores.
         scores_needed: number of best scores that must be known exactly.
-        likely_threshold: estimate of the lowest of these scores.
+        likely_threshold: estimate of the lowest of the ``scores_needed`` best scores.
 
     Returns:
         Row indices in ascending order. If there are none, the best ``scores_needed`` scores are known
@@ -522,7 +543,8 @@ def _rows_to_score(
     """
     upper_bounds = known_distances.upper_bounds
     is_complete = known_distances.is_complete
-    exact_scores = np.sort(upper_bounds[is_complete])[::-1]  # the bound of a complete token is its score
+    # Once all distances of a token are known, its upper bound is its score.
+    exact_scores = np.sort(upper_bounds[is_complete])[::-1]
     lowest_needed_score = exact_scores[scores_needed - 1] if len(exact_scores) >= scores_needed else -np.inf
     tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * scores_needed))
     bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
@@ -558,19 +580,21 @@ def _scores(
     rows = np.flatnonzero(is_complete)
     scored_ids = ids[rows]
     scored_rows = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
-    # For each measured text, its token (an index into scored_ids), its series and its number of copies.
-    sizes = scored_rows["places"].list.len().to_numpy()
-    token_of_text = np.repeat(np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy()), sizes)
+    # For each measured text: its token (an index into scored_ids), its series and its number of copies. The
+    # column ``places`` holds the text indices.
+    token_of_row = np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy())
+    token_of_text = np.repeat(token_of_row, scored_rows["places"].list.len().to_numpy())
     text_indices = scored_rows["places"].explode().to_numpy()
-    series_of_text, copies_minus_one = np.divmod(text_indices, settings.copies)
-    before = distances(pairs.clean, pairs.anchors)
+    series_of_text, copies_of_text = pairs.series_and_copies(text_indices)
+    distances_without_copies = distances(pairs.clean, pairs.anchors)  # one distance per pair
     columns = {"token_id": pl.Series(ids)}
     for metric in Metric:
         by_series = np.empty((len(rows), pairs.series, settings.copies + 1))
-        by_series[..., 0] = np.repeat(before[metric], len(PLACEMENTS))
-        measured_distances = scored_rows[metric.value].explode().to_numpy()
-        by_series[token_of_text, series_of_text, copies_minus_one + 1] = measured_distances
-        # Series are numbered pair by pair, and within a pair by placement.
+        by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
+        distance_of_text = scored_rows[metric.value].explode().to_numpy()
+        by_series[token_of_text, series_of_text, copies_of_text] = distance_of_text
+        # Series are numbered pair by pair, and within a pair by placement. Divide the axis of series into an
+        # axis of pairs and an axis of placements.
         by_placement = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
         alone_distances = np.array(alone[metric.value].to_list())[rows]  # shape (scored tokens, pairs)
         scores = sticky_score(by_placement, alone_distances[:, :, None], pairs.constants(metric))

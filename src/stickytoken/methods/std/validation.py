@@ -37,8 +37,8 @@ def copies_in(
 class ValidationStage:
     """Measures the distance between every carrier and its anchor, for every placement and number of copies.
 
-    Several pairs can have the same carrier. With copies at the start or at the end, the texts of these pairs
-    are identical, so they are encoded only once.
+    If several pairs have the same carrier, their texts with copies at the start or at the end are identical,
+    so these texts are encoded only once. For random placement, the places are drawn separately for each pair.
     """
 
     settings: StdSettings
@@ -115,16 +115,25 @@ class ValidationStage:
 def validation_stage(
     encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, paths: PathsOf | None = None
 ) -> ValidationStage:
-    """Return the stage that validates candidates.
+    """Return the stage that validates candidates on the validation pairs of the plan.
 
-    If ``paths`` is None, random placement depends only on seed, token and pair.
+    The carriers, into which copies are inserted, are the second sentences of the pairs. The anchors are the
+    first sentences.
+
+    Args:
+        encoder: the model.
+        settings: settings of the method.
+        plan: provides the validation pairs.
+        paths: returns one path per carrier for a token: the gaps between words into which randomly placed
+            copies go. If ``paths`` is None, the gaps depend only on seed, token and pair, and not on the
+            order in which candidates are validated.
     """
     carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
     if paths is None:
         words = [probes.word_count(carrier) for carrier in carriers]
         paths = paths_by_token(settings.seed, words, settings.copies, settings.insertion).of
     anchors, clean = pair_vectors(encoder, plan.validation, settings.insertion)
-    return ValidationStage(settings, carriers, anchors, clean, paths)
+    return ValidationStage(settings, carriers, anchors=anchors, clean=clean, paths=paths)
 
 
 def published_paths(
