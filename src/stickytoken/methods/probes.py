@@ -283,26 +283,29 @@ class CarrierPanel:
                 carrier, shape (K, C, A).
 
         Returns:
-            For each number of copies, the mean share of the other unrelated documents that the document with
-            copies outranks. A document with the same similarity counts as half outranked. The list is empty
-            if no query has two unrelated documents.
+            For each number of copies, the share of the other unrelated documents that the document with
+            copies outranks, as a weighted mean over the queries. A document with the same similarity counts
+            as half outranked. The list is empty if no query has two unrelated documents.
         """
         # A comparison is between a document with copies and another document without copies, for a query that
-        # is unrelated to both. The arrays of comparisons have shape (K, K, A): the document with copies, the
-        # document without copies, and the query.
-        is_another = ~np.eye(len(self.is_unrelated), dtype=np.bool_)
-        is_compared = self.is_unrelated[:, None] & self.is_unrelated & is_another[..., None]
-        counts = is_compared.sum(axis=(0, 1))
+        # is unrelated to both. The arrays of comparisons have shape (K, K, A). The axes are the document with
+        # copies, the document without copies, and the query.
+        with_copies_is_unrelated = self.is_unrelated[:, None, :]
+        without_copies_is_unrelated = self.is_unrelated[None, :, :]
+        is_another = ~np.eye(len(self.is_unrelated), dtype=np.bool_)[:, :, None]
+        is_compared = with_copies_is_unrelated & without_copies_is_unrelated & is_another
+        counts = is_compared.sum(axis=(0, 1))  # number of comparisons for each query
         query_weights = np.where(counts > 0, self.panel.weights, 0.0)
         if not query_weights.any():
             return []
         # The weight of a query is divided equally among its comparisons, and all weights sum to 1.
         weights = is_compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
+        before = self.before[None, :, :]
         shares = []
         for similarities_with_copies in similarities.swapaxes(0, 1):
-            with_copies_added = similarities_with_copies[:, None]
-            wins = with_copies_added > self.before
-            ties = with_copies_added == self.before
+            after = similarities_with_copies[:, None, :]
+            wins = after > before
+            ties = after == before
             shares.append(float(((wins + 0.5 * ties) * weights).sum()))
         return shares
 
@@ -373,7 +376,9 @@ class SymptomStage:
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
         """Compute a token's curves from the vectors of its probes.
 
-        The curve ``below`` averages over the unrelated pairs, and the curve ``above`` over all other pairs.
+        The curve ``below`` averages over the unrelated pairs, and the curve ``above`` over all other pairs. A
+        curve is a list with one mean for 0 copies, followed by one for each number in ``copies``. The list is
+        empty if there are no pairs to average over.
         """
         return self._averages(self._similarities(vectors))
 

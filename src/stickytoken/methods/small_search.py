@@ -93,8 +93,8 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
     Args:
         before: similarities between queries (rows) and documents (columns) without copies, shape (N, N).
             Document i answers query i.
-        after: the same similarities after copies have been added to the documents, shape (N, N). In each
-            column, the document has copies, and it competes with the other documents without copies.
+        after: similarities between queries and documents with copies, shape (N, N). Each document with copies
+            competes with the other documents without copies.
     """
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]

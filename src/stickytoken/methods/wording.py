@@ -146,7 +146,7 @@ class SearchHarm(NamedTuple):
     def _sentence(
         self, token: str, queries: str, share: float, without: float, ordinary: float | None
     ) -> str:
-        """Return a sentence that compares the share of queries that find a document with copies.
+        """Return a sentence on the share of queries that find a document with copies and without copies.
 
         Args:
             token: the token.
@@ -186,7 +186,8 @@ def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None
         harm: results of the small search; None if it was not run.
 
     Returns:
-        The sentence, without a full stop; None if there is neither a search nor a value of both measures.
+        The sentence, without a full stop. The result is None if the small search was not run and the erased
+        share or the lift is unknown.
     """
     erases_more = is_erasing(row)
     if harm is not None:
@@ -210,9 +211,9 @@ def consequences(
         harm: results of the small search; None if it was not run.
 
     Returns:
-        Sentences with full stops: first those on the erased share, if it reaches its threshold, then those on
-        the lift, if it reaches its threshold, and finally one on the vector, if it is the reason for the
-        verdict. The list is empty for a token that is not flagged.
+        Sentences with full stops, on three subjects in this order: the erased share, if the erased share
+        reaches its threshold; the lift, if the lift reaches its threshold; and the vector, if the token is
+        flagged only because its vector is unusual. The list is empty for a token that is not flagged.
     """
     if row.get("severity") is None:
         return []
@@ -262,8 +263,8 @@ def table_row(
 
     Args:
         row: the token's row of tokens.parquet.
-        smallest_lift: full threshold for the lift.
-        smallest_erased: full threshold for the erased share.
+        smallest_lift: threshold for the lift of a token whose vector is not unusual.
+        smallest_erased: threshold for the erased share of a token whose vector is not unusual.
         unusual: smallest vector deviation of an unusual vector.
 
     Returns:

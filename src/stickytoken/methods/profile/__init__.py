@@ -130,6 +130,8 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         "verdict": judged.verdicts,
         "severity": judged.severities,
         "reason": judged.reasons,
+        # The measures are relative to the ordinary token. Convert them to a difference of cosines and to the
+        # share of a text that copies of the token erase.
         "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
         "rising_share": numbers.rising_shares,
@@ -143,7 +145,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
     if recognized_shares is not None:
         table = table.with_columns(pl.Series("copies_seen", recognized_shares))
     table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
-    return pl.concat([table, _unspelled_rows(job)], how="diagonal_relaxed").sort("token_id")
+    return pl.concat([table, _rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
 
 def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str | None]:
@@ -188,14 +190,14 @@ def _recognized_share(recognized: NDArray[np.int64], inserted: NDArray[np.int64]
 
     Args:
         recognized: number of copies of each token that the tokenizer recognized in each of K carriers, shape
-            (T, K). If this number exceeds the number of inserted copies, it is replaced by that number.
+            (T, K). In each carrier, no more copies are counted than were inserted.
         inserted: number of copies inserted into each carrier, shape (K,).
     """
     shares: Vector = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum()
     return shares
 
 
-def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
+def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
     """Return rows without verdicts for the tokens whose copies the tokenizer reads as other entries."""
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
@@ -212,10 +214,13 @@ def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
 class SymptomCurve:
     """Mean similarities of text pairs as a function of the number of copies.
 
+    A pair is unrelated if its similarity without copies is below a limit, usually the model's mean
+    similarity.
+
     Attributes:
         copies: numbers of copies, beginning with 0.
-        below: for each number of copies, the mean over the pairs below the model's mean similarity.
-        above: for each number of copies, the mean over the pairs above the model's mean similarity.
+        below: for each number of copies, the mean over the unrelated pairs.
+        above: for each number of copies, the mean over all other pairs.
         ordinary_below: the mean of ``below`` over ordinary tokens, as a control.
         ordinary_above: the mean of ``above`` over ordinary tokens, as a control.
     """
@@ -232,8 +237,8 @@ class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        rising_share: share of the unrelated pairs of texts whose similarity rises. Texts are unrelated if
-            their similarity is below the model's mean similarity.
+        rising_share: share of the unrelated pairs of texts whose similarity rises. Two texts are unrelated if
+            their similarity without copies is below a limit, usually the model's mean similarity.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: the ordinary token's erased share, which is the share of a text that its copies
             erase.
@@ -364,17 +369,22 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
-        """Return the mean curve of the ordinary tokens for the column ``below`` or ``above``."""
+        """Return the ordinary tokens' mean curve over unrelated pairs (``below``) or others (``above``)."""
         if not ordinary:
             return []
         mean: list[float] = np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist()
         return mean
 
+    copies_of_curve = [0, *copies]  # the stage also returns the means for 0 copies
     ordinary_below = ordinary_mean("below")
     ordinary_above = ordinary_mean("above")
     return {
         token_id: SymptomCurve(
-            [0, *copies], rows[token_id]["below"], rows[token_id]["above"], ordinary_below, ordinary_above
+            copies=copies_of_curve,
+            below=rows[token_id]["below"],
+            above=rows[token_id]["above"],
+            ordinary_below=ordinary_below,
+            ordinary_above=ordinary_above,
         )
         for token_id in requested_ids
     }

@@ -116,7 +116,8 @@ def judge_corpus(
     rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
     measured = round_measurements(rows, stage, job.encoder)
     is_pilot = np.isin(measured.ids, pilots)
-    least_variance = corpus.plan.call_noise**2  # the variance of a cosine over repeated calls to a server
+    # Repeated calls to a server give slightly different cosines. Each lift varies at least as much.
+    least_variance = corpus.plan.call_noise**2
     lift = beyond_ordinary(measured.lifts, is_pilot, settings.confidence, least_variance)
     table = _table(corpus.plan, run, tokens, measured.ids, lift, settings)
     return base.Judgement(
@@ -124,11 +125,11 @@ def judge_corpus(
         source=job.sentences.source,
         texts=len(job.sentences),
         anchors=len(corpus.panel.vectors),
-        left_out=corpus.plan.left_out,
+        left_out=corpus.plan.left_out,  # number of texts
         ordinary_lift=lift.ordinary,
         similarity_spread=corpus.plan.similarity_spread,
         measured=table["verdict"].count(),
-        undecided=shortlist.left_out,
+        undecided=shortlist.left_out,  # number of tokens that may reach a threshold, but were not measured
         narrow_limit=corpus.plan.narrow_limit,
     )
 
@@ -150,12 +151,16 @@ def _prepared(
             the corpus.
         progress: called with the number of encoded anchors.
 
+    Returns:
+        The carriers, in a copy of the run's plan, and the anchors.
+
     Raises:
         InputError: The corpus or the queries have too few usable texts.
     """
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
+    # The whole corpus is one group, so the group has the full weight and is not one of several kinds of text.
     group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
     source_by_short_text = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
     carrier_candidates = list(source_by_short_text)
@@ -163,7 +168,7 @@ def _prepared(
     if queries is not None:
         group = texts.TextGroup("queries", list(queries), weight=1.0, kind=False)
         source = "the list of queries"
-    groups, left_out = texts.choose_anchors(encoder, settings, [[group]], taken)
+    groups, left_out = texts.choose_anchors(encoder, settings, group_lists=[[group]], taken=taken)
     anchors = [text for anchor_group in groups for text in anchor_group.texts]
     if len(anchors) < _LEAST_ANCHORS:
         words = "1 text" if len(anchors) == 1 else f"{len(anchors)} texts"
@@ -177,6 +182,8 @@ def _prepared(
     )
     of_corpus = {
         "carriers": usable.texts,
+        # Below this similarity, a carrier and an anchor are unrelated. If ``narrow_limit`` is None, the limit
+        # is the model's mean similarity.
         "narrow_limit": usable.narrow_limit,
         "similarity_spread": planning.spread_of(usable.similarities, panel.weights),
         "left_out": left_out,
@@ -236,7 +243,7 @@ def _table(
         One row for each token of the run. A token that was not measured on the corpus has no lift and no
         verdict.
     """
-    # Pilots that are not tokens of the run are measured, but not judged.
+    # The tokens to judge. Pilots without a verdict in the run were measured as well, but are not judged.
     measured = tokens.filter(pl.col("token_id").is_in(measured_ids)).sort("token_id")
     ids = measured["token_id"].to_numpy()
     lifts_on_corpus = lift.estimates.of_rows(np.searchsorted(measured_ids, ids))
@@ -246,7 +253,7 @@ def _table(
         lift=lifts_on_corpus.divided_by(plan.similarity_spread),
         erased=_erased_in_run(measured),
         vector_deviation=_numbers(measured, "vector_deviation"),
-        confirmed=np.ones(len(ids), dtype=np.bool_),
+        confirmed=np.ones(len(ids), dtype=np.bool_),  # all were measured closely, in the corpus's carriers
         kinds_lifted=np.nan_to_num(_numbers(measured, "kinds_lifted")).astype(np.int64),
         kinds=plan.kinds,
     )
@@ -261,6 +268,7 @@ def _table(
             "verdict": judged.verdicts,
             "severity": judged.severities,
             "reason": judged.reasons,
+            # The column ``lift`` is not relative to the ordinary token.
             "lift": lifts_on_corpus.value + lift.ordinary,
             "texts": np.full(len(ids), _CARRIERS),
         },
@@ -268,7 +276,8 @@ def _table(
     )
     # First clear the lift and verdict of every token, and then fill in the tokens measured on the corpus. A
     # token that was not measured on the corpus keeps its erased share from the run. If the run gave a token
-    # no verdict, the token keeps the reason for this.
+    # no verdict, the token keeps the reason for this. The strongest kind and the rising share are dropped,
+    # because they describe the texts of the run and were not computed for the corpus.
     reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
     cleared = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)

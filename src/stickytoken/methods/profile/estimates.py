@@ -211,18 +211,22 @@ def estimate(measured: Measured) -> TokenNumbers:
     confidence = measured.job.settings.confidence
     pilots = np.array(plan.pilots, dtype=np.int64)
     is_pilot = np.isin(confirmed.ids, pilots)
-    _require_differences(confirmed.lifts[is_pilot])
+    _require_different_lifts(confirmed.lifts[is_pilot])
 
+    # Rows of the confirmed tokens, and of the pilots, among the screened tokens.
     confirmed_rows = screened.rows_of(confirmed.ids)
     pilot_rows = screened.rows_of(pilots)
 
     def over_all_tokens(confirmed_estimates: Estimates, screened_values: Vector, unit: float) -> Estimates:
-        """Return estimates for all screened tokens, in order of id, divided by ``unit``.
+        """Return the estimates of one effect for all screened tokens, in order of id, divided by ``unit``.
 
-        The estimate of a confirmed token is taken from ``confirmed_estimates``. The estimate of any other
-        token is computed from ``screened_values``, its values in the screening carriers.
+        The estimate of a confirmed token is taken from ``confirmed_estimates``, which is relative to the
+        ordinary token. The estimate of any other token is computed from ``screened_values``, its values in
+        the screening carriers, by `_screen_estimates`, which subtracts the median of the pilots.
         """
         confirmed_pilots = confirmed_estimates.value[is_pilot]
+        # The pilots were measured in all carriers. Their confirmed estimates show how much the values in the
+        # screening carriers are in error.
         estimates = _screen_estimates(screened_values, pilot_rows, confirmed_pilots, confidence)
         estimates.value[confirmed_rows] = confirmed_estimates.value
         estimates.low[confirmed_rows] = confirmed_estimates.low
@@ -250,6 +254,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     kind_spreads = np.array([anchor_groups[index].spread for index in kind_indices])
     kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_spreads)
     kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_spreads)
+    # A token lifts a kind of text if it reaches this share of the threshold for the lift.
     smallest_kind_lift = LIFTED_SHARE * measured.job.settings.smallest_lift
     kinds_lifted = (kind_lifts >= smallest_kind_lift).sum(axis=1)  # NaN counts as not lifted
 
@@ -272,7 +277,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     )
 
 
-def _require_differences(pilot_lifts: Vector) -> None:
+def _require_different_lifts(pilot_lifts: Vector) -> None:
     """Raise an InputError if fewer than two pilots were measured, or if all pilots have the same lifts."""
     if len(pilot_lifts) < 2:
         raise InputError(
@@ -373,8 +378,8 @@ MOST_BYTES = 512 * 2**20
 def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int = MOST_BYTES) -> None:
     """Write the contraction and pull of every token, as fitted in the screening carriers.
 
-    If the pulls need more than ``most_bytes``, they are projected onto as many orthonormal axes as fit: the
-    file then contains their coordinates on these axes, and the axes are written to `AXES_FILE`.
+    If the pulls need more than ``most_bytes``, they are projected onto as many orthonormal axes as fit. The
+    column ``pull`` then contains the coordinates of each pull on the axes, and `AXES_FILE` contains the axes.
     """
     pull = screened.effects.pull
     most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))

@@ -28,8 +28,8 @@ _LEAST_ANCHORS = 40
 # about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
 # pairs are below u.
 SAMPLED_ENTRIES = 2**13
-# Number of random vocabulary entries used to estimate u if the user names at most _FEW_TOKENS tokens. This
-# smaller sample saves time; the standard error of u is then about 0.006.
+# Number of random vocabulary entries used to estimate the mean similarity if the user names at most
+# _FEW_TOKENS tokens. This smaller sample saves time; the standard error of the estimate is about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
 # Minimum share of the anchors, by weight, that must be unrelated to a carrier. An anchor is unrelated to a
@@ -58,7 +58,7 @@ def make_profile_plan(
         job: provides the model, corpus, vocabulary, tokens and settings.
         progress: called with the number of vocabulary entries that have been encoded to estimate the mean
             similarity.
-        carriers: number of carriers. If ``carriers`` is None, it is the number that the rounds need.
+        carriers: number of carriers. If ``carriers`` is None, as many carriers are chosen as the rounds need.
         is_allowed: returns whether a text may be used. If ``is_allowed`` is None, all texts may be used.
         similarity: the model's mean similarity. If ``similarity`` is None, the mean similarity is estimated.
 
@@ -78,19 +78,23 @@ def make_profile_plan(
             "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
             "tokens"
         )
-    # The encoder may reject the insertion or the precision. Check both before the slow steps.
+    # The encoder may reject the insertion or the precision. The following calls raise an error in this case.
+    # Make them before the slow steps.
     probes.require_insertion(encoder, settings.insertion)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
         require_ids(encoder, purpose).at(settings.screen_precision)
 
     needed = carriers_needed(settings) if carriers is None else carriers
+    # The lift is measured on the first groups. The separate groups only show whether a token is sticky or
+    # topical.
     lift_groups, separate_groups = texts.text_groups(encoder, corpus)
     if is_allowed is not None:
         lift_groups = texts.filtered(lift_groups, is_allowed)
         separate_groups = texts.filtered(separate_groups, is_allowed)
     source_by_short_text = texts.short_texts(encoder, settings, lift_groups, needed, corpus.source)
     carrier_candidates = list(source_by_short_text)
+    # A text of the corpus must not become an anchor if a candidate was taken from it.
     taken = set(source_by_short_text.values())
     groups, left_out = texts.choose_anchors(encoder, settings, (lift_groups, separate_groups), taken)
     anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
@@ -213,9 +217,10 @@ def usable_carriers(
     """Return the first ``needed`` candidates that have enough unrelated anchors.
 
     A candidate and an anchor are unrelated if their similarity is below the mean similarity. If too few
-    candidates have enough unrelated anchors, the corpus is narrow: its texts are more similar to each other
-    than random words are. For a narrow corpus, a candidate and an anchor are unrelated if their similarity is
-    below the median similarity between all candidates and all anchors from which the lift is computed.
+    candidates have enough unrelated anchors, the corpus is narrow: the texts of the corpus are more similar
+    to each other than random words are. For a narrow corpus, a candidate and an anchor are unrelated if their
+    similarity is below the median similarity between all candidates and all anchors from which the lift is
+    computed.
 
     Args:
         encoder: the model.
@@ -227,7 +232,7 @@ def usable_carriers(
 
     Raises:
         InputError: The model gives all texts the same similarity, or too few candidates have enough unrelated
-            anchors even if the median similarity is the limit.
+            anchors even if every anchor with a similarity below the median counts as unrelated.
     """
     similarities = unit_vectors(encoder.encode(candidates)) @ panel.vectors.T
     lift_similarities = similarities[:, panel.weights > 0]

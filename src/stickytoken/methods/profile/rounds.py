@@ -169,7 +169,7 @@ def _selection(measured: Measured, job_ids: Ids) -> verdict.Selection:
     """
     job = measured.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
-    if _has_dummy_vectors(job.encoder):
+    if _has_artificial_vectors(job.encoder):
         # A real run always selects the tokens that are displayed for each of the two measures, and then fills
         # the budget.
         most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
@@ -178,8 +178,8 @@ def _selection(measured: Measured, job_ids: Ids) -> verdict.Selection:
     return verdict.select_to_confirm(measures, job.settings, budgeted_tokens)
 
 
-def _has_dummy_vectors(encoder: Encoder) -> bool:
-    """Return whether the encoder returns dummy vectors, because the run only estimates its cost."""
+def _has_artificial_vectors(encoder: Encoder) -> bool:
+    """Return whether the encoder makes up vectors for texts, because the run only estimates its cost."""
     return capabilities_of(encoder).makes_up_vectors
 
 
@@ -188,18 +188,21 @@ def _screening_carriers(
 ) -> list[int]:
     """Choose the few carriers in which all tokens are measured.
 
-    These are the carriers in which the effects of the pilots agree best with their mean effects in all
-    carriers. If the run only estimates its cost, they are carriers of typical length instead.
+    The chosen carriers are those in which the effects of the pilots agree best with the mean effects of the
+    pilots in all carriers. If the run only estimates its cost, the effects are unknown, and carriers of
+    typical length are chosen instead.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.
     """
     count = job.settings.screening_texts
-    if _has_dummy_vectors(job.encoder):
-        # With dummy vectors, the shortest carriers would be chosen, and the cost would be underestimated.
+    if _has_artificial_vectors(job.encoder):
+        # An estimate of the cost uses artificial vectors instead of the model's. With artificial vectors, the
+        # shortest carriers would be chosen, and the cost would be underestimated.
         lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
         return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
+    # The two effects of each pilot in each carrier, shape (pilots, carriers, 2).
     effects = np.stack([pilots.lifts, pilots.contractions], axis=2)
     return texts.representative_carriers(effects, count)
 
@@ -214,7 +217,7 @@ class ProfileStage:
         carrier_indices: index of each carrier in the plan. Random placements are seeded with this index, so
             that copies go into the same gaps of a carrier in every stage.
         cells: placement and number of copies in each carrier.
-        panel: the similarities between the anchors and the carriers without copies.
+        panel: the vectors of the carriers without copies, and their similarities to the anchors.
         seed: seed of random placements.
         precision: precision to run the model in; if None, the model's own.
         counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
@@ -282,11 +285,12 @@ class ProfileStage:
             ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers together; see
             `stickytoken.methods.statistics.Effects`.
         """
-        units = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
-        effects = fit_effects(self.panel.vectors, units)  # contraction and pull of each token
+        without_copies = self.panel.vectors  # vectors of the carriers, shape (K, d)
+        with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
+        effects = fit_effects(without_copies, with_copies)  # contraction and pull of each token
         pulls = effects.pull.astype(np.float16)
-        contractions = carrier_contractions(self.panel.vectors, units).astype(np.float32)
-        response = self.panel.response(units)
+        contractions = carrier_contractions(without_copies, with_copies).astype(np.float32)
+        response = self.panel.response(with_copies)
         anchor_group_lifts = response.group_lifts.astype(np.float32)
         rising_shares = response.rising_shares.astype(np.float32)
         rows = []

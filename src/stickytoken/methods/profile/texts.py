@@ -69,8 +69,8 @@ def filtered(groups: Sequence[TextGroup], is_allowed: Callable[[str], bool]) -> 
 def text_groups(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
     """Divide the texts that a run may use into groups.
 
-    The lift of a token is measured on some of the groups. Its lifts on the kinds of text tell sticky tokens
-    from topical ones.
+    A group serves one or both of two purposes. The lift of a token is measured on the groups with a positive
+    weight. The separate lifts on the kinds of text show whether the token is sticky or topical.
 
     For the bundled corpus, the lift is measured on the corpus itself (everyday sentences) and on the bundled
     kinds of text, with equal weights. A user's corpus is a single group, and the lift is measured on this
@@ -235,8 +235,9 @@ def short_texts(
 ) -> dict[str, str]:
     """Draw short texts from all groups in turn, as candidates for carriers.
 
-    Each text leaves room for the copies, and no two texts differ only in their final punctuation. The result
-    usually has more texts than needed.
+    A short text is a text of the corpus, or the first sentence of a longer text, without final punctuation.
+    Each short text leaves room for the copies, and no two of them are equal. The result usually has more
+    texts than needed.
 
     Args:
         encoder: the model.
@@ -246,12 +247,13 @@ def short_texts(
         source: name of the corpus, for the error message.
 
     Returns:
-        A dictionary whose keys are the short texts, without their final punctuation. Each value is the corpus
-        text from which the short text was taken.
+        The corpus text from which each short text was taken, keyed by the short text. The keys come from
+        the groups in turn.
 
     Raises:
-        InputError: The groups have fewer than ``needed`` such texts.
+        InputError: The groups have fewer short texts than ``needed``.
     """
+    # Number of carriers that each group must contribute, or all of its texts if the group is smaller.
     share = _share_per_group([len(group.texts) for group in groups], needed)
     pool: list[_ShortText] = []
     group_names: list[str] = []  # name of the group of each text in the pool
@@ -260,6 +262,7 @@ def short_texts(
         pool += shortest
         group_names += [group.name] * len(shortest)
     source_by_short_text: dict[str, str] = {}
+    # Without a limit, `balanced` returns the indices of all texts in the pool, one from each group in turn.
     for index in balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY]):
         source_by_short_text.setdefault(open_ended(pool[index].text), pool[index].source)
     if len(source_by_short_text) < needed:
@@ -296,13 +299,15 @@ def _shortest_of_group(
     lengths = {text: len(ids) for text, ids in zip(source_of_text, tokenized, strict=True)}
     room = room_for(encoder, settings.insertion, max(settings.copies))
     fitting = [text for text in source_of_text if encoder.fits((0,) * (lengths[text] + room))]
-    # Keep the first of several texts that differ only in their final punctuation.
+    # Keep the first of several texts that differ only in their final punctuation: in reversed order, the
+    # first text is stored last and replaces the others.
     text_by_open_end = {open_ended(text): text for text in reversed(fitting)}
     refused = refused_texts(encoder)  # texts that a server returns no vector for
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
     shortest = sorted(accepted, key=lengths.__getitem__)
+    # Return more texts than the share of the group, because some of them may prove unusable as carriers.
     count = math.ceil(_SHORT_FACTOR * share)
     if not group.kind:
         # A single corpus may be narrow: many of its texts may have too few unrelated anchors to be carriers.
