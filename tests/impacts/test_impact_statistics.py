@@ -17,7 +17,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, editing, statistics, wording
 from stickytoken.impacts.editing import Condition, Kind, make_conditions
 from stickytoken.impacts.results import TokenRecord
-from stickytoken.impacts.statistics import compare
+from stickytoken.impacts.statistics import permutation_test
 from stickytoken.insertion import Insertion, Placement, Token
 
 
@@ -136,14 +136,14 @@ def plain_p_value(costs):
 @given(arrays(int, st.tuples(st.integers(1, 4), st.integers(2, 5)), elements=st.integers(-9, 9)))
 def test_the_test_counts_every_choice_of_one_member_per_set(sets):
     costs = sets / 10
-    assert compare(costs, [0])[0] == pytest.approx(plain_p_value(costs))
+    assert permutation_test(costs, [0])[0] == pytest.approx(plain_p_value(costs))
 
 
 def test_random_choices_agree_with_the_count_of_all():
     costs = np.random.default_rng(3).normal(size=(5, 7))  # 16,807 choices
     costs[:, 0] += 0.5
-    comparison, _ = compare(costs, [7])
-    assert comparison == compare(costs, [7])[0] != compare(costs, [8])[0]
+    comparison, _ = permutation_test(costs, [7])
+    assert comparison == permutation_test(costs, [7])[0] != permutation_test(costs, [8])[0]
     exact = plain_p_value(costs)
     assert comparison == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
 
@@ -152,11 +152,11 @@ def test_the_effect_size_is_the_mean_in_standard_deviations_of_sets_that_are_def
     costs = np.array([[0.5, 0.1, 0.3], [0.7, 0.1, 0.1], [0.6, 0.3, 0.2]])
     difference = costs[:, 0] - costs[:, 1:].mean(axis=1)
     spoiled = np.vstack([costs, [[np.nan, 0, 0], [1, 0, np.nan]]])
-    assert compare(spoiled, [0]) == compare(costs, [0])
-    assert compare(costs, [0])[1] == pytest.approx(difference.mean() / difference.std(ddof=1))
-    assert compare(np.array([[1.0, 0.0]] * 3), [0])[1] is None
-    assert compare(costs[:1], [0])[1] is None
-    assert compare(spoiled[3:], [0]) == (None, None)
+    assert permutation_test(spoiled, [0]) == permutation_test(costs, [0])
+    assert permutation_test(costs, [0])[1] == pytest.approx(difference.mean() / difference.std(ddof=1))
+    assert permutation_test(np.array([[1.0, 0.0]] * 3), [0])[1] is None
+    assert permutation_test(costs[:1], [0])[1] is None
+    assert permutation_test(spoiled[3:], [0]) == (None, None)
     # p-values are corrected over the tasks that have one.
     assert statistics.corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
 

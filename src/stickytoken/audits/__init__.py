@@ -26,7 +26,7 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.gate import run_of
 from stickytoken.impacts.search import ExactSearch
-from stickytoken.impacts.statistics import TOP, ends
+from stickytoken.impacts.statistics import TOP, interval_columns
 from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
@@ -366,8 +366,8 @@ def _share_rows(
                 "token": candidate.token,
                 "group": candidate.group,
                 "copies": copies,
-                **ends("share", hits.share),
-                **ends("rise", hits.rise),
+                **interval_columns("share", hits.share),
+                **interval_columns("rise", hits.rise),
                 "mean_rank": hits.mean_rank,
             }
             rows.append(row)

@@ -72,8 +72,8 @@ class EditingEncoder:
         Args:
             inputs: the texts, in batches.
             prompt_type: whether the texts are queries or documents; None if the task does not distinguish
-                the two. Copies are inserted into queries, documents or both, as the settings say. They are
-                inserted into all texts if the task does not distinguish the two.
+                queries from documents. Copies are inserted into queries, documents or both, as the settings
+                say. If ``prompt_type`` is None, copies are inserted into all texts.
             options: passed on to MTEB's encoder.
         """
         side = self._settings.side

@@ -70,7 +70,10 @@ class ImpactRecord(resume.MeasurementRecord):
 
 
 def measured_kind(record: ImpactRecord) -> str:
-    """Return the word for the measured tokens: sticky if a run calls each of them sticky, otherwise named."""
+    """Return the word that describes the measured tokens in sentences: ``sticky`` or ``named``.
+
+    The word is ``named`` if the user named at least one token that no run calls sticky.
+    """
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
 
 

@@ -138,7 +138,7 @@ class Runner:
             probes: the inputs, which may contain duplicates.
 
         Returns:
-            The vectors of the distinct inputs, and the time and number of texts that encoding them took.
+            The vectors of the distinct inputs, and the cost of encoding these inputs.
         """
         distinct = tuple(dict.fromkeys(probes))
         file = self.folder.path / f"{VECTORS}{name}.npz"
@@ -228,17 +228,18 @@ class TaskWork(GroupWork):
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Return the outcomes for a group of conditions as rows, and the number of encoded texts."""
-        edited: dict[Probe, NDArray[np.float32]] = {}
+        # `clean.of` adds the vectors of all inputs that it encodes to this dict.
+        new_vectors: dict[Probe, NDArray[np.float32]] = {}
         rows = []
         for condition in prepared:
             vectors = {}
             for role, texts in self.texts.items():
                 copies = self.settings.copies if role in self.edited_roles else 0
                 probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
-                vectors[role] = self.clean.of(probes, encoder, edited)
+                vectors[role] = self.clean.of(probes, encoder, new_vectors)
             outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
             rows += as_rows(self.task.columns, outcomes)
-        return rows, len(edited)
+        return rows, len(new_vectors)
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:

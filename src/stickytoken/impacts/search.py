@@ -62,8 +62,8 @@ class ExactSearch:
         document is as similar to the query as the given vector, the given vector ranks before the document.
 
         Args:
-            vectors: n vectors as returned by the model, shape (n, d). The rank of each is computed
-                independently of the others.
+            vectors: n vectors as returned by the model, shape (n, d). The rank of a vector does not depend
+                on the other vectors.
             places: index of the document that each vector replaces; -1 for a vector that is added to the
                 index and replaces no document.
 
@@ -155,9 +155,9 @@ def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
     return path.resolve().stem, queries, documents
 
 
-# Columns of the shards, which have one row per target document. First one column per number of copies with
-# the hits, the number of queries that have the document in their top 10; then one column per number of copies
-# with the median of the document's ranks over queries.
+# Columns of the shards, which have one row per target document. For each number of copies, a column of hits
+# counts the queries that have the document in their top 10, and a column of ranks has the median of the
+# document's ranks over queries. All columns of hits come first.
 _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
 
@@ -197,14 +197,17 @@ class _IntrusionWork(GroupWork):
             for target in self.targets
             for copies in COPIES
         ]
-        edited: dict[Probe, NDArray[np.float32]] = {}  # filled by the call of `clean.of`
-        vectors = self.clean.of(probes, encoder, edited)
+        # `clean.of` adds the vectors of all inputs that it encodes to this dict.
+        new_vectors: dict[Probe, NDArray[np.float32]] = {}
+        vectors = self.clean.of(probes, encoder, new_vectors)
+        # Every target is ranked once per number of copies, each time in place of the original document.
         replaced_documents = np.repeat(self.target_numbers, len(COPIES)).tolist()
         ranks = self._search.ranks(vectors, replaced_documents)  # shape (queries, targets times COPIES)
         shape = (len(self.targets), len(COPIES))
         hits = (ranks <= TOP).sum(axis=0).reshape(shape)
         median_ranks = np.median(ranks, axis=0).reshape(shape)
-        return as_rows(_COLUMNS, np.hstack([hits, median_ranks]).astype(np.float64)), len(edited)
+        rows = as_rows(_COLUMNS, np.hstack([hits, median_ranks]).astype(np.float64))
+        return rows, len(new_vectors)
 
     @cached_property
     def _search(self) -> ExactSearch:

@@ -2,7 +2,8 @@
 
 Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
 or texts: the bootstrap resamples these units and keeps the tokens fixed. The test shows whether sticky tokens
-cost more than matched benign tokens: it permutes the tokens within each matched set, with fixed units.
+cost more than matched benign tokens: the test permutes the tokens within each matched set and keeps the units
+fixed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ROUNDING = 1e-12
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | None, float | None]:
+def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | None, float | None]:
     """Test whether sticky tokens cost more than their matched benign tokens.
 
     This is a permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of
@@ -54,9 +55,9 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
         key: seed of the random choices, used if there are too many choices to enumerate.
 
     Returns:
-        The one-sided p-value, and the effect size (the mean difference in standard deviations). Both are None
-        if no row is left, or if the sets have no benign tokens. The effect size is also None for a single
-        set, and if the differences of all sets are equal.
+        The one-sided p-value, and the effect size (the mean difference in standard deviations). The p-value
+        and the effect size are None if no row is left, or if the sets have no benign tokens. The effect size
+        is also None for a single set, and if the differences of all sets are equal.
     """
     costs = costs[~np.isnan(costs).any(axis=1)]
     sets, members = costs.shape
@@ -112,7 +113,10 @@ class _Groups:
         return weights
 
     def of_kind(self, kind: Kind) -> NDArray[np.float64]:
-        """Return the rows of ``weights`` that belong to single tokens of a kind, or to clean texts."""
+        """Return the rows of `weights` that belong to single tokens of a kind, or to clean texts.
+
+        The product of a row and the scores of all conditions is the token's mean score over repetitions.
+        """
         rows = [
             row
             for row, group in enumerate(self.groups)
@@ -190,14 +194,14 @@ def _condition_rows(
         is_clean = group[0].kind is Kind.CLEAN
         shown_drop = Interval(value=None, low=None, high=None) if is_clean else drop
         row = {**labels(group[0], tokens_by_id), "score": present(score)}
-        rows.append(row | ends("drop", shown_drop))
+        rows.append(row | interval_columns("drop", shown_drop))
     return rows
 
 
 def _effect_of(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return columns of the table effects: mean scores, drops from the clean score, and the drops' test.
+    """Return columns of the table effects: mean scores, drops from the clean score, and a test of the drops.
 
     Args:
         resampled_scores: scores on all units, then on each bootstrap sample of units, shape (1 + samples,
@@ -207,12 +211,10 @@ def _effect_of(
         key: seed of the test.
     """
     scores_on_all_units = resampled_scores[0]
-    # One row of weights per token. The scores of all conditions, weighted with a row, add up to the token's
-    # mean score over repetitions.
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_weights = groups.of_kind(Kind.STICKY)
     benign_weights = groups.of_kind(Kind.BENIGN)
-    # Weights of the mean score over all tokens of a kind.
+    # Weights that turn the scores of all conditions into the mean score over all tokens of a kind.
     clean = clean_weights.mean(axis=0)
     sticky = sticky_weights.mean(axis=0)
     benign = benign_weights.mean(axis=0)
@@ -227,23 +229,36 @@ def _effect_of(
     }
     intervals = contrast_intervals(resampled_scores, np.vstack(list(contrasts.values())), confidence)
     for name, interval in zip(contrasts, intervals, strict=True):
-        effect |= ends(name, interval)
+        effect |= interval_columns(name, interval)
     for name in ("drop_sticky", "drop_benign"):
         defined = effect[name] is not None and effect["clean"]
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
     effect["tokens"] = len(sticky_weights)
     effect["benign_tokens"] = len(benign_weights)
-    # Arrange the drops in one row per matched set: a sticky token and its benign matches. The first match of
-    # every sticky token comes first among the benign tokens, followed by the second match of every sticky
-    # token, and so on. So row i of `benign_drops` holds the drops of match i of every sticky token.
-    sticky_drops = combine(clean_weights - sticky_weights, scores_on_all_units)
-    benign_drops = combine(clean_weights - benign_weights, scores_on_all_units)
-    benign_drops = benign_drops.reshape(-1, len(sticky_drops))
-    drops_by_set = np.vstack([sticky_drops, benign_drops]).T
-    p_value, effect_size = compare(drops_by_set, key)
+    p_value, effect_size = permutation_test(_drops_by_matched_set(groups, scores_on_all_units), key)
     effect["effect_size"] = effect_size
     effect["p_value"] = p_value
     return effect
+
+
+def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the drop in score that each token causes, with one row per matched set.
+
+    Args:
+        groups: the groups of conditions. The benign tokens S1, S2, T1 and T2 that match the sticky tokens S
+            and T are in the order S1, T1, S2, T2.
+        scores: the score under each condition, shape (conditions,).
+
+    Returns:
+        Drops from the clean score, shape (sticky tokens, 1 + matches per sticky token). In the example, the
+        rows are S, S1, S2 and T, T1, T2.
+    """
+    clean_weights = groups.of_kind(Kind.CLEAN)
+    sticky_drops = combine(clean_weights - groups.of_kind(Kind.STICKY), scores)
+    benign_drops = combine(clean_weights - groups.of_kind(Kind.BENIGN), scores)
+    # Row i has the drops that the i-th match of each sticky token causes.
+    drops_by_match = benign_drops.reshape(-1, len(sticky_drops))
+    return np.vstack([sticky_drops, drops_by_match]).T
 
 
 def intrusion_rows(
@@ -260,9 +275,9 @@ def intrusion_rows(
 
     Args:
         corpus: name of the corpus.
-        outcomes: for each token and document, the document's hits with each number of copies in `COPIES`,
-            followed by the median over queries of its rank with each number of copies, shape (conditions,
-            documents, 2 times the length of COPIES).
+        outcomes: hits and ranks of documents with copies, shape (conditions, documents, 2 * len(COPIES)). The
+            first half of the last axis has the hits of a document. The second half has the median of the
+            document's ranks over queries. Each half has one value per number of copies in `COPIES`.
         conditions: the conditions, one for each token.
         settings: settings of the measurement.
         tokens_by_id: the tokens, keyed by id.
@@ -288,7 +303,7 @@ def intrusion_rows(
                 **labels(condition, tokens_by_id),
                 "copies": copies,
                 "hits": float(hits[row, :, column].mean()),
-                **ends("change", change),
+                **interval_columns("change", change),
                 "median_rank": float(median_ranks[row, column]),
                 "copies_needed": needed,
             }
@@ -342,6 +357,6 @@ def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dic
     return {"kind": f"{kind} mixture" if tokens else kind, "token_id": None, "token": None}
 
 
-def ends(name: str, interval: Interval) -> dict[str, float | None]:
+def interval_columns(name: str, interval: Interval) -> dict[str, float | None]:
     """Return a value and the ends of its interval as columns: ``name``, ``name_low`` and ``name_high``."""
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -43,7 +43,7 @@ def headed(
     Args:
         columns: the columns to show.
         rows: the rows of a result table.
-        measured: word for the measured tokens in headings: sticky, or named if no run calls them sticky.
+        measured: word for the measured tokens in headings, as returned by `measured_kind`.
     """
     headings = []
     for column in columns:
@@ -116,7 +116,11 @@ def settings_line(settings: ImpactSettings) -> str:
 
 
 def token_sentences(impact: Impact) -> list[str]:
-    """Return one sentence per token and task: how copies of the token and of its matches change the score."""
+    """Return sentences on how copies of each measured token change task scores and search results.
+
+    There is one sentence per token and task, and one per token and search corpus. A sentence also gives the
+    mean change that copies of the token's matched benign tokens cause.
+    """
     settings = impact.record.measured_with()
     sentences: list[str] = []
     for token in impact.record.tokens:
@@ -137,7 +141,7 @@ def _task_sentences(
         impact: the measurement.
         token_id: id of the token.
         benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
-            change that their copies cause.
+            change that copies of these benign tokens cause.
         settings: settings of the measurement.
     """
     for effect in impact.effects.filter("main").iter_rows(named=True):
@@ -172,7 +176,7 @@ def _intrusion_sentences(
         impact: the measurement.
         token_id: id of the token.
         benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
-            change that their copies cause.
+            change that copies of these benign tokens cause.
         settings: settings of the measurement.
     """
     curves = impact.intrusion_curves.filter(copies=_STATED_COPIES)
