@@ -164,7 +164,7 @@ def test_no_entry_is_a_relative_of_itself():
     for size in (1.0, 7.0):
         matrix[0] = size
         known_rows = rows._KnownRows(matrix, np.arange(3), mean, spelled)
-        rows_found.append(rows._predictors(known_rows, [0], {0: ()}).relatives)
+        rows_found.append(rows._predicted_deviations(known_rows, [0], {0: ()}).relatives)
     np.testing.assert_array_equal(*rows_found)
 
 

@@ -281,9 +281,10 @@ class RepairJob:
             The record of the repair, as stored in repair.json.
         """
         started = resume.now()
-        plans = self._plans()
-        choices = self._choices(plans)
-        self._write({token_id: choice.candidate for token_id, choice in choices.items()})
+        plans = self._plan_repairs()
+        choices = self._choose_repairs(plans)
+        chosen_repairs = {token_id: choice.candidate for token_id, choice in choices.items()}
+        self._write_model(chosen_repairs)
         tokens = self._token_records(plans, choices)
         verification = None
         if self.settings.verify:
@@ -312,7 +313,7 @@ class RepairJob:
         store.move_folder(self.build_folder, out)
         return record
 
-    def _plans(self) -> dict[int, RepairPlan]:
+    def _plan_repairs(self) -> dict[int, RepairPlan]:
         """Return the repairs to try for each token, keyed by token id."""
         strategy = self.settings.strategy
         special_ids = self._special_ids()
@@ -350,7 +351,7 @@ class RepairJob:
             added = tokenizer.get_added_tokens_decoder()
         return {*added, *getattr(tokenizer, "all_special_ids", ())}
 
-    def _choices(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
+    def _choose_repairs(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
 
         - If the first strategy of a token's plan edits the tokenizer, this strategy is chosen.
@@ -408,7 +409,7 @@ class RepairJob:
         Returns:
             The effects, keyed by token id.
         """
-        self._write(candidates)
+        self._write_model(candidates)
         # A repair without a new row edits the tokenizer, which then no longer produces the token from text.
         # So copies of such a token are inserted as text, and all other copies as token ids.
         as_ids: list[Token] = []
@@ -437,7 +438,8 @@ class RepairJob:
         for token_id, choice in choices.items():
             strategy = choice.candidate.strategy
             text = self._text(token_id)
-            # ids of the tokens into which the repaired tokenizer splits the text; none if it is not changed
+            # ids of the tokens into which an edited tokenizer splits the token's text; empty if the tokenizer
+            # is not edited
             piece_ids: Sequence[int] = ()
             if strategy in result.TOKENIZER:
                 (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])
@@ -488,7 +490,7 @@ class RepairJob:
         )
         return verification.run(tokens, self._neighbours)
 
-    def _write(self, candidates: Mapping[int, Candidate]) -> None:
+    def _write_model(self, candidates: Mapping[int, Candidate]) -> None:
         """Write the model into the build folder, with the given repairs, which are keyed by token id."""
         edit = _edit(candidates, self.route)
         shutil.rmtree(self.build_folder, ignore_errors=True)

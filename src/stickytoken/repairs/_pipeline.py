@@ -77,7 +77,7 @@ def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]
 def _removes_spaces(document: Mapping[str, Any]) -> bool:
     """Return whether the tokenizer removes or replaces all spaces before it looks up text in the vocabulary.
 
-    If it does, no text can match an entry that contains a space.
+    If the tokenizer removes or replaces all spaces, no text can match an entry that contains a space.
     """
     pre_tokenizers = {step["type"] for step in _steps(document.get("pre_tokenizer"), "pretokenizers")}
     if not _SPACE_REMOVING.isdisjoint(pre_tokenizers):
@@ -125,6 +125,7 @@ class EditableVocabulary:
         from tokenizers import Tokenizer
 
         self._document = document
+        # A function, because it loads a tokenizer: it is called only if its answer is needed.
         self._uses_stored_steps = uses_stored_steps
         self._model: dict[str, Any] = document["model"]
         # Kind of the vocabulary: BPE, WordPiece, Unigram or WordLevel.
@@ -137,12 +138,12 @@ class EditableVocabulary:
         # The merges, and their ranks: the merge with the lowest rank is applied first.
         self._ranks = {pair: rank for rank, pair in enumerate(merge_pairs(self._model) or ())}
         # For each entry, the merges that use or produce it.
-        self._merges_with: dict[str, list[Pair]] = {}
+        self._merges_by_entry: dict[str, list[Pair]] = {}
         for pair in self._ranks:
             for entry in {*pair, "".join(pair)}:
-                self._merges_with.setdefault(entry, []).append(pair)
+                self._merges_by_entry.setdefault(entry, []).append(pair)
         # Cache: the entries that contain a string, keyed by the string.
-        self._containing: dict[str, list[str]] = {}
+        self._entries_containing: dict[str, list[str]] = {}
         # Cache: the merges that remain without a set of entries, keyed by the set.
         self._remaining: dict[frozenset[str], _RemainingMerges] = {}
 
@@ -194,33 +195,38 @@ class EditableVocabulary:
             return "its byte pair encoding marks word ends in the entries"
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
-        no_longer_merged = self._merges_without(removed).no_longer_merged
-        if not no_longer_merged:
+        # The other entries that cannot be merged without the removed entries.
+        dependent_entries = self._merges_without(removed).no_longer_merged
+        if not dependent_entries:
             # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
             # it merges (ignore_merges), the entry must also be renamed.
             must_be_renamed = bool(self._model.get("ignore_merges"))
             return _NO_SAFE_NAME if must_be_renamed and not self._renaming_is_safe else None
-        # Other entries are built from this one. If they occur only at the beginning of words, the tokenizer
-        # can look them up as whole words instead of merging them.
-        are_few = len(no_longer_merged) <= _MOST_LOOKED_UP
-        begin_words = are_few and all(self._begins_words(other, removed) for other in no_longer_merged)
+        # If there are few dependent entries, and they occur only at the beginning of words, the tokenizer can
+        # find them by looking up whole words instead of merging (see `without`).
+        are_few = len(dependent_entries) <= _MOST_LOOKED_UP
+        begin_words = are_few and all(self._begins_words(other, removed) for other in dependent_entries)
         if begin_words and self._can_look_up_words:
             return None
-        named = ", ".join(repr(other) for other in no_longer_merged[:_NAMED_ENTRIES])
-        return f"{len(no_longer_merged)} other entries are built from it, such as {named}"
+        named = ", ".join(repr(other) for other in dependent_entries[:_NAMED_ENTRIES])
+        return f"{len(dependent_entries)} other entries are built from it, such as {named}"
 
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
         """Return whether an entry that is built from removed entries occurs only at the beginning of words.
 
-        An entry with a word mark does, such as ``Ġriver``. The first word of a text has no mark. So an entry
-        without a mark, such as ``river``, is also taken to begin words, if the vocabulary has the entry with
-        a mark (``Ġriver``), and every entry that contains the string begins with it, apart from a mark
-        (``rivers``, but not ``upriver``).
+        An entry with a word mark, such as ``Ġriver``, occurs only at the beginning of words. The first word
+        of a text has no mark, so an entry without a mark, such as ``river``, may begin that word. For an
+        entry without a mark, the result is True if three conditions hold:
+
+        - The entry begins with a removed entry, such as ``riv``. `without` splits only entries that begin
+          with a removed entry off longer words.
+        - The vocabulary also has the entry with a word mark (``Ġriver``).
+        - Every entry that contains the string begins with it, apart from a word mark. ``rivers`` does, but
+          ``upriver`` does not.
         """
         if entry.startswith(_WORD_MARKS):
             return True
         if not entry.startswith(tuple(removed)):
-            # In longer words, `without` looks up only entries that begin with a removed entry.
             return False
         marked_forms = {mark + entry for mark in _WORD_MARKS}
         containing = [other for other in self._model["vocab"] if entry in other]
@@ -248,13 +254,16 @@ class EditableVocabulary:
         model = self._model | {"merges": self._as_stored(remaining.ranks)}
         if not remaining.no_longer_merged and not model.get("ignore_merges"):
             return EditedPipeline(self._document | {"model": model}, {})
-        # With ignore_merges, the tokenizer looks up every whole word before it merges. It would find the
-        # removed entries, and entries that it has never produced, so all of them are renamed.
+        # The edited tokenizer looks up every whole word in the vocabulary before it merges. It must not find
+        # the removed entries. It must also not find the entries that no merge produces, because the words
+        # that equal these entries have always been split into pieces. So all these entries are renamed.
         new_names |= _unreachable_names(self._never_produced)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # Only whole words are looked up. To find an entry at the beginning of a longer word too, an
-        # additional pre-tokenizer splits the entry off the word.
+        # Only whole words are looked up. If ``riv`` is removed, so that ``river`` is no longer merged, the
+        # tokenizer finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``. So
+        # an additional pre-tokenizer splits the entry off the beginning of longer words. The same holds for
+        # entries that begin with it, such as ``rivers``, because a word is split after its longest entry.
         prefixes = tuple(entry for entry in remaining.no_longer_merged if entry.startswith(tuple(removed)))
         if prefixes:
             entries_to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(prefixes)]
@@ -276,33 +285,38 @@ class EditableVocabulary:
 
         Merges that use or produce the removed entries are deleted. If another entry was produced by a deleted
         merge, but the remaining merges still reduce its characters to two pieces, a merge of these two pieces
-        replaces the deleted one.
+        replaces the deleted one. For example, if ``riv`` is removed, the merge of ``riv`` and ``er`` is
+        deleted. If the remaining merges reduce ``river`` to ``ri`` and ``ver``, a merge of ``ri`` and ``ver``
+        takes the rank of the deleted merge.
         """
         if removed in self._remaining:
             return self._remaining[removed]
         ranks = dict(self._ranks)
-        deleted_pairs = {pair for entry in removed for pair in self._merges_with.get(entry, ())}
+        deleted_pairs = {pair for entry in removed for pair in self._merges_by_entry.get(entry, ())}
         deleted_by_rank = sorted(deleted_pairs, key=ranks.__getitem__)
         for pair in deleted_by_rank:
             del ranks[pair]
-        # Replace the deleted merges of other entries, where possible.
+        # Replace the deleted merges of other entries, where possible. The lowest rank comes first, because
+        # later replacements may use the entries that earlier ones produce.
         for pair in deleted_by_rank:
             entry = "".join(pair)
             if entry in removed:
                 continue
-            pieces = _merged(entry, ranks)
+            pieces = _merged_pieces(entry, ranks)
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
         # Find the entries that the original merges produce, but the remaining merges do not. Only entries
         # that contain a removed entry can be among them.
-        for entry in removed - self._containing.keys():
-            self._containing[entry] = [other for other in self._model["vocab"] if entry in other]
-        affected = dict.fromkeys(other for entry in sorted(removed) for other in self._containing[entry])
+        for entry in removed - self._entries_containing.keys():
+            self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
+        affected = dict.fromkeys(
+            other for entry in sorted(removed) for other in self._entries_containing[entry]
+        )
         no_longer_merged = []
         for entry in affected:
-            if entry in removed or len(_merged(entry, ranks)) == 1:
+            if entry in removed or len(_merged_pieces(entry, ranks)) == 1:
                 continue
-            was_merged = len(_merged(entry, self._ranks)) == 1
+            was_merged = len(_merged_pieces(entry, self._ranks)) == 1
             if was_merged:
                 no_longer_merged.append(entry)
         remaining = _RemainingMerges(ranks, tuple(no_longer_merged))
@@ -311,16 +325,21 @@ class EditableVocabulary:
 
     @cached_property
     def _can_look_up_words(self) -> bool:
-        """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges)."""
-        # `without` must be able to rename entries, and needs pre-tokenizers that divide a text into words.
+        """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges).
+
+        This requires everything that `without` does for such a tokenizer to be possible: it renames entries,
+        it relies on the division of texts into words, and it may add a pre-tokenizer.
+        """
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
         splits_words = len(_tokenizer_of_steps(steps).encode("one two three").ids) == 3
-        # A renamed entry must not be part of a merge.
-        entries_in_merges = {entry for pair in self._ranks for entry in pair}
-        merges_keep_entries = entries_in_merges.isdisjoint(self._never_produced.values())
-        return splits_words and merges_keep_entries and self._uses_stored_steps()
+        # `without` renames the entries that no merge produces. None of these entries may be an input of a
+        # merge, because a merge names its inputs by their old names.
+        merge_inputs = {entry for pair in self._ranks for entry in pair}
+        merges_stay_valid = merge_inputs.isdisjoint(self._never_produced.values())
+        # An added pre-tokenizer has an effect only if transformers uses the one stored in tokenizer.json.
+        return splits_words and merges_stay_valid and self._uses_stored_steps()
 
     @cached_property
     def _never_produced(self) -> dict[int, str]:
@@ -400,9 +419,9 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     """Return an edited tokenizer.json that treats the text of some special tokens as plain text.
 
     The tokens are removed from the list of added tokens, which the tokenizer finds in a text before anything
-    else. They stay in the vocabulary with their ids, but an entry is renamed if the vocabulary would still
-    match its text. The padding token is always renamed, because the new configuration keeps its role: its
-    name must differ from its former text.
+    else. The tokens stay in the vocabulary with their ids, but an entry is renamed if the vocabulary would
+    still match its text. The padding token is always renamed: it remains the padding token in the new
+    configuration, where the name of the padding token must differ from the text that becomes plain text.
 
     Args:
         document: the content of tokenizer.json.
@@ -415,6 +434,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     added_by_id = {added["id"]: added for added in document.get("added_tokens", ())}
     model = document["model"]
     entries = entries_of({"model": model})
+    # Added tokens whose ids are not in the vocabulary.
     outside_vocabulary = {
         token_id: str(added_by_id[token_id]["content"]) for token_id in sorted(added_by_id.keys() - entries)
     }
@@ -423,6 +443,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         # vocabulary entries.
         model = _with_entries(model, outside_vocabulary, ids)
         entries |= outside_vocabulary
+    # Rename entries, so that the vocabulary does not match the text of a token that is no longer added.
     edited = document | {"model": model}
     ids_to_rename = [
         token_id
@@ -441,8 +462,9 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
             model = model | {"unk_token": name}
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
-        # The new configuration sets split_special_tokens, so tokens marked as special are no longer matched
-        # in text. The remaining added tokens must still be matched, so they are no longer marked as special.
+        # The new configuration sets split_special_tokens (see `_tokenizer_config`), so transformers no longer
+        # finds tokens in a text that are marked as special. It must still find the remaining added tokens, so
+        # these are no longer marked.
         remaining = [added | {"special": False} for added in remaining]
     changed = document | {"model": renamed_model(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")
@@ -488,11 +510,13 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
     """
     model = document["model"]
     if "merges" in model:
-        # No merge produces a special token, but whole words may be looked up.
+        # No merge produces a special token. But with ignore_merges, the tokenizer also looks up whole words.
         return bool(model.get("ignore_merges"))
-    if isinstance(model["vocab"], list) or document.get("pre_tokenizer") is None:
+    is_unigram = isinstance(model["vocab"], list)
+    if is_unigram or document.get("pre_tokenizer") is None:
         return True
-    # The entry can be produced only if the pre-tokenizer keeps its text in one piece.
+    # WordPiece and WordLevel can produce the entry only if the pre-tokenizer keeps its text in one piece. The
+    # piece may be longer than the text, for example if the pre-tokenizer adds a word mark.
     pre_tokenizer = _tokenizer_of_steps({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))
@@ -524,8 +548,13 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
     return pieces
 
 
-def _merged(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Merge the characters of a word by rank, leftmost first among equal ranks; return the pieces."""
+def _merged_pieces(text: str, ranks: Mapping[Pair, int]) -> list[str]:
+    """Return the pieces that remain of a word after its characters are merged as far as possible.
+
+    Args:
+        text: the word.
+        ranks: rank of each merge. The merge with the lowest rank is applied first, at its leftmost position.
+    """
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -204,7 +204,7 @@ def choose_candidates(
         trial: function that measures candidates; if None, the first candidate that can be made is chosen.
 
     Returns:
-        The choices, keyed by token id.
+        The choices, keyed by token id, each with the effects that were measured after the tried repairs.
 
     Raises:
         RepairError: no candidate can be made for a token.
@@ -228,12 +228,14 @@ def choose_candidates(
         if not candidates_of_token:
             # No strategy can make a row for this token. This call raises the error that says why.
             compute_rows(strategies[token_id][-1], [token_id])
-        # The reach is NaN if the lift or the erased share is undefined.
+        # Leave out effects whose lift or erased share is undefined, so that `reach` is NaN.
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token
             if candidate.effect is not None and not math.isnan(candidate.effect.reach)
         }
+        # An ordinary candidate is the last one that was tried, and it has the smallest remaining effect.
+        # Without a trial, each token has only one candidate.
         best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices
@@ -242,8 +244,8 @@ def choose_candidates(
 def _is_solved(candidates: Sequence[Candidate]) -> bool:
     """Return whether a token needs no further candidate.
 
-    This is so if copies act like copies of an ordinary token after one of the token's candidates, or if a
-    candidate is not measured.
+    A token needs no further candidate if its copies act like copies of an ordinary token after one of its
+    candidate repairs, or if the effect of a candidate repair was not measured.
     """
     return any(candidate.is_ordinary for candidate in candidates)
 

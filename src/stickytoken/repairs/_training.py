@@ -88,8 +88,9 @@ def kept_rows(
     ordinary = _measure_copies(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
     mean_direction = _mean_direction(encoder, texts, contexts, seed)
     target_effects = _target_effects(measured.many_copies, ordinary.many_copies, mean_direction)
-    # The vector of a text with one copy should stay as it is. The vector with many copies should follow from
-    # the vector without copies and the target effects. Both have shape (n, T, d).
+    # The target for a text with one copy is its vector with the current row. The target for a text with many
+    # copies follows from the vector without copies and the target effects. The targets for each number of
+    # copies have shape (n, T, d), for n training texts. Each text has two contexts, so there are 2n contexts.
     remaining_share = (1 - target_effects.contraction)[None, :, None]
     without_copies = measured.without_copies[:, None, :]
     many_copies = unit_vectors(remaining_share * without_copies + target_effects.pull[None, :, :])
@@ -105,7 +106,7 @@ def kept_rows(
 def _texts_of(contexts: Sequence[Context]) -> list[tuple[int, ...]]:
     """Return the token ids of each training text without copies.
 
-    Contexts come in pairs that share a text, so every second context gives all texts.
+    Every text has two consecutive contexts, so the texts of every second context are returned.
     """
     return [context.text.ids for context in contexts[::2]]
 
@@ -150,8 +151,12 @@ def _measure_copies(network: Network, contexts: Sequence[Context], ids: Sequence
 
     Args:
         network: a frozen copy of the model.
-        contexts: the texts in pairs of contexts: first with one copy, then with many copies.
-        ids: ids of the entries.
+        contexts: two consecutive contexts for each of n texts: first with one copy, then with many copies.
+        ids: ids of the T entries.
+
+    Returns:
+        The vectors without copies and with one copy, and the effect that is fitted to the vectors with many
+        copies.
     """
     encoder = network.encoder
     without_copies = unit_vectors(encoder.encode_ids(_texts_of(contexts)))
@@ -168,7 +173,7 @@ def _target_effects(current: Effects, ordinary: Effects, mean_direction: Vector)
 
     Two parts of the effect are set to their medians over ordinary entries: the contraction, which is the
     share of a text that copies erase, and the component of the pull along the mean direction of texts. The
-    pull is the vector that copies add. All its other components stay as they are.
+    pull is the vector that copies add. All other components of the pull stay unchanged.
 
     Args:
         current: current effect of many copies of the entries.
@@ -204,9 +209,11 @@ def _trained_rows(
     """
     generator = np.random.default_rng([seed])
     batches: dict[tuple[int, int], list[int]] = {}
+    # `Network.vectors` ignores the ids of copies, because rows replace their embeddings.
+    any_id = 0
     for number, context in enumerate(contexts):
         # All texts of a batch have the same length and the same number of copies.
-        length = len(context.filled((0,)))
+        length = len(context.filled((any_id,)))
         batches.setdefault((context.copies, length), []).append(number)
     groups = list(batches.values())
     order: list[int] = []
@@ -224,10 +231,12 @@ def _trained_rows(
     with torch.enable_grad():
         for step, group in enumerate(order, 1):
             batch = [contexts[number] for number in groups[group]]
-            contents = [context.filled((0,)) for context in batch for _ in rows]
+            # One text per context and row: first the first context with each of the rows, and so on.
+            contents = [context.filled((any_id,)) for context in batch for _ in rows]
             vectors = network.vectors(contents, rows, _row_positions(batch, len(rows)))
+            targets_of_batch = targets[groups[group]].flatten(0, 1)
             # Mean over contexts and sum over rows, so that each row is updated as if it were trained alone.
-            distance: Any = ((vectors - targets[groups[group]].flatten(0, 1)) ** 2).sum() / len(batch)
+            distance: Any = ((vectors - targets_of_batch) ** 2).sum() / len(batch)
             optimizer.zero_grad()
             distance.backward()
             optimizer.step()
@@ -249,7 +258,7 @@ def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
     not_an_id = -1
     positions = []
     for context in batch:
-        # Insert copies of something that is not a token id, to find the positions of the copies.
+        # Insert copies of a placeholder that is not a token id, to find the positions of the copies.
         is_copy = np.array(context.filled((not_an_id,))) == not_an_id
         positions += [np.where(is_copy, row, -1) for row in range(rows)]
     return torch.from_numpy(np.stack(positions))
@@ -317,7 +326,8 @@ def contexts_among(
 # Maximum relative difference between the scaled rows and the output of the embedding layer. A larger
 # difference cannot be a rounding error, so the layer does more than scale its rows.
 _ROUNDING = 1e-3
-# Number of rows on which this is checked. A few suffice, because the layer treats all rows in the same way.
+# Number of rows whose scaled values are compared with the output of the embedding layer. A few rows suffice,
+# because the layer treats all rows in the same way.
 _CHECKED_ROWS = 64
 
 
@@ -330,7 +340,7 @@ class Network:
         model: the original model, which is not changed.
 
     Attributes:
-        encoder: an encoder of the copy.
+        encoder: an encoder that runs the frozen copy of the model.
         table: the token embeddings, shape (V, D).
 
     Raises:
@@ -341,8 +351,8 @@ class Network:
     def __init__(self, model: SentenceTransformer) -> None:
         """Copy the model, and find the constant by which its embedding layer multiplies its rows."""
         with exclusive(model):
-            # `deepcopy` copies no object whose id is in this dict, but puts the object in the dict in its
-            # place: for each parameter, the parameter without gradients in single precision.
+            # If the id of an object is a key of this dict, `deepcopy` uses the value instead of a copy. Each
+            # parameter is replaced by a parameter in single precision without gradients.
             replacements: dict[int, Any] = {
                 id(parameter): torch.nn.Parameter(parameter.detach().float(), requires_grad=False)
                 for parameter in model.parameters()
@@ -363,7 +373,7 @@ class Network:
         first_ids = torch.arange(min(_CHECKED_ROWS, len(self.table)), device=self.table.device)
         rows = self.table[first_ids]
         output = embedding(first_ids[None])[0].detach()
-        # Factor by which the layer multiplies its rows, by least squares.
+        # Least-squares estimate of the factor by which the layer multiplies its rows.
         self._scale = float((rows * output).sum() / (rows * rows).sum())
         if float((output - self._scale * rows).norm()) > _ROUNDING * float(output.norm()):
             raise RepairError(
@@ -376,10 +386,11 @@ class Network:
         """Encode texts with ``rows`` in place of some token embeddings. Gradients flow back to the rows.
 
         Args:
-            contents: token ids of the texts. Where a row is used, the id is ignored, and may be any id.
+            contents: token ids of the texts. The id at a position whose embedding is replaced by a row is
+                ignored, and may be any id.
             rows: the rows, shape (T, D).
-            positions: index of the row to use at each position of each text; -1 where the token's own
-                embedding is used.
+            positions: index of the row that replaces the embedding at each position of each text; -1 where
+                the embedding is not replaced.
 
         Returns:
             Unit vectors, shape (number of texts, d).

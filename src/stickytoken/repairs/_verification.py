@@ -368,16 +368,16 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     Differences that the model already had before the repair do not fail the check.
 
     Args:
-        answer: the output of the fresh process (see `_SCRIPT`). Of its entries, ``loaders`` lists the names
-            of all ways to load the tokenizer. ``unequal`` maps the name of each way that gives new
-            differences from sentence-transformers to the first text with such a difference. ``as_before``
-            maps the name of each way that already differed before the repair to the number of texts on which
-            it differs.
+        answer: the output of the fresh process (see `_SCRIPT`). The entry ``loaders`` lists the names of the
+            loaders, such as ``AutoTokenizer``. The entry ``unequal`` has the loaders whose token ids newly
+            differ from those of sentence-transformers: it maps the name of each such loader to the first text
+            with a new difference. The entry ``as_before`` has the loaders whose token ids already differed
+            before the repair: it maps the name of each such loader to the number of texts that differ.
         count: number of texts that were tokenized.
 
     Returns:
-        The record of the check. Its finding names one way and one text with a new difference. If there is
-        none, the finding mentions the differences that existed before the repair.
+        The record of the check. If there is a new difference, the finding names one loader and one text with
+        a new difference. Otherwise, the finding mentions any differences that existed before the repair.
     """
     loaders = ", ".join(answer["loaders"])
     first_difference_by_loader = answer["unequal"]
@@ -478,9 +478,9 @@ def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> flo
 
 # The program that the fresh process runs. It reads a request as JSON: the folders of both models and their
 # tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
-# line of its output is also JSON: the version of sentence-transformers, the vectors, the ways to load the
-# tokenizer, and the ways that give other token ids than sentence-transformers, separately for differences
-# that are new and for those that existed before the repair. Remote code is never run.
+# line of its output is also JSON: the version of sentence-transformers, the vectors, the names of the
+# tokenizer's loaders, and the loaders whose token ids differ from those of sentence-transformers. New
+# differences and differences that existed before the repair are listed separately. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None

@@ -184,13 +184,14 @@ def write_rows(
     """Write a copy of a weight file with new rows.
 
     The copy gets its final name only after a check that nothing else has changed. In a folded table, several
-    tokens share a stored row, or rows have weights, so no row can be overwritten for a single token. Such a
-    table is replaced by a plain one, with a row for every token.
+    tokens share a stored row, or rows have weights, so no row can be overwritten for a single token. A folded
+    table is replaced by a table with a separate, unweighted row for every token.
 
     Args:
         source: the original weight file.
         target: path of the copy.
-        tables: the tables of token embeddings in the file. A folded table is the only one in its file.
+        tables: the tables of token embeddings in the file. If a table is folded, the file has no other table
+            of token embeddings.
         rows: the new rows, keyed by token id, each of shape (D,).
 
     Raises:

@@ -86,8 +86,8 @@ class RecheckedToken:
     # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
     # the ordinary token do, in standard deviations of the model's similarities.
     lift_sd: float
-    # Erased share: copies of the ordinary token leave a part of a text's meaning, and copies of this token
-    # erase this share of that part. None if the tokenizer reads the copies as other tokens.
+    # Erased share: of the part of a text's meaning that copies of the ordinary token leave, the share that
+    # copies of this token erase. None if the tokenizer reads the copies as other tokens.
     erased: float | None
     verdict: Verdict
     # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this value
@@ -163,8 +163,9 @@ class Recheck:
         """
         measurements_of_all = joined(self._ordinary, self._measure(copies))
         ordinary_ids = [token.id for token in self.ordinary_tokens]
-        # A run measures tokens in two rounds, and confirms in the second round what it found in the first. A
-        # recheck has only one round, in which every token is measured closely.
+        # A run first screens all tokens in a few texts, and then confirms the most suspicious tokens in more
+        # texts. A recheck measures every token in all texts at once, so the same measurements serve as both.
+        # A run's ordinary tokens are called pilots, so the ordinary tokens of the recheck are passed as such.
         measured = Measured(
             job=self.job,
             plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
@@ -188,6 +189,7 @@ class Recheck:
         )
         measures = measures._replace(erased=erased)
         verdicts = apply_rule(measures, self.job.settings).verdicts
+        # The larger of each token's lift and erased share, as fractions of their thresholds.
         reaches = _reaches(measures, self.job.settings)
         judged_ids = set(copies.ids)
         tokens = {}

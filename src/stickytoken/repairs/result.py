@@ -50,8 +50,8 @@ class MeasuredRecord(resume.Record):
     # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
     # the ordinary token do, in standard deviations of the model's similarities.
     lift_sd: float
-    # Erased share: copies of the ordinary token leave a part of a text's meaning, and copies of this token
-    # erase this share of that part. Null if the tokenizer splits each copy into several pieces: a longer
+    # Erased share: of the part of a text's meaning that copies of the ordinary token leave, the share that
+    # copies of this token erase. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
     verdict: str | None  # null in some older records

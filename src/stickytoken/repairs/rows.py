@@ -102,9 +102,9 @@ def related_rows(
 
     The relatives of an entry are the entries with the most similar spelling. Its pieces are the entries into
     which the tokenizer would split its text if the vocabulary did not contain the entry. The deviation of the
-    row from the mean row is predicted as a weighted sum of two mean deviations: that of the relatives' rows,
-    and that of the pieces' rows. The weight of the relatives and the weight of the pieces are fitted on a
-    random sample of entries.
+    row from the mean row is predicted as a weighted sum of the relatives' mean deviation and the pieces' mean
+    deviation. The weight of the relatives and the weight of the pieces are fitted on a random sample of
+    entries.
 
     Args:
         matrix: the token embeddings, shape (V, D).
@@ -130,13 +130,14 @@ def related_rows(
     mean_row = matrix[known_ids].mean(axis=0)
     known = _KnownRows(matrix, known_ids, mean_row, spellings)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
-    # `pieces_of` removes all given entries at once. So the entries of the sample are not pieces of each
-    # other, but they may be pieces of the entries that need a row.
+    # `pieces_of` cuts entries as if the vocabulary contained none of the given entries. The first call cuts
+    # the entries of the sample. The second call cuts the entries that need a row once more, now with the
+    # sample in the vocabulary, because entries of the sample may be their pieces.
     pieces = pieces_of(backend, [*sample_ids, *avoided])
     pieces |= pieces_of(backend, sorted(avoided))
-    predictors = _predictors(known, [*sample_ids, *ids], pieces)
-    of_sample = predictors.part(0, len(sample_ids))
-    of_ids = predictors.part(len(sample_ids), len(sample_ids) + len(ids))
+    predictions = _predicted_deviations(known, [*sample_ids, *ids], pieces)
+    of_sample = predictions.between(0, len(sample_ids))
+    of_ids = predictions.between(len(sample_ids), len(sample_ids) + len(ids))
     weights = _fitted_weights(of_sample, matrix[sample_ids] - mean_row)
     typical_length = float(np.median(np.linalg.norm(matrix[known_ids] - mean_row, axis=1)))
     rows = {}
@@ -156,11 +157,18 @@ def related_rows(
 
 
 def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
-    """Return the lower-case spellings of ``ids`` and of all entries with a letter, keyed by token id.
+    """Return the lower-case spellings of the given entries and of all other entries with a letter.
 
-    Entries that are not in ``ids`` are left out if they are added tokens or have no row. Each spelling ends
-    with ``>``. It begins with ``<`` unless the entry continues a word: ``river`` becomes ``<river>``, and
-    ``##er`` becomes ``er>``.
+    Other entries are left out if they are added tokens or have no row.
+
+    Args:
+        backend: the model's tokenizer.
+        ids: ids of the given entries, which must have rows.
+        row_count: number of rows in the embedding matrix. An entry whose id is at least this has no row.
+
+    Returns:
+        The spellings, keyed by token id. Each spelling ends with ``>``, and begins with ``<`` unless the
+        entry continues a word: ``river`` becomes ``<river>``, and ``##er`` becomes ``er>``.
     """
     asked_ids = set(ids)
     added_ids = set(backend.get_added_tokens_decoder())
@@ -189,7 +197,7 @@ class _KnownRows(NamedTuple):
     spellings: Mapping[int, str]  # spellings of entries, keyed by token id
 
 
-class _Predictors(NamedTuple):
+class _PredictedDeviations(NamedTuple):
     """Two predictions of how the rows of T entries deviate from the mean row, each of shape (T, D).
 
     Attributes:
@@ -201,9 +209,9 @@ class _Predictors(NamedTuple):
     relatives: Rows
     pieces: Rows
 
-    def part(self, start: int, end: int) -> _Predictors:
+    def between(self, start: int, end: int) -> _PredictedDeviations:
         """Return the predictions for the entries from index ``start`` up to ``end`` (exclusive)."""
-        return _Predictors(self.relatives[start:end], self.pieces[start:end])
+        return _PredictedDeviations(self.relatives[start:end], self.pieces[start:end])
 
 
 class _PredictorWeights(NamedTuple):
@@ -213,14 +221,17 @@ class _PredictorWeights(NamedTuple):
     pieces: float
 
 
-def _predictors(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]) -> _Predictors:
-    """Predict how the rows of entries deviate from the mean row, from relatives and from pieces.
+def _predicted_deviations(
+    known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]
+) -> _PredictedDeviations:
+    """Predict how the rows of entries deviate from the mean row.
 
-    A relative's weight is the square of its similarity in spelling: the cosine between the TF-IDF vectors of
-    character n-grams.
+    One prediction is the weighted mean deviation of an entry's relatives. The weight of a relative is the
+    square of its similarity in spelling: the cosine between the TF-IDF vectors of character n-grams. The
+    other prediction is the mean deviation of the entry's pieces.
 
     Args:
-        known: the rows that may be used.
+        known: the rows from which the deviations are predicted.
         ids: ids of the T entries.
         pieces: ids of the pieces of each entry, keyed by token id.
 
@@ -239,27 +250,27 @@ def _predictors(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequ
         chunk = ids[start : start + _COMPARED_TOGETHER]
         vectors = vectorizer.transform([known.spellings[token_id] for token_id in chunk])
         similarities_of_chunk = (vectors @ known_vectors.T).toarray()
-        for index, (token_id, similarities) in enumerate(
-            zip(chunk, similarities_of_chunk, strict=True), start
-        ):
+        for index_in_chunk, token_id in enumerate(chunk):
+            index = start + index_in_chunk
+            similarities = similarities_of_chunk[index_in_chunk]
             if token_id in columns:  # no entry is its own relative
                 similarities[columns[token_id]] = 0
-            nearest = np.argsort(-similarities, kind="stable")[:_RELATIVES]
-            weights = similarities[nearest] ** 2
+            relatives = np.argsort(-similarities, kind="stable")[:_RELATIVES]  # indices into `known_ids`
+            weights = similarities[relatives] ** 2
             total = weights.sum()
             if total:
-                deviations = known.matrix[known.ids[nearest]] - known.mean_row
+                deviations = known.matrix[known.ids[relatives]] - known.mean_row
                 from_relatives[index] = (weights / total) @ deviations
             if pieces[token_id]:
                 from_pieces[index] = known.matrix[list(pieces[token_id])].mean(axis=0) - known.mean_row
-    return _Predictors(from_relatives, from_pieces)
+    return _PredictedDeviations(from_relatives, from_pieces)
 
 
-def _fitted_weights(predictors: _Predictors, deviations: Rows) -> _PredictorWeights:
+def _fitted_weights(predictions: _PredictedDeviations, deviations: Rows) -> _PredictorWeights:
     """Fit the weights of the two predictions by non-negative least squares.
 
     Args:
-        predictors: the predictions for the S entries of the sample.
+        predictions: the predicted deviations of the rows of the S entries of the sample.
         deviations: the true deviations of the sample's rows from the mean row, shape (S, D).
 
     Returns:
@@ -267,11 +278,11 @@ def _fitted_weights(predictors: _Predictors, deviations: Rows) -> _PredictorWeig
     """
     from scipy.optimize import nnls
 
-    has_both = predictors.relatives.any(axis=1) & predictors.pieces.any(axis=1)
+    has_both = predictions.relatives.any(axis=1) & predictions.pieces.any(axis=1)
     if not has_both.any():
         return _PredictorWeights(relatives=1.0, pieces=1.0)
-    from_relatives = predictors.relatives[has_both].ravel()
-    from_pieces = predictors.pieces[has_both].ravel()
+    from_relatives = predictions.relatives[has_both].ravel()
+    from_pieces = predictions.pieces[has_both].ravel()
     regressors = np.stack([from_relatives, from_pieces], axis=1)
     target = deviations[has_both].ravel()
     weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))

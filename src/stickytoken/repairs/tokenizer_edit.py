@@ -211,7 +211,8 @@ class _EditedTokenizer(NamedTuple):
         document: the content of tokenizer.json.
         new_names: new strings of the renamed entries, keyed by token id.
         is_rebuilt: whether the document was made from the tokenizer that transformers loads, and not from the
-            stored tokenizer.json. If so, the configuration must make transformers follow the document.
+            stored tokenizer.json. If the document was rebuilt in this way, the configuration must make
+            transformers load the tokenizer that the document defines.
     """
 
     document: dict[str, Any]
@@ -264,15 +265,9 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     tokenizer or its added tokens change, or there is no stored tokenizer.json, the content is rebuilt from
     the tokenizer that transformers loads. This tokenizer may differ from the stored tokenizer.json.
     """
-    # The content that is edited if tokenizer.json is rebuilt: that of the tokenizer that transformers loads,
-    # with truncation and padding as stored. It is the stored content if transformers does not load it.
-    loaded_document = pipeline.document
-    if pipeline.tokenizer is not None:
-        stored = pipeline.stored or {}
-        stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
-        loaded_document = pipeline.loaded | stored_limits
+    rebuilt_document = _rebuilt_document(pipeline)
     is_rebuilt = bool(edit.plain_specials) or pipeline.stored is None
-    document = loaded_document if is_rebuilt else pipeline.document
+    document = rebuilt_document if is_rebuilt else pipeline.document
     new_names: dict[int, str] = {}
     if edit.unreachable:
         changed = _without_entries(pipeline, document, edit.unreachable)
@@ -281,7 +276,7 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
         looks_up_words = bool(changed.document["model"].get("ignore_merges"))
         if looks_up_words and not is_rebuilt:
             is_rebuilt = True
-            changed = _without_entries(pipeline, loaded_document, edit.unreachable)
+            changed = _without_entries(pipeline, rebuilt_document, edit.unreachable)
         document = changed.document
         new_names |= changed.new_names
     if edit.plain_specials:
@@ -289,6 +284,19 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
         document = changed.document
         new_names |= changed.new_names
     return _EditedTokenizer(document, new_names, is_rebuilt)
+
+
+def _rebuilt_document(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the content of tokenizer.json, rebuilt from the tokenizer that transformers loads.
+
+    Truncation and padding are taken from the stored tokenizer.json. If the tokenizer is loaded without
+    transformers, the stored content is returned unchanged.
+    """
+    if pipeline.tokenizer is None:
+        return pipeline.document
+    stored = pipeline.stored or {}
+    stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
+    return pipeline.loaded | stored_limits
 
 
 def _without_entries(
@@ -356,7 +364,7 @@ def _require_same_in_transformers(
 
     Args:
         pipeline: the tokenizer before the edit.
-        expected: the tokenizer that tokenizer.json alone gives after the edit.
+        expected: the edited tokenizer, loaded from tokenizer.json without any other file.
         files: contents of the files that the edit changes, keyed by file name.
         texts: the texts to compare.
     """
@@ -388,12 +396,12 @@ def _as_json(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-# Keys of tokenizer_config.json under which tokenizers list special tokens that have no role, such as
-# pad_token.
+# Keys of tokenizer_config.json that list special tokens without a role. The role of a special token is, for
+# example, pad_token or sep_token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
-# Settings of tokenizer classes that build their own pipeline. They are dropped, because tokenizer.json now
-# contains the pipeline.
-_SETTINGS_OF_CLASSES = {
+# Settings of tokenizer classes that build their own pipeline. These settings are dropped, because the edited
+# tokenizer.json contains the whole pipeline.
+_DROPPED_SETTINGS = {
     "add_bos_token",
     "add_eos_token",
     "auto_map",
@@ -403,7 +411,7 @@ _SETTINGS_OF_CLASSES = {
     "tokenizer_file",
 }
 # Settings whose values are taken from the loaded tokenizer.
-_KEPT_SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
+_SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
 def _config_files(
@@ -448,15 +456,15 @@ def _tokenizer_config(
         return tokenizer.convert_tokens_to_ids(token) in plain_specials
 
     stored = read_object(pipeline.folder / _CONFIG_FILE)
-    replaced_keys = {*_EXTRA_KEYS, *_SETTINGS_OF_CLASSES}
+    replaced_keys = {*_EXTRA_KEYS, *_DROPPED_SETTINGS}
     config: dict[str, Any] = {key: value for key, value in stored.items() if key not in replaced_keys}
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token, so the padding token keeps its role under a new name. Neither its text nor
-        # the new name may be matched in text, so the tokenizer is set to match no special tokens there. All
-        # other tokens lose their roles, because a token with a role is special and would not be matched
-        # either.
+        # Padding needs a token, so the padding token keeps its role under a new name. To keep the tokenizer
+        # from finding this token in a text, split_special_tokens is set: the tokenizer then finds no special
+        # token in a text. Every token with a role is special, so all other tokens lose their roles, and the
+        # tokenizer still finds them.
         config |= dict.fromkeys(roles)
         config["pad_token"] = edited.new_names[pad_id]
         config["split_special_tokens"] = True
@@ -470,13 +478,13 @@ def _tokenizer_config(
     for added in edited.document["added_tokens"]:
         added_tokens[str(added["id"])] = {key: value for key, value in added.items() if key != "id"}
     config["added_tokens_decoder"] = added_tokens
-    for key in _KEPT_SETTINGS:
+    for key in _SETTINGS_OF_LOADED:
         value = getattr(tokenizer, key, None)
         if value is not None:
             config[key] = value
     config["model_input_names"] = list(tokenizer.model_input_names)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    # Leave out the roles that no token has any more.
+    # Roles that no token has any more have the value None here, and are left out.
     return {key: value for key, value in config.items() if value is not None or key not in roles}
 
 
