@@ -208,6 +208,23 @@ def test_a_word_found_with_accents_or_capitals_is_its_token():
     assert _tokens._ids_of_words(tokens.filter(token_id=5), ["resume"]) == [5]
 
 
+@pytest.mark.parametrize(
+    ("shares", "ids", "said"),
+    [
+        ({3: 0.1, 5: 0.2, 7: 0.3}, [7, 5], "the 2 with the largest predicted shares were"),
+        ({}, [3, 5], "2 of them were"),
+    ],
+)
+def test_a_note_says_which_flagged_tokens_were_measured(shares, ids, said):
+    tokens = pl.DataFrame({"token_id": [3, 5, 7], "decoded": ["a", "b", "c"], "verdict": ["sticky"] * 3})
+    run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
+    notes = []
+    groups = _tokens._groups_by_id(run, None, shares, [], SMALL, notes)
+    assert [token_id for token_id, group in groups.items() if group == "flagged"] == ids
+    (note,) = notes
+    assert note.startswith(f"3 tokens are flagged; {said} measured")
+
+
 def test_a_document_that_leaves_a_top_10_and_a_query_without_spaces_are_told():
     change = {"query": "\u5b57" * 80, "rank": 9, "rank_without": 11}
     document = {"id": "d1", "hits": 1, "hits_without": 1, "entered": [change]}

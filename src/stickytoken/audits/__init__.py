@@ -45,7 +45,7 @@ _IDENTITY_VERSION = 4
 # to encode as one document.
 _JUDGED_TEXTS = 8_000
 _TEXTS_PER_DOCUMENT = 8
-# Number of groups of tokens, each with up to `AuditSettings.tokens` tokens, as described there.
+# Number of groups of tokens to measure. `AuditSettings.tokens` describes the groups and limits their size.
 _TOKEN_GROUPS = 5
 
 
@@ -166,6 +166,7 @@ def _measure(
 
     The effect of copies of a token is measured by inserting the copies into random documents. All tokens are
     measured in a first round. The tokens that seem to help documents are measured again with other documents.
+    The documents that already contain copies are ranked with and without these copies.
     """
     folder = held.folder
     whole_progress = WholeProgress("audit", _texts_by_stage(index, settings), progress)
@@ -173,7 +174,9 @@ def _measure(
     search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
     with_findings = _copies.numbers_with_findings(scan)
     stuffed = _stuffing.choose_stuffed(index, with_findings, settings)
-    clean_texts = [index.documents[number].text for number in index.places if number not in with_findings]
+    texts_without_findings = [
+        index.documents[number].text for number in index.places if number not in with_findings
+    ]
     pairs_by_word = _PairsByWord(index, stuffed.first, settings)
     candidates = choose_candidates(
         run,
@@ -182,7 +185,7 @@ def _measure(
         stuffed.first,
         pairs_by_word.evaluated,
         _copies.words_found(scan),
-        clean_texts,
+        texts_without_findings,
         settings,
         folder,
         whole_progress,
@@ -205,8 +208,8 @@ def _measure(
     if ids_to_repeat and stuffed.second:
         tokens_to_repeat = [token for token in tokens if token.token_id in ids_to_repeat]
         second = measure_round(_stuffing.SECOND_ROUND, tokens_to_repeat, stuffed.second)
-    token_rows = _in_order(_latest(first, second, lambda measured: measured.tokens))
-    share_rows = _latest(first, second, lambda measured: measured.shares)
+    token_rows = _in_order(_rows_of_latest_round(first, second, lambda measured: measured.tokens))
+    share_rows = _rows_of_latest_round(first, second, lambda measured: measured.shares)
     copies_now = _copies.rank_documents(run, scan, index, search, encoder, settings, engine, folder, progress)
     tables = {
         "tokens.parquet": token_rows,
@@ -284,7 +287,7 @@ class _Round:
         )
 
 
-def _latest(
+def _rows_of_latest_round(
     first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
     """Return rows of both rounds; for a token that was measured in both, only the rows of the second round.
@@ -309,8 +312,8 @@ class _PairsByWord:
         settings: settings of the audit.
 
     Attributes:
-        evaluated: whether each pair is evaluated if the query does not contain the copied word, shape
-            (queries, documents).
+        evaluated: whether each pair is evaluated for a token that the query does not contain: false if the
+            query was taken from the document; shape (queries, documents).
     """
 
     def __init__(self, index: Index, stuffed: Sequence[int], settings: AuditSettings) -> None:
@@ -379,7 +382,7 @@ def _token_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, in the order of the candidates.
 
-    A row describes the effect of the number of copies that helps documents most.
+    Each row has the effect of the token's best number of copies, the one that helps documents most.
 
     Args:
         candidates: the tokens.
@@ -431,7 +434,7 @@ class _Outcome:
 
     @property
     def sort_key(self) -> tuple[bool, bool, float, float]:
-        """Key by which the number of copies that helps documents most comes last."""
+        """Sort key: the larger the key, the more this number of copies helps documents."""
         return (
             self.is_large and self.is_certain,
             self.is_large,
@@ -441,9 +444,9 @@ class _Outcome:
 
 
 def _in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort rows of tokens.parquet: first tokens that help documents, and tokens that may help.
+    """Sort rows of tokens.parquet: first the tokens that help documents, then the tokens that may help.
 
-    Flagged tokens and tokens whose copies some documents already contain follow, and then all other tokens.
+    Next come the flagged tokens, then the tokens with copies already in some documents, and then all others.
     """
     return sorted(
         rows,

@@ -77,8 +77,9 @@ def rank_documents(
     after its copies have been removed.
 
     Returns:
-        The scan, and one row for each document with findings. Documents that are in more top 10 lists because
-        of their copies come first, followed by all other documents in the order of the scan.
+        The scan, the number of ranked documents, and one row for each document with findings. Documents that
+        are in more top 10 lists because of their copies come first, followed by all other documents in the
+        order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks are None.
     """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
@@ -88,11 +89,12 @@ def rank_documents(
     ranks_by_number: dict[int, dict[str, Any]] = {}
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
+        # `FittedText.clean` returns the text as it was fitted; it does not remove anything.
         probes = [text.clean(settings.insertion) for text in texts]
         vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
         position_of = {number: position for position, number in enumerate(index.places)}
-        # The index position of each document. The ranked text replaces the document at this position; at -1,
-        # the document is not in the index, so the text is added to the index.
+        # For each document, its position in the index, where both of its texts are ranked in its place. The
+        # position is -1 if the document is not in the index; its texts are then ranked as additional ones.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
@@ -100,7 +102,7 @@ def rank_documents(
             ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     findings = worst.iter_rows(named=True)
     rows = [_row(finding) | ranks_by_number.get(finding["number"], {}) for finding in findings]
-    rows.sort(key=lambda row: not row["rises"])
+    rows.sort(key=lambda row: not row["rises"])  # `rises` is None for a document that was not ranked
     return CopiesNow(scan, len(ranks_by_number), rows)
 
 
@@ -192,7 +194,7 @@ def numbers_with_findings(scan: Scan) -> set[int]:
 
 
 def words_found(scan: Scan) -> list[str]:
-    """Return the words of which documents contain copies, in descending order of the number of copies.
+    """Return the words whose copies the scan found, in descending order of the number of copies.
 
     Words whose copies are only suspected come after all other words.
     """

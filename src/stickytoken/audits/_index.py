@@ -82,7 +82,8 @@ def read_index(
         settings: settings of the audit.
 
     Returns:
-        The documents and queries, not yet encoded.
+        The documents and queries, not yet encoded. If the collection has more documents than the settings
+        allow, the index has a random sample of them.
 
     Raises:
         InputError: the documents or queries cannot be read, or there are too few of them.
@@ -93,6 +94,7 @@ def read_index(
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
+    # Both `sampled` and `places` hold positions in `documents`. `places` leaves out documents without tokens.
     sampled = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
     sampled_texts = [documents[place].text for place in sampled]
     # Leave no room for copies here. `measure_ranks` truncates the documents that receive copies again.
@@ -249,13 +251,17 @@ def encode_in_shards(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> Vectors:
-    """Encode texts shard by shard. Shards that an interrupted audit finished are read from the folder.
+    """Encode texts shard by shard.
+
+    `run_work` stores the shards in the folder under ``name``. It does not encode shards again that an
+    interrupted audit has stored.
 
     Returns:
         The vectors, shape (texts, dimensions).
     """
 
     def make_work() -> tuple[_Encoding, ShardCost]:
+        """Return the work, and the cost of preparing it, which is zero."""
         return _Encoding(name), ShardCost(seconds=0, sequences=0)
 
     def text_numbers(shard: Shard[Probe]) -> list[int]:
@@ -263,6 +269,8 @@ def encode_in_shards(
         first = shard.index * _SHARD_TEXTS
         return list(range(first, first + len(shard.items)))
 
+    # A stored shard has one row per text, with the number of the text in the column `UNIT`. Each text is one
+    # unit of progress.
     rows: engines.Rows[Shard[Probe]] = engines.Rows(
         keys=text_numbers, column=UNIT, size=lambda shard: len(shard.items)
     )

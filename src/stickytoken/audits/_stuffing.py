@@ -161,8 +161,10 @@ def measure_ranks(
         """
         fitted = []
         for copies in settings.copies:
+            # The number of tokens that the copies take.
             room = needed_room(encoder, conditions, copies, settings.insertion)
             fitted.append(fit_texts(encoder, texts, room, settings.insertion, index.record.name))
+        # `with_copies` reads only these settings; it gets the number of copies as an argument.
         impact_settings = ImpactSettings(
             placement=settings.placement, insertion=settings.insertion, seed=settings.seed
         )
@@ -180,7 +182,7 @@ def measure_ranks(
     shards = [Shard(number, (token,)) for number, token in enumerate(tokens)]
 
     def row_keys(_: Shard[Token]) -> list[int]:
-        """Return the keys of a shard's rows, which are the same for every token."""
+        """Return the keys of a shard's rows; they are the same for every token."""
         return list(range(rows_per_token))
 
     # Each shard is one unit of progress.
@@ -248,7 +250,7 @@ class Pairs:
         return np.asarray(((self.query_weights @ values) * self.document_weights).sum(axis=1))
 
     def _interval(self, values: NDArray[np.float64]) -> Interval:
-        """Return the first value and its interval, computed from the other values, the bootstrap samples."""
+        """Return the first value, with an interval computed from all other values, the bootstrap samples."""
         tail = (1 - self.confidence) / 2
         low, high = np.quantile(values[1:], [tail, 1 - tail]).tolist()
         return Interval(float(values[0]), low, high)

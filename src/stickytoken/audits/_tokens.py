@@ -87,7 +87,7 @@ def choose_candidates(
     """Choose the tokens to measure.
 
     The flagged tokens are the tokens that the run flags and the tokens that are sticky on these documents.
-    The found tokens are words of which the documents already contain copies. The strongest tokens have the
+    The found tokens are tokens whose copies the documents already contain. The strongest tokens have the
     largest predicted shares of queries or the largest lifts on these documents. The ordinary tokens are drawn
     at random. A token that belongs to several groups is listed only in the first one. ``settings.tokens``
     limits the number of tokens in each group; the strongest tokens by share and by lift are limited
@@ -98,8 +98,10 @@ def choose_candidates(
         encoder: the model.
         search: exact search in the index.
         stuffed: index positions of the documents that will receive copies.
-        evaluated: whether each pair of a query and such a document is evaluated, shape (queries, documents).
-        words_found: words of which documents contain copies, in descending order of the number of copies.
+        evaluated: whether each pair of a query and a document that will receive copies is evaluated, shape
+            (queries, documents that will receive copies).
+        words_found: words whose copies documents already contain, in descending order of the number of
+            copies.
         texts: texts of the documents on which the tokens are judged.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.
@@ -145,12 +147,14 @@ def _groups_by_id(
         run: the run of the model.
         judged: the judgement of the tokens on the documents; None if there is none.
         shares: the predicted shares of queries, keyed by token id; empty if there are none.
-        words_found: words of which documents contain copies, in descending order of the number of copies.
+        words_found: words whose copies documents already contain, in descending order of the number of
+            copies.
         settings: settings of the audit.
         notes: receives a note if not all flagged tokens can be measured.
 
     Returns:
-        The group of each token to measure, keyed by token id.
+        The group of each token to measure, keyed by token id. A flagged token is in no other group, even if
+        there are too many flagged tokens to measure it.
     """
     flagged = flagged_ids(run.tokens)
     by_lift: list[int] = []
@@ -163,9 +167,12 @@ def _groups_by_id(
     if shares:
         flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
     if len(flagged) > settings.tokens:
+        measured_tokens = f"{settings.tokens} of them"
+        if shares:
+            measured_tokens = f"the {settings.tokens} with the largest predicted shares"
         notes.append(
-            f"{len(flagged)} tokens are flagged; the {settings.tokens} with the largest predicted shares "
-            "were measured (--set tokens=NUMBER measures more)"
+            f"{len(flagged)} tokens are flagged; {measured_tokens} were measured "
+            "(--set tokens=NUMBER measures more)"
         )
     groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
     found = _first_without(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
@@ -283,14 +290,15 @@ def predicted_shares(
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p; see `stickytoken.methods.statistics.Effects`. A document is
-    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. The share is
-    computed among the evaluated pairs of a query and a document.
+    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. Only evaluated
+    pairs of a query and a document count.
 
     Args:
         effects: contraction k and pull p of the tokens.
         search: exact search in the index.
         stuffed: index positions of the documents that will receive copies.
-        evaluated: whether each pair of a query and such a document is evaluated, shape (queries, documents).
+        evaluated: whether each pair of a query and a document that will receive copies is evaluated, shape
+            (queries, documents that will receive copies).
 
     Returns:
         The shares in the order of ``effects.ids``, shape (tokens,).

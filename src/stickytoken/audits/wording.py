@@ -80,7 +80,11 @@ def criterion() -> str:
 
 
 def _closest_sentences(audit: Audit) -> list[str]:
-    """Return sentences on the token that comes closest to the threshold, and on the largest share."""
+    """Return sentences about the token that comes closest to helping documents, and about the largest share.
+
+    The closest token is the one whose copies raise the share of queries by the largest factor; the threshold
+    is the factor `HELPS_FROM`. There is no sentence about it if no copies raise a share above zero.
+    """
     sentences = []
     largest = largest_share(audit)
     closest = _closest(audit)
@@ -102,8 +106,8 @@ def _closest_sentences(audit: Audit) -> list[str]:
 def _closest(audit: Audit) -> dict[str, Any] | None:
     """Return the row of shares.parquet whose share rises by the largest factor because of copies.
 
-    The row also has ``ratio``, the factor, and ``share_without``, the share without copies. None if no token
-    has a share without copies above zero, or if no copies raise a share.
+    The row also has ``share_without``, the share without copies, and ``ratio``, the share with copies divided
+    by the share without copies. If no copies raise a share that is above zero without copies, return None.
     """
     without_copies = audit.shares.filter(pl.col("copies") == 0).select("token_id", share_without="share")
     with_copies = audit.shares.filter(pl.col("copies") > 0).join(without_copies, on="token_id")
@@ -131,11 +135,13 @@ def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
 
 
 def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
-    """Return sentences that compare a share with the share without copies, and with chance.
+    """Return sentences that compare a share of queries with the share without copies, and with chance.
+
+    All shares are shares of queries that have a random document in their top 10.
 
     Args:
         audit: the audit.
-        best: a row of shares.parquet.
+        best: the row of shares.parquet for a token and its best number of copies.
     """
     baseline = _share_of(audit, best["token_id"], 0)
     interval = points_interval(best["rise_low"], best["rise_high"])
@@ -146,7 +152,7 @@ def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
 
 
 def _chance(audit: Audit) -> str:
-    """Return a sentence with the share of queries that a document gets into by chance."""
+    """Return a sentence with the share of queries whose top 10 would contain a given document by chance."""
     documents = audit.record.index.documents
     return f"By chance, it would be {share(TOP / documents)} ({TOP} of {documents:,} documents)."
 
@@ -294,8 +300,9 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
 def share_rows(audit: Audit) -> pl.DataFrame:
     """Return the rows of the token table, in the order of tokens.parquet.
 
-    Each row has the share of queries for every number of copies, and describes the effect of the number of
-    copies that helps documents most; `share_columns` gives the heading of each column.
+    Each row has a token's shares of queries for every number of copies. The other columns compare the token's
+    best number of copies, the one that helps documents most, with no copies. `share_columns` gives the
+    heading of each column.
     """
     rows = []
     for token in audit.tokens.iter_rows(named=True):
@@ -303,7 +310,7 @@ def share_rows(audit: Audit) -> pl.DataFrame:
         row: dict[str, Any] = {"token": token["token"], "group": token["group"]}
         for share_row in token_shares.iter_rows(named=True):
             row[f"share_{share_row['copies']}"] = share_row["share"]
-        # In tokens.parquet, "copies" is the number of copies that helps documents most.
+        # In tokens.parquet, "copies" is the best number of copies.
         best = _share_of(audit, token["token_id"], token["copies"])
         interval = points_interval(best["rise_low"], best["rise_high"])
         share_without = _share_of(audit, token["token_id"], 0)["share"]
@@ -388,7 +395,7 @@ def next_steps(audit: Audit) -> list[NextStep]:
 
 
 def _repair_steps(audit: Audit, run: str) -> list[NextStep]:
-    """Return the step that repairs the model; none if no flagged token and no other word calls for it."""
+    """Return the step that repairs the model, or an empty list if no token helps documents or is flagged."""
     helping = audit.helping
     has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
     if helping.is_empty() and not has_flagged:
