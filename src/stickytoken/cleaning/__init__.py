@@ -289,7 +289,7 @@ class Cleaner:
         if len(texts) == 1:
             return whole, [whole.edits]
         drafts = [Draft(text) for text in texts]
-        starts = [0]
+        starts = [0]  # offset in the original document at which each text starts
         for text in texts[:-1]:
             starts.append(starts[-1] + len(text) + 1)
 
@@ -311,11 +311,13 @@ class Cleaner:
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
                 draft.apply(edits)
             cleaned = self.clean(" ".join(draft.text for draft in drafts))
-            # The drafts do not have these removals yet, so the offsets can still be mapped to the original.
+            # These removals have offsets in the joined drafts. Convert them to offsets in the original
+            # document before the next round applies the removals to the drafts.
             for removal in cleaned.removals:
                 start = original_offset(removal.start)
                 end = original_offset(removal.end - 1) + 1 if removal.end > removal.start else start
                 removals.append(Removal(start, end, removal.kind, removal.what))
+        # The edits that turn each original text into the text of its draft, over all rounds.
         edits_by_part = [draft.edits() for draft in drafts]
         document_edits = []
         for start, part_edits in zip(starts, edits_by_part, strict=True):
@@ -450,9 +452,10 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 
 
 def names_rules_file(source: object) -> TypeGuard[str | Path]:
-    """Return whether a value is taken as the path of a rules file.
+    """Return whether a value is taken as the path of a rules file, and not as a run folder.
 
-    This is the path of any existing file, or a path that ends in .json and does not exist.
+    The path of an existing file is taken as a rules file. So is a path that ends in .json, if nothing exists
+    there.
     """
     if not isinstance(source, (str, os.PathLike)):
         return False
@@ -480,7 +483,7 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 def document_counts(
     count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
 ) -> tuple[str, str]:
-    """Return a number of documents in words, and the numbers of these documents with each cause.
+    """Return two texts: a number of documents out of all documents, and the number of them with each cause.
 
     Example: "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)"; the second text is empty if no
     document has a cause. Scans, cleaning and checks all use this wording. A document with two causes is

@@ -24,8 +24,8 @@ FEWEST_COPIES = 4
 class NeighbourStatistics(NamedTuple):
     """Statistics of the words next to the copies of a word.
 
-    In ordinary use of a word, the same neighbours recur, as in "the boundary layer". Planted copies have
-    neighbours as different as any two words of the text.
+    In ordinary use of a word, the same neighbours recur, as in "the boundary layer". The neighbours of
+    planted copies match each other hardly more often than words drawn at random from the text.
     """
 
     matching_pairs: float  # number of pairs of copies that have the same word before or after them
@@ -194,11 +194,14 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     """
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
-    steps = copies - 1  # number of distances between as many copies
+    steps = copies - 1  # number of steps from the first to the last of ``copies`` successive copies
     for word_positions in positions.values():
-        # Where the latest stretches that contain this word end.
+        # End of the latest regular and of the latest mixed stretch with this word. Copies before this end are
+        # already in the stretch.
         regular_end = mixed_end = 0
-        # `first` and `last` are the positions of the first and last of ``copies`` successive copies.
+        # `first` and `last` are the positions of the first and last of ``copies`` successive copies. Example:
+        # the copies of "buy" in "buy now buy now buy now buy now" have the positions 0, 2, 4 and 6. So four
+        # copies take 3 steps over a distance of 6, which makes a period of 2.
         for first, last in zip(word_positions, word_positions[steps:], strict=False):
             distance = last - first
             if first < regular_end or distance > steps * _LONGEST_PERIOD:
@@ -217,7 +220,8 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                     mixed_end = stretch.last
     # Keep one of several overlapping stretches. Long mixed stretches take precedence over regular stretches,
     # and regular stretches over short mixed ones. Of two stretches of the same kind, the one that begins
-    # first is kept, and if both begin at the same unit, the longer one.
+    # first is kept, and if both begin at the same unit, the longer one. `mixed` has the long mixed stretches
+    # again, but their units are taken then, so none is kept twice.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
     kept_stretches = []
@@ -230,7 +234,7 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
 
 def _extended_with_words(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    """Return the longest stretch around a part of a text that consists only of the given words.
+    """Extend a part of a text to the longest stretch that consists only of the given words.
 
     ``first`` is the index of the part's first unit, and ``last`` the index after its last unit.
     """
@@ -242,12 +246,11 @@ def _extended_with_words(keys: Sequence[str], first: int, last: int, words: set[
 
 
 def _extended_with_period(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Return the longest stretch around a part of a text that repeats with the given period.
+    """Extend a part of a text to the longest stretch that repeats with the given period.
 
-    In such a stretch, each unit equals the unit one period before it. ``first`` and ``last`` are the indices
-    of the part's first and last unit. Example: in "x a b a b a b a b a b y", a part with four copies of "a"
-    has the first index 1 and the last index 7. With the period 2, the stretch around this part begins at 1
-    and ends before 11, the index of "y".
+    In a stretch with this period, each unit equals the unit one period before it. ``first`` and ``last`` are
+    the indices of the part's first and last unit. Example: "x a b a b a b a b a b y" with the first index 1,
+    the last index 7 and the period 2 -> the stretch from index 1 up to, but not including, index 11.
     """
     while last < len(keys) and keys[last] == keys[last - period]:
         last += 1
@@ -279,17 +282,19 @@ _COMMON_SHARE = 0.2
 
 
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
-    """Return the indices of copies of flagged words that would not occur in ordinary text.
+    """Return the indices of those copies of flagged words that do not look like ordinary use of the words.
 
-    The copies of a word are included in these cases:
+    The copies of a word that occurs at least four times are included in these cases:
 
-    - The word is common, and the copies make up a fifth of the text.
+    - The word is common, has at least six copies, and its copies make up at least a fifth of the text.
     - The word is not common, there are many copies for the length of the text, and these copies have few
       neighbours in common.
-    - The word is not common, and at least four successive copies are close together. If the words between
-      these copies are repeated as well, these words are included.
+    - The word is not common, and at least four successive copies are close together, with at most two words
+      between neighbouring copies. If the words between these copies are repeated as well, these words are
+      included.
 
-    At least four consecutive flagged words are also included, even if the words differ.
+    At least four consecutive flagged words are also included, even if the words differ, unless all of them
+    are common.
 
     Args:
         document: The text.
@@ -305,6 +310,7 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
                 copies.update(positions)
             continue
         if len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
+            # Copies in ordinary use share more neighbours than this.
             neighbours = document.neighbour_statistics(positions)
             most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
             if neighbours.matching_pairs <= most_matching_pairs:
@@ -435,8 +441,9 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
 def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> bool:
     """Return whether there are so many copies, with such varied neighbours, that they seem planted.
 
-    The copies must be many, with neighbours that match hardly more often than by chance, or dense, with
-    neighbours that are mostly distinct words; the constants above say what many and dense mean.
+    Two kinds of copies seem planted: many copies whose neighbours match hardly more often than by chance, and
+    dense copies whose neighbours are mostly distinct words. In both cases, nearly all copies must have
+    exactly one space on each side. The constants above define "many" and "dense".
     """
     is_many = len(positions) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
     is_dense = len(positions) >= len(document) / _UNITS_PER_DENSE

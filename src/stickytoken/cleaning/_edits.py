@@ -81,8 +81,8 @@ class Draft:
 
 
 # Punctuation that may separate copies from each other, as in "able, able".
-_SEPARATING_SIGNS = ",;:.!?…/|_~·-–—"
-_SEPARATORS = re.compile(f"[{re.escape(_SEPARATING_SIGNS)}]+")
+_SEPARATING_PUNCTUATION = ",;:.!?…/|_~·-–—"
+_SEPARATORS = re.compile(f"[{re.escape(_SEPARATING_PUNCTUATION)}]+")
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
@@ -95,21 +95,26 @@ def tidied(text: str, edit: Edit) -> Edit:
     "so able, able, able, flow", the removal of "able, able, able" is extended to "able, able, able, ".
     """
     start, end, replacement = edit
-    signs = set("".join(_SEPARATORS.findall(text[start:end])))
-    if (
-        len(signs) > 1
-    ):  # the copies are separated by varying signs, so any other sign may follow the last copy
-        signs.update(_SEPARATING_SIGNS)
-    while end < len(text) and (text[end] in signs or _INVISIBLE.match(text[end])):
+    # The punctuation marks between the copies.
+    marks = set("".join(_SEPARATORS.findall(text[start:end])))
+    # If different marks separate the copies, the last copy may be followed by yet another mark.
+    if len(marks) > 1:
+        marks.update(_SEPARATING_PUNCTUATION)
+    while end < len(text) and (text[end] in marks or _INVISIBLE.match(text[end])):
         end += 1
-    if signs:
+    if marks:
         # A space may stand between the last copy and the punctuation after it, as in "able - able - flow".
         # Punctuation that is attached to the next word belongs to this word and stays.
-        last = end
-        while last < len(text) and (text[last] in signs or text[last] == " "):
-            last += 1
-        if last == len(text) or text[last].isspace() or text[last - 1].isspace():
-            end += len(text[end:last].rstrip())
+        separators_end = end
+        while separators_end < len(text) and (text[separators_end] in marks or text[separators_end] == " "):
+            separators_end += 1
+        is_attached = (
+            separators_end < len(text)
+            and not text[separators_end].isspace()
+            and not text[separators_end - 1].isspace()
+        )
+        if not is_attached:
+            end += len(text[end:separators_end].rstrip())
     while start > 0 and _INVISIBLE.match(text[start - 1]):
         start -= 1
     if replacement:
@@ -125,7 +130,7 @@ def tidied(text: str, edit: Edit) -> Edit:
 
 
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
-    """Divide the edits of a document that consists of texts joined by single spaces among these texts.
+    """Return the edits of each text, given the edits of the document that joins the texts by single spaces.
 
     An edit that spans two texts is split at the space between the texts, which stays. The replacement goes to
     the text where the edit begins; an edit that begins at a space between texts belongs to the text before

@@ -91,6 +91,7 @@ class UnitReader:
     """
 
     def __init__(self, flagged: Iterable[str]) -> None:
+        """Separate flagged words from other flagged texts, and compile the patterns that find units."""
         texts = {text.strip() for text in flagged} - {""}
         words = set()
         self._flagged_nonwords = set()  # flagged texts that are not words, such as "'s"
@@ -103,18 +104,20 @@ class UnitReader:
         self.flagged = frozenset(words | self._flagged_nonwords)
         # Matches two or more copies of a flagged word without spaces.
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
-        # Caches: texts repeat their words, and dividing a word takes much longer than a look-up.
-        self._cached_units = lru_cache(_REMEMBERED)(self._units_of_word)
-        self._single_units: set[str] = set()  # lower-case ASCII words that are one unit each
+        # Two caches, because texts repeat their words, and dividing a word takes much longer than a look-up.
+        self._divide_cached = lru_cache(_REMEMBERED)(self._divide)
+        self._undivided_words: set[str] = set()  # lower-case ASCII words that contain no copies
+        # Patterns of a flagged text or a word in ASCII texts, in any case and in lower case. `_unicode_word`
+        # matches in all texts, but takes longer.
         ascii_nonwords = sorted(text for text in self._flagged_nonwords if text.isascii())
-        self._ascii_word = re.compile(_either(ascii_nonwords, _ASCII_WORD), re.IGNORECASE)
-        self.lower_word = re.compile(_either(ascii_nonwords, _LOWER_WORD))
+        self._ascii_word = re.compile(_literal_or_word(ascii_nonwords, _ASCII_WORD), re.IGNORECASE)
+        self.lower_word = re.compile(_literal_or_word(ascii_nonwords, _LOWER_WORD))
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
         import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
-        return regex.compile(_either(sorted(self._flagged_nonwords), _WORD), regex.IGNORECASE)
+        return regex.compile(_literal_or_word(sorted(self._flagged_nonwords), _WORD), regex.IGNORECASE)
 
     def plain_keys(self, text: str) -> list[str] | None:
         """Return the keys of a simple text, several times as fast as `read`.
@@ -127,12 +130,13 @@ class UnitReader:
             return None
         # The key of an ASCII word is the word in lower case.
         words: list[str] = self.lower_word.findall(text.lower())
-        new_words = set(words) - self._single_units
-        if any(len(self._parts(word)) > 1 for word in new_words):
+        new_words = set(words) - self._undivided_words
+        # An ASCII word has several parts only if it contains copies without spaces.
+        if any(len(self._parts_of(word)) > 1 for word in new_words):
             return None
-        if len(self._single_units) > _REMEMBERED:
-            self._single_units.clear()
-        self._single_units.update(word for word in new_words if len(word) <= _LONGEST_REMEMBERED)
+        if len(self._undivided_words) > _REMEMBERED:
+            self._undivided_words.clear()
+        self._undivided_words.update(word for word in new_words if len(word) <= _LONGEST_REMEMBERED)
         return words
 
     def read(self, text: str) -> Units:
@@ -156,18 +160,18 @@ class UnitReader:
             if self._flagged_nonwords and word.casefold() in self._flagged_nonwords:
                 parts: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
             else:
-                parts = self._parts(word)
+                parts = self._parts_of(word)
             for part in parts:
                 units.keys.append(part.key)
                 units.starts.append(start + part.start)
                 units.ends.append(start + part.end)
         return units
 
-    def _parts(self, word: str) -> tuple[Part, ...]:
+    def _parts_of(self, word: str) -> tuple[Part, ...]:
         """Return the units of a word, from the cache if the word is short."""
-        return self._cached_units(word) if len(word) <= _LONGEST_REMEMBERED else self._units_of_word(word)
+        return self._divide_cached(word) if len(word) <= _LONGEST_REMEMBERED else self._divide(word)
 
-    def _units_of_word(self, word: str) -> tuple[Part, ...]:
+    def _divide(self, word: str) -> tuple[Part, ...]:
         """Divide a word into units.
 
         The word is divided before and after each ideograph, between copies without spaces, and between copies
@@ -178,8 +182,8 @@ class UnitReader:
         parts: list[Part] = []
         for piece_key, positions in _pieces(word):
             if piece_key.isascii() and len(piece_key) <= _LONGEST_REMEMBERED:
-                # The key itself is a simple word, which is probably in the cache.
-                for key, start, end in self._parts(piece_key):
+                # Divide the key as if it were an ASCII word, because the cache may have its parts.
+                for key, start, end in self._parts_of(piece_key):
                     parts.append(Part(key, positions[start], positions[end]))
                 continue
             for match in _IDEOGRAPH_OR_OTHERS.finditer(piece_key):
@@ -227,7 +231,7 @@ class UnitReader:
         yield from _repeats_between(key, done, len(key))
 
 
-def _either(literals: Sequence[str], word: str) -> str:
+def _literal_or_word(literals: Sequence[str], word: str) -> str:
     """Return a pattern that matches a literal text (the longest one if several match), or else a word.
 
     A literal that begins or ends with a letter or digit matches only where no further letter or digit adjoins
@@ -267,14 +271,14 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     """Divide a word at invisible characters and combining marks, if these characters separate copies.
 
     If any two pieces of several letters are equal, the pieces are returned separately, because they are
-    copies. Otherwise, all pieces are returned as one, because such characters also occur within a single word
-    or copy.
+    copies. Otherwise, the pieces are joined into one, because invisible characters and combining marks also
+    occur within a single word or copy.
 
     Returns:
-        The pieces as pairs of a key and a list of positions. For each character of the key, the list has its
-        position in the word, followed by the position where the next piece begins or the word ends. With an
-        invisible character at position 2, "ab_ab" -> ("ab", [0, 1, 3]) and ("ab", [3, 4, 5]), but "ab_cd" ->
-        ("abcd", [0, 1, 3, 4, 5]).
+        The pieces as pairs of a key and a list of positions. The list has one entry more than the key has
+        characters: the position in the word of each character, and then the position where the next piece
+        begins or the word ends. Examples, with an invisible character at position 2: "ab_ab" -> ("ab",
+        [0, 1, 3]) and ("ab", [3, 4, 5]), but "ab_cd" -> ("abcd", [0, 1, 3, 4, 5]).
     """
     breaks = [match.span() for match in _BREAKS.finditer(word)]
     pieces: list[tuple[str, list[int]]] = []
@@ -294,6 +298,7 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     if has_copies or len(pieces) <= 1:
         return pieces
     joined_key = "".join(key for key, _ in pieces)
+    # The last entry of each list is where the next piece begins. Only the last piece keeps it.
     joined_positions = []
     for _, piece_positions in pieces:
         joined_positions += piece_positions[:-1]
@@ -304,13 +309,17 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
     """Return the repeats in the part of a word's key from ``start`` to ``end`` (exclusive), in order.
 
+    A repeat is at least four copies, of three characters or more, that follow each other directly. Its
+    offsets are offsets in the whole key. Example: "xableableableabley" -> a repeat from 1 to 17 with the
+    period 4.
+
     Repeats of digits, of signs or of a single letter are left out, and so are repeats in DNA and RNA
     sequences.
     """
     repeats = []
     for repeat in _repeats_in(key[start:end]):
         first = start + repeat.start
-        root = key[first : first + repeat.period]
+        root = key[first : first + repeat.period]  # one copy
         if root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(key):
             repeats.append(Repeat(first, start + repeat.end, repeat.period))
     return sorted(repeats)

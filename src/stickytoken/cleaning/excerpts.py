@@ -37,12 +37,14 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
     shown_ranges = []
     for first, last in ranges:
         # A range that marks an insertion is empty, and it is shown even if it lies at the end of the excerpt.
-        if first < end or last == end:
+        is_insertion_at_end = first == last == end
+        if first < end or is_insertion_at_end:
             shown_ranges.append((first, min(last, end)))
+    # Leave out incomplete words only before the first marked range and after the last one.
     first_marked = shown_ranges[0][0] if shown_ranges else end
     last_marked = shown_ranges[-1][1] if shown_ranges else start
-    start = _next_word(text, start, first_marked)
-    end = _last_word(text, last_marked, end)
+    start = _start_at_word(text, start, first_marked)
+    end = _end_at_word(text, last_marked, end)
     pieces = [Piece(ELLIPSIS, False)] if start else []
     written_to = start
     for first, last in shown_ranges:
@@ -57,10 +59,11 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
     return pieces
 
 
-def _next_word(text: str, start: int, end: int) -> int:
-    """Return the offset of the first word that begins at or after ``start``.
+def _start_at_word(text: str, start: int, end: int) -> int:
+    """Return where an excerpt from ``start`` on must begin so that its first word is complete.
 
-    If no word begins up to ``end``, return ``start``.
+    If ``start`` lies within a word, this is the offset after the first whitespace character between ``start``
+    and ``end``. If there is no whitespace, or ``start`` does not lie within a word, it is ``start``.
     """
     if start == 0 or text[start - 1].isspace():
         return start
@@ -70,10 +73,11 @@ def _next_word(text: str, start: int, end: int) -> int:
     return start
 
 
-def _last_word(text: str, start: int, end: int) -> int:
-    """Return the offset after the last word that ends at or before ``end``.
+def _end_at_word(text: str, start: int, end: int) -> int:
+    """Return where an excerpt up to ``end`` must end so that its last word is complete.
 
-    If no word ends between ``start`` and ``end``, return ``end``.
+    If ``end`` lies within a word, this is the offset of the last whitespace character between ``start`` and
+    ``end``. If there is no whitespace, or ``end`` does not lie within a word, it is ``end``.
     """
     if end == len(text) or text[end].isspace():
         return end

@@ -17,8 +17,9 @@ from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_pr
 
 # Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
-# Maximum number of documents with a repetition that a summary names, and of characters of the repeated text.
+# Maximum number of documents with repetitions that a summary names.
 _NAMED_REPETITIONS = 3
+# Maximum number of characters that a summary shows of a repeated text.
 _REPEATED_CHARACTERS = 40
 # Progress is reported each time this many documents have been cleaned.
 _PROGRESS_EVERY = 100
@@ -83,7 +84,10 @@ class CleaningTotals:
         return remarks
 
     def _first_copies(self, repeated: int) -> str:
-        """Say which first copies stay. ``repeated`` is the number of documents with repetitions."""
+        """Return a sentence on the repetitions whose first copy stays in the text, with a few examples.
+
+        ``repeated`` is the number of documents with repetitions.
+        """
         named = [f"{words!r} ({document})" for words, document in self.first_repetitions]
         left_out = repeated - len(named)
         more = f", and others in {left_out:,} more" if left_out else ""

@@ -118,7 +118,8 @@ class SpanFinder:
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)
         self._reader = UnitReader(rules.words)
-        self._fewest = rules.longest_run + 1
+        # Minimum number of copies that form a repetition.
+        self._fewest_repeated = rules.longest_run + 1
 
     def find(self, text: str, *, every_flagged: bool = False) -> list[Span]:
         """Return the spans of a text in order, without overlaps.
@@ -149,7 +150,7 @@ class SpanFinder:
     def _find_words(self, text: str, every_flagged: bool) -> list[Span]:
         """Search a text segment by segment, and return its spans in order.
 
-        Special tokens are not searched for; spaces must replace them in the text.
+        Special tokens are not searched for; the caller must have replaced them by spaces.
         """
         spans: list[Span] = []
         for start, end in _segments(text):
@@ -157,7 +158,9 @@ class SpanFinder:
                 self._find_in_segment(text[start:end], start, every_flagged), key=lambda span: span.start
             )
             if spans and in_segment:
-                # Join the two parts of a span that a boundary between segments has split.
+                # Join the two parts of a span that a boundary between segments has split. If the boundary
+                # lies within a copy of "buy now", the second part repeats "now buy", so the order of the
+                # words does not matter.
                 last = spans[-1]
                 first = in_segment[0]
                 same_words = sorted(last.what.split()) == sorted(first.what.split())
@@ -178,7 +181,8 @@ class SpanFinder:
         document = _copies.Document(text, self._reader)
         words = self._reader.flagged
         keys = document.keys
-        fewest = min(self._fewest, _copies.FEWEST_COPIES)
+        # Fewer copies of a word are not a finding, unless ``every_flagged`` is set.
+        fewest = min(self._fewest_repeated, _copies.FEWEST_COPIES)
         if len(keys) < fewest and not every_flagged:
             return
         flagged = document.positions_of(words) if every_flagged else _copies.flagged_copies(document, words)
@@ -187,8 +191,9 @@ class SpanFinder:
         }
         if not repeated_words and not flagged:
             return
-        stretches = _copies.stretches_of(keys, repeated_words, self._fewest)
+        stretches = _copies.stretches_of(keys, repeated_words, self._fewest_repeated)
         repetitions = [stretch for stretch in stretches if self._is_repetition(document, stretch)]
+        # Copies of unflagged words that seem to be inserted between other words.
         suspected = _copies.planted_copies(document, words, repetitions)
 
         def span(positions: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
@@ -221,13 +226,13 @@ class SpanFinder:
                 continue
             # The whole stretch becomes one span, so its units must not be grouped again below.
             flagged.difference_update(positions)
-            if flagged_keys:
+            if flagged_keys:  # a phrase that contains flagged words
                 yield span(positions, SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(positions))
-            elif stretch.period:
+            elif stretch.period:  # an unflagged word or phrase
                 phrase = " ".join(keys[stretch.first : stretch.first + stretch.period])
                 copies = len(positions) // stretch.period
                 yield span(positions, SpanKind.REPETITION, phrase, copies, stretch.period)
-            else:  # a few words in varying order: name the most frequent one
+            else:  # a few unflagged words in varying order (period 0): name the most frequent one
                 counts = Counter(keys[stretch.first : stretch.last])
                 word, copies = counts.most_common(1)[0]
                 is_long = len(positions) >= _copies.MIXED_RUN
@@ -249,7 +254,7 @@ class SpanFinder:
         around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.last + 1]}
         if len(around) > 1 and all(len(word) <= 2 and word.isascii() for word in around):
             return False
-        is_too_short = len(keys) < self._fewest * stretch.period
+        is_too_short = len(keys) < self._fewest_repeated * stretch.period
         if is_too_short:
             return False
         # Tables and formulas naturally repeat numbers, single letters, such as "x" or "xx", and placeholders.
@@ -288,11 +293,11 @@ _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false")
 # Characters that stand between words in code and in tables drawn with text characters.
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
 # `_CODE`, and characters between the parts of names and paths.
-_NAMES = _CODE | frozenset("_:/|")
+_CODE_OR_PATH = _CODE | frozenset("_:/|")
 # A stretch is code if at least `_CODE_SHARE` of the gaps between its words contain a `_CODE` character, or if
-# at least `_NAMES_SHARE` of them contain a `_NAMES` character.
+# at least `_CODE_OR_PATH_SHARE` of them contain a `_CODE_OR_PATH` character.
 _CODE_SHARE = 0.25
-_NAMES_SHARE = 0.5
+_CODE_OR_PATH_SHARE = 0.5
 # Maximum number of copies of a phrase in a hyphenated compound, such as "dict-of-dict-of-dict-of-dict".
 _COMPOUND = 4
 
@@ -300,8 +305,8 @@ _COMPOUND = 4
 def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
     """Return whether a stretch is code, a table, a list of lines or a hyphenated compound.
 
-    The text between and around the words of the stretch decides. A single repeated word (period 1) can only
-    be code or a table.
+    The answer depends on the text before, between and after the words of the stretch. If a single word is
+    repeated (period 1), the stretch is structured only if this text has the characters of code or of a table.
     """
     between = document.separators[stretch.first + 1 : stretch.last]
     around = document.separators[stretch.first : stretch.last + 1]
@@ -314,17 +319,22 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
         return True
     # In a list of lines, a line break separates all copies. If the order varies, a line break separates all
     # words, except that it may be missing once.
-    units = len(between) + 1
-    needed_breaks = units // stretch.period - 1 if stretch.period else units - 2
+    units = stretch.last - stretch.first
+    if stretch.period:
+        copies = units // stretch.period
+        needed_breaks = copies - 1
+    else:
+        needed_breaks = units - 2
     line_breaks = sum("\n" in separator for separator in between)
-    with_names = sum(not _NAMES.isdisjoint(separator) for separator in between)
-    return line_breaks >= needed_breaks or with_names >= _NAMES_SHARE * len(between)
+    with_code_or_path = sum(not _CODE_OR_PATH.isdisjoint(separator) for separator in between)
+    return line_breaks >= needed_breaks or with_code_or_path >= _CODE_OR_PATH_SHARE * len(between)
 
 
 def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
-    """Yield groups of consecutive unit positions, split where a sign with a space before it ends a sentence.
+    """Yield groups of consecutive unit positions, split at a ".", "?" or "!" that has a space before it.
 
-    A sign directly after a word does not split a group, because it may separate copies: "able. able. able."
+    A punctuation mark directly after a word does not split a group, because it may separate copies:
+    "able. able. able."
 
     Args:
         document: The text.
@@ -335,10 +345,10 @@ def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]
     separators = document.separators
     first = last = positions[0]
     for position in positions[1:]:
-        separator = separators[position]
-        signs = separator.strip()
-        starts_sentence = bool(signs) and separator[0].isspace() and set(signs) <= set(".?!")
-        if position != last + 1 or starts_sentence:
+        text_before = separators[position]
+        marks = text_before.strip()
+        is_split = bool(marks) and text_before[0].isspace() and set(marks) <= set(".?!")
+        if position != last + 1 or is_split:
             yield range(first, last + 1)
             first = position
         last = position
@@ -359,7 +369,7 @@ class SpecialFinder:
         # Match consecutive tokens together.
         self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
         self._single = re.compile(source)
-        # Maximum number of a token's characters on either side of an offset within the token.
+        # If a token is split in two, neither part has more than this many characters.
         self._reach = max(map(len, texts), default=1) - 1
 
     def find(self, text: str) -> Iterator[Span]:
@@ -397,12 +407,14 @@ class SpecialFinder:
             The parts in order. Each part is given by its start, its end (exclusive) and the first special
             token that was found in it.
         """
+        # All offsets below are offsets in ``plain``, which lacks the text's invisible characters. `positions`
+        # has the offset in ``text`` of each character of ``plain``.
         plain, positions = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept_ranges: list[tuple[int, int]] = []  # start and end of the parts of the plain text that stay
         # The first token of each removed part, keyed by the end of the kept text before that part.
-        removed: dict[int, str] = {}
+        first_tokens: dict[int, str] = {}
         position = 0  # end of the text that has been searched
         while match := self._pattern.search(plain, position):
             if match.start() > position:
@@ -415,16 +427,17 @@ class SpecialFinder:
                 _shorten(kept_ranges, characters_before)
                 position += characters_after
             kept_end = kept_ranges[-1][1] if kept_ranges else 0
-            removed[kept_end] = match["first"]
+            first_tokens[kept_end] = match["first"]
         if position < len(plain):
             kept_ranges.append((position, len(plain)))
-        # The removed parts are the gaps between kept ranges; convert their offsets to the original text.
+        # The removed parts are the gaps between kept ranges. Convert their offsets to offsets in ``text``, so
+        # that a removed part includes the invisible characters next to it.
         parts = []
         for (_, kept_end), (next_start, _) in pairwise([(0, 0), *kept_ranges, (len(plain), len(plain))]):
-            if kept_end in removed and next_start > kept_end:
+            if kept_end in first_tokens and next_start > kept_end:
                 start = positions[kept_end - 1] + 1 if kept_end else 0
                 end = positions[next_start] if next_start < len(plain) else len(text)
-                parts.append((start, end, removed[kept_end]))
+                parts.append((start, end, first_tokens[kept_end]))
         return parts
 
     def _token_across(
@@ -442,8 +455,8 @@ class SpecialFinder:
             How many characters of the token come before the removed part, and how many come after it; None if
             there is no such token.
         """
-        # Such a token has at most `_reach` characters on each side. Collect so many from the end of the kept
-        # text, which may be spread over several ranges.
+        # A special token across the removed part has at most `_reach` characters on each side of it. Collect
+        # this many characters from the end of the kept text, which may be spread over several ranges.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -453,13 +466,14 @@ class SpecialFinder:
                 break
         before = "".join(reversed(pieces))
         match = pattern.search(before + plain[position : position + self._reach])
+        # The kept text has no complete token, so a token that begins in it ends after the removed part.
         if match is None or match.start() >= len(before):
             return None
-        return len(before) - match.start(), max(0, match.end() - len(before))
+        return len(before) - match.start(), match.end() - len(before)
 
 
 def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
-    """Remove ``characters`` characters in total from the end of the last ranges, in place."""
+    """Shorten the ranges by ``characters`` characters in total, from the last range backwards, in place."""
     while characters > 0:
         start, end = ranges.pop()
         if end - start > characters:
