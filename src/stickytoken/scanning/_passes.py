@@ -93,7 +93,7 @@ class Batch(NamedTuple):
     # Records that could not be read.
     skipped: tuple[Skipped, ...]
     # SHA-256 of each document's text, which decides whether the document is sampled.
-    keys: tuple[bytes, ...]
+    text_hashes: tuple[bytes, ...]
     # Hash of all records of the batch: their texts, and where they stand in the collection.
     digest: str
 
@@ -117,16 +117,23 @@ def batched(records: Iterable[Record]) -> Iterator[Batch]:
 
 
 def _batch(index: int, records: list[Record]) -> Batch:
+    """Return these records as a batch. ``index`` is the 0-based position of the batch in the collection."""
     documents = tuple(record for record in records if isinstance(record, Document))
     skipped = tuple(record for record in records if isinstance(record, Skipped))
-    keys = tuple(hashlib.sha256(document.text.encode()).digest() for document in documents)
+    text_hashes = tuple(hashlib.sha256(document.text.encode()).digest() for document in documents)
     content = hashlib.sha256()
-    for document, key in zip(documents, keys, strict=True):
+    for document, text_hash in zip(documents, text_hashes, strict=True):
         place = (document.number, document.id, document.source, document.path, document.line)
-        content.update(repr(place).encode() + key)
+        content.update(repr(place).encode() + text_hash)
     for record in skipped:
         content.update(repr((record.place, record.reason)).encode())
-    return Batch(index, documents, skipped, keys, content.hexdigest())
+    return Batch(
+        number=index,
+        documents=documents,
+        skipped=skipped,
+        text_hashes=text_hashes,
+        digest=content.hexdigest(),
+    )
 
 
 @dataclass
@@ -178,16 +185,16 @@ class Tally:
             self.kinds.update(row["kinds"])
         if self.sources is not None:
             self.sources.update(document.source for document in batch.documents)
-            if (
-                len(self.sources) > _MOST_SOURCES
-            ):  # a collection with so many sources is not counted by source
+            # With more sources than this, documents are not counted by source.
+            if len(self.sources) > _MOST_SOURCES:
                 self.sources = None
         if self.sampled:
             with_findings = {row["number"] for row in rows}
-            for document, key in zip(batch.documents, batch.keys, strict=True):
+            for document, text_hash in zip(batch.documents, batch.text_hashes, strict=True):
                 if document.number not in with_findings and document.text.strip():
-                    hash_of_text = int.from_bytes(key[:8])
+                    hash_of_text = int.from_bytes(text_hash[:8])
                     self.sample[hash_of_text] = document.text[:KEPT_TEXT]
+            # The texts with the smallest hashes are a random sample, because hashes are practically random.
             self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))
 
 
@@ -215,7 +222,7 @@ def search(
     """
     meter = Meter()
     tally = Tally(sampled)
-    # Batches with their rows that wait for earlier batches, keyed by batch number.
+    # Batches that cannot be added before earlier batches, and the rows of each; keyed by batch number.
     waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
     computed = 0  # documents that were searched in this call
 
@@ -393,8 +400,10 @@ class EffectPass:
             rows = self.keeper.findings(index, batch)
             if not rows:
                 continue
-            if self.columns(index, batch) is None:
-                if computed == 0:  # the panel is encoded now
+            has_stored_effects = self.columns(index, batch) is not None
+            if not has_stored_effects:
+                # The first call of `_determine_effects` also encodes the queries and the clean documents.
+                if computed == 0:
                     encoded += len(self.texts.queries) + len(self.texts.reference)
                 columns, texts = self._determine_effects(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
@@ -418,17 +427,21 @@ class EffectPass:
         """Determine the effect of copies on the documents of a batch.
 
         Args:
-            findings: one row per document with findings, with the text and the rest of the text without
-                copies.
+            findings: one row per document with findings, with its full text (``text``) and its text without
+                the copies (``rest``).
 
         Returns:
             The effects, as one list for each name in `COLUMNS`, and the number of texts that were encoded.
-            Each list has one entry per document; the entry is None if the effect cannot be determined or is
-            only predicted. ``shift`` is the mean change that copies cause in a document's cosine to the
-            queries. ``rise`` is the share of clean documents that the document overtakes because of its
-            copies, averaged over the queries. ``moves_up`` is the share of queries for which the document
-            overtakes at least a tenth of the clean documents. ``predicted`` is the shift predicted from the
-            run.
+            Each list has one entry per document; the entry is None if the effect cannot be determined.
+
+            - ``shift``: mean change that copies cause in a document's cosine to the queries.
+            - ``rise``: share of clean documents that the document overtakes because of its copies, averaged
+              over the queries.
+            - ``moves_up``: share of queries for which the document overtakes at least a tenth of the clean
+              documents.
+            - ``predicted``: the shift that is predicted from the run.
+
+            If effects are only predicted, all entries of ``shift``, ``rise`` and ``moves_up`` are None.
         """
         panel = self.panel
         with_copies = self._tokenized([finding["text"] for finding in findings])
@@ -454,6 +467,7 @@ class EffectPass:
                 columns["shift"][numbers] = (after - before).mean(axis=1, dtype=np.float64)
                 columns["rise"][numbers] = overtaken.mean(axis=1)
                 columns["moves_up"][numbers] = (overtaken >= _MOVES_UP).mean(axis=1)
+            # The effect is unknown where the model returned a zero vector.
             for values in columns.values():
                 values[numbers] = np.where(has_vectors, values[numbers], np.nan)
         encodings = 2 if self.kind is Effect.MEASURED else 1
@@ -472,7 +486,7 @@ class EffectPass:
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Count how many clean documents are less similar to each query than each document with findings.
+    """Count, per document and query, the clean documents that are less similar to the query.
 
     Args:
         similarities: cosines of documents and queries, shape (number of documents, q).
@@ -499,10 +513,11 @@ def predicted_shifts(
 
     Copies of a token move the vector of every text toward the same point, which is the token's pull divided
     by its contraction (see `stickytoken.methods.statistics.Effects`). If a document has copies of several
-    tokens, the weighted mean of their points is used. The run has measured these points with short texts, so
-    it does not tell how far copies move a long document. The prediction assumes that a document without its
-    copies would be at the mean of the clean documents. How far the copies have moved the document from this
-    mean toward the point is estimated by projecting the document's vector on the line between mean and point.
+    tokens, the weighted mean of the tokens' points is used. The run has measured pull and contraction with
+    short texts, so it does not tell how far copies move a long document. The prediction assumes that a
+    document without its copies would be at the mean of the clean documents. The document's vector is
+    projected onto the line from this mean to the point; the projection estimates how far the copies have
+    moved the document.
 
     Args:
         vectors: unit vectors of the documents with their copies, shape (n, d).
@@ -525,16 +540,17 @@ def predicted_shifts(
         rows = rows[has_effects]
         ids = ids[has_effects]
         contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
-        # Copies with contraction k replace the share k of a text and leave the share 1 - k. So relative to
-        # the text, n copies have the weight n * k / (1 - k). Their point is pull / k, so its product with
-        # the weight is n * pull / (1 - k).
+        # The vector of a text with one copy consists of the share 1 - k of the text and the share k of the
+        # token's point, where k is the contraction. So a copy has k / (1 - k) times the weight of the text,
+        # and n copies have n times this weight: n * k / (1 - k). The point is pull / k, so the product of
+        # weight and point is n * pull / (1 - k).
         scaled_copies = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
         total_weight = float(scaled_copies @ contraction)
         if total_weight <= 0:  # no token has a measured effect, or the copies do not contract texts
             continue
         point = (scaled_copies @ effects.pull[rows].astype(np.float64)) / total_weight
         to_point = point - clean_mean
-        # Share of the way from the mean of the clean documents to the point.
+        # Position of the document between the mean of the clean documents (0) and the tokens' point (1).
         covered = float(np.clip((vectors[number] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0))
         shifts[number] = covered * float(to_point @ mean_query)
     return shifts

@@ -137,8 +137,8 @@ class Scan:
 
     - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
       collection, and where the document comes from.
-    - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` changes
-      documents with any kind except suspected.
+    - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` changes a
+      document that has findings of any kind other than suspected.
     - ``words``: The words that were found, with the number of copies of each word.
     - ``spans``: The number of findings.
     - ``copies``: The number of copies in all findings.
@@ -151,7 +151,8 @@ class Scan:
     - ``moves_up``: The share of queries for which the document overtakes at least a tenth of the clean
       documents.
     - ``predicted``: The shift that is predicted from the run.
-    - ``effect``: The shift in standard deviations of the similarities between queries and clean documents.
+    - ``effect``: The shift divided by the standard deviation of the similarities between queries and clean
+      documents.
     - ``severity``: The grade of the effect: mild, serious or severe; null for a smaller effect.
     - ``matters``: Whether the effect is at least 0.5.
     """
@@ -253,8 +254,9 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# Maximum number of a user's queries to use. If there are more, so many are drawn at random with this seed.
+# Maximum number of a user's queries to use. If there are more queries, this number is drawn at random.
 _QUERIES_KEPT = 500
+# Seed for drawing the queries.
 _QUERIES_SEED = 42
 
 # Part of a scan's identity. Increase it when the findings in a document change or are renamed.
@@ -823,8 +825,9 @@ def counts_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str,
 def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
     """Yield one finding per document, the worst document first.
 
-    A document with findings of several kinds is reported under a single kind: the first failing kind of the
-    document, in the order of `SpanKind`, or else the document's first kind in this order.
+    A document with findings of several kinds is reported under a single kind: in the order of `SpanKind`, the
+    first of its kinds that is in ``failing_kinds``, or the first of all its kinds if none is in
+    ``failing_kinds``.
 
     Args:
         scan: a finished scan.

@@ -95,8 +95,8 @@ def descriptions(*documented: Any) -> Mapping[str, str]:
     """Return the docstring entries under ``Args:`` and ``Attributes:``, keyed by name.
 
     Args:
-        documented: Functions or classes. If several of them describe the same name, the first description is
-            used.
+        documented: Functions or classes. If several functions or classes describe the same name, the first
+            description is used.
     """
     entries: dict[str, str] = {}
     for item in reversed(documented):

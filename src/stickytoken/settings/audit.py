@@ -21,11 +21,12 @@ class AuditSettings:
         insertion: ids: the model reads exactly n copies. text: the copies are inserted as words, which is the
             only way for a model that reads only texts.
         stuffed: Number of random documents to insert copies into, one at a time.
-        tokens: Maximum number of tokens in each group: flagged tokens; tokens of which these documents
-            already contain copies; tokens with the strongest predicted effect on these documents; tokens with
-            the largest lift on these documents; and ordinary tokens.
-        queries: Maximum number of queries. If there are more, this many are drawn at random.
-        documents: Maximum number of documents in the index. If there are more, this many are drawn at random.
+        tokens: Maximum number of tokens in each group: flagged tokens; tokens whose copies these
+            documents already contain; tokens with the strongest predicted effect on these documents; tokens
+            with the largest lift on these documents; and ordinary tokens.
+        queries: Maximum number of queries. If there are more queries, this number is drawn at random.
+        documents: Maximum number of documents in the index. If there are more documents, this number is drawn
+            at random.
         resamples: Number of bootstrap samples of queries and documents.
         confidence: Confidence level of the intervals.
         seed: Seed of all random sampling.

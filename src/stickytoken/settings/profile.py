@@ -26,9 +26,9 @@ class ProfileSettings:
     """Settings of the profile method.
 
     A lift of 0.5 is a medium effect (Cohen 1988). In all-MiniLM-L6-v2, the largest lift of a natural token is
-    0.34, and the largest share that a natural word erases is 0.41. A search hardly ever finds a document once
-    a larger share of the document has been erased. A token with an unusual vector is sticky if it reaches
-    half of one of the two thresholds.
+    0.34, and the largest share that a natural word erases is 0.41. If copies erase more than 0.41 of a
+    document's meaning, a search hardly ever finds the document. A token with an unusual vector is sticky if
+    it reaches half of one of the two thresholds.
 
     A token reaches a threshold if the lower end of its interval does. Verdicts depend only on the confirming
     texts, which the model always reads in its own precision.
@@ -42,7 +42,7 @@ class ProfileSettings:
             above the median.
         confidence: Confidence level of the intervals.
         budget: Maximum number of texts encoded per token, averaged over all tokens of a run. The budget
-            limits how many tokens are measured in confirming texts.
+            limits how many tokens are measured in further texts after the screening.
         insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
             words: insert the copies into the string, with spaces chosen so that the tokenizer recognizes the
             token in as many copies as possible.
