@@ -146,7 +146,7 @@ class SearchHarm(NamedTuple):
     def _sentence(
         self, token: str, queries: str, share: float, without: float, ordinary: float | None
     ) -> str:
-        """Return a sentence on the share of queries that find a document with copies and without copies.
+        """Return a sentence that says how many queries find a document with copies, and without copies.
 
         Args:
             token: the token.

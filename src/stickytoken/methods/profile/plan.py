@@ -78,8 +78,8 @@ def make_profile_plan(
             "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
             "tokens"
         )
-    # The encoder may reject the insertion or the precision. The following calls raise an error in this case.
-    # Make them before the slow steps.
+    # The encoder may reject the insertion or the precision. The next calls raise an error in this case,
+    # before the slow steps begin.
     probes.require_insertion(encoder, settings.insertion)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
