@@ -1,4 +1,4 @@
-"""Which run a model is checked by, which of its sticky tokens close the gate, and what never opens it."""
+"""Which run a model is checked by, which of its sticky tokens fail the check, and what never passes it."""
 
 import json
 import os
@@ -208,7 +208,7 @@ def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):
         check(encoder, folder=runs, revision="main")
 
 
-# Which sticky tokens close the gate, alone and against a baseline; what is not enough to open it
+# Which sticky tokens fail the check, alone and against a baseline; what is not enough to pass it
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +329,7 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
         assert result.outcome is Outcome.INCONCLUSIVE
         assert "covered 40 of" in result.incomplete[0]
     assert result.incomplete[0].startswith("the baseline in")
-    # A sticky token in a sample closes the gate all the same.
+    # A sticky token fails the check even if the run covers only a sample.
     model = stickytoken.load_encoder(profiled.planted_model(2))
     token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
     result = check(profiled.detect_profile(model, tmp_path / "few", tokens=[token, 50, 51]))

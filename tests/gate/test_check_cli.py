@@ -128,7 +128,7 @@ def test_hostile_tokens_are_shown_in_every_format_and_do_nothing(hostile):
         assert_harmless(result.stderr)
 
 
-# Documents: copies of flagged tokens close the gate, and what cannot be read is no pass
+# Documents: copies of flagged tokens fail the check, and what cannot be read is no pass
 
 
 CLEAN = ["the river opens near the market.", "a quiet bird sings in the garden."]
@@ -213,7 +213,7 @@ def test_the_command_names_file_and_line(run, write):
     planted.refused("check", "--column", "nothing", saying="nothing")
 
 
-# What is printed first: the documents, and of these what closes the gate
+# What is printed first: the documents, and of these the documents that fail the check
 
 
 REPETITION = "market " * 40
@@ -242,18 +242,18 @@ def test_tokens_that_do_not_count_are_one_line(run, documents):
     assert re.match(rf"{count} sticky tokens? in .*, not counted \(--fail-on none\)$", line)
 
 
-def test_quiet_lists_only_what_closes_the_gate(run, documents):
+def test_quiet_lists_only_what_fails_the_check(run, documents):
     def printed(*options):
         result = checked(run, "--documents", documents, "--quiet", *options)
         assert result.stderr == ""
         return result.stdout
 
     assert "error" in printed()
-    assert planted.PLANTED in printed().partition("sticky token closes the gate")[2]
+    assert planted.PLANTED in printed().partition("sticky token fails the check")[2]
     for hidden in ("warning", "run: ", "market"):
         assert hidden not in printed()
     alone = printed("--fail-on", "none")
-    assert "1 document closes the gate" in alone
+    assert "1 document fails the check" in alone
     assert "not counted" not in alone
     assert "sticky" not in alone.replace("flagged token", "")
 

@@ -116,8 +116,8 @@ def _type_hints(function: _Command) -> dict[str, Any]:
 def _groups_of(function: _Command) -> dict[str, Any]:
     """Return the dataclass of each parameter that stands for a group of options, keyed by parameter name.
 
-    The dataclass is the parameter's type. If the type is Annotated and its metadata has a dataclass, which is
-    then a subclass of the type, this subclass is used instead.
+    The dataclass is the parameter's type. If the type is ``Annotated[Group, subclass]``, where ``subclass``
+    is a subclass of the dataclass ``Group``, the dataclass is ``subclass``.
     """
     groups: dict[str, Any] = {}
     for name, hint in _type_hints(function).items():
@@ -285,7 +285,8 @@ class PanelledCommand(TyperCommand):
                 name = _key(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                # Error messages show these names. The setting is never parsed from the command line.
+                # Typer never parses a setting from the command line, so these names appear only in error
+                # messages.
                 param.opts = [f"--set {name}"]
                 param.secondary_opts = []
 
@@ -307,7 +308,9 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options and settings of a command. Values come from settings files unless passed.
+        """Parse the options and settings of a command.
+
+        If an option or setting is not passed, a settings file can provide its value.
 
         Returns:
             The arguments that no parameter of the command has used.
@@ -320,8 +323,9 @@ class PanelledCommand(TyperCommand):
             advice = self._advice_on(str(getattr(error, "option_name", "")))
             if advice is None:
                 raise
-            rest = ctx.fail(advice)
-        # Typer has handled only the options in `params`. The settings get their values from the default map.
+            ctx.fail(advice)  # raises a usage error
+        # Typer has handled only the options in `params`, from which `__init__` removed the settings. The
+        # settings get their values from the default map.
         for option in self.settings.values():
             option.handle_parse_result(ctx, opts={}, args=[])
         return rest
@@ -512,8 +516,8 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
     """Return the values that a file sets for a command, keyed by parameter name.
 
-    The subtable that is named after the command applies to the command. So do the entries outside of all
-    subtables, except that in pyproject.toml they apply only to `_PROJECT_COMMAND`.
+    The subtable that is named after the command applies to the command. Entries outside all subtables apply
+    to every command or, in pyproject.toml, only to `_PROJECT_COMMAND`.
 
     Args:
         ctx: Context of the command.
@@ -546,7 +550,7 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
         ctx: Context of the command.
         entries: Values of options and settings, keyed by name without dashes, as the file writes them.
         file: The file that contains the table.
-        where: The table in the file, for messages.
+        where: The name of the table in the file, for error messages.
 
     Returns:
         The values as Typer accepts them, keyed by parameter name, such as ``max_tokens``.
@@ -573,7 +577,8 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
             items = value if param.multiple and isinstance(value, list) else [value]
             typed = [_typed_value(param, item, file.parent) for item in items]
             values[str(param.name)] = typed if param.multiple else typed[0]
-            # Only for the check: Typer converts the value once more when it uses the default.
+            # Raises an error for an invalid value. The result is not kept, because Typer converts the value
+            # again when it uses it as a default.
             param.process_value(ctx, values[str(param.name)])
         except typer.TyperException as error:
             reason = error.format_message().removeprefix("Invalid value: ")
@@ -611,7 +616,8 @@ def _typed_value(param: Any, value: Any, folder: Path) -> Any:
     if expected_type is float:
         return str(value)
     path = folder / Path(value).expanduser()
-    # Options such as --sentences accept a path or a name, so their type does not tell.
+    # Options such as --sentences accept a path or a name, so their type does not show whether the value is a
+    # path.
     is_path = kind_name == "path" or path.exists()
     return str(path) if is_path and folder != Path.cwd() else value
 

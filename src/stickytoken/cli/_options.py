@@ -91,8 +91,8 @@ language_option = partial(_option, panel=LANGUAGE_MODELS)
 output_option = partial(_option, panel=OUTPUT)
 
 # Declarations of the options that --help shows for the fields of dataclasses such as `LoadingSettings`, keyed
-# by field. A field that has no declaration can only be set with --set or in a settings file. A command can
-# restrict one of these options in the same way by passing its name to `@command`.
+# by field. A field that has no declaration can only be set with --set or in a settings file. By passing the
+# name of an option to `@command`, a command can restrict this option to --set and settings files, too.
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
@@ -175,7 +175,7 @@ def _category(name: str) -> str:
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    """Return all categories in the letter case of the incomplete input. Typer offers the matching ones."""
+    """Return all categories in the letter case of the input. Typer offers those that match the input."""
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
@@ -273,8 +273,8 @@ def load(
     Args:
         model: The model as the user named it.
         loading: The options that the user passed.
-        tokenizer_needed: Whether the command needs the vocabulary. If the command does not need it, a model
-            behind an endpoint can be used without a tokenizer.
+        tokenizer_needed: Whether the command needs the vocabulary. A command that does not need the
+            vocabulary can use a model behind an endpoint without a tokenizer.
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
@@ -382,7 +382,7 @@ def load_for(
     Args:
         source: A run folder or a model, as the user named it.
         run: The record of the run; None if `source` is a model.
-        loading: The options that the user passed. They take precedence over the options in the run's record.
+        loading: The options that the user passed, which take precedence over the options in the run's record.
         model: Where the model of the run is now, if it has moved.
 
     Returns:
@@ -399,9 +399,10 @@ def load_for(
     recorded = recorded_loading(run)
     name = model or run.model.name
     with _named_by(source):
+        # A command that takes `AnyModelOptions` can use a model behind an endpoint.
         if recorded.endpoint is not None and isinstance(loading, AnyModelOptions):
             if loading.tokenizer or loading.candidates:
-                # Only one of the two can be set, so both recorded values are replaced.
+                # A tokenizer and candidates exclude each other, so both recorded values are replaced.
                 vocabulary = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
                 endpoint = recorded.endpoint.model_copy(update=vocabulary)
                 recorded = recorded.model_copy(update={"endpoint": endpoint})
@@ -413,13 +414,13 @@ def load_for(
             _announce_server(encoder)
             connected: stickytoken.Encoder = encoder
             return connected
-        # If the model is behind an endpoint all the same, `load` raises the error.
         if part_of(loading, Prompting) == Prompting():
             loading = replace(loading, **asdict(recorded.prompting))
         recorded_values = asdict(recorded.settings)
         loading = replace(
             loading, **{name: getattr(loading, name) or value for name, value in recorded_values.items()}
         )
+        # If the model is behind an endpoint and the command needs the model itself, `load` raises an error.
         return load(name, loading)
 
 
@@ -581,11 +582,12 @@ class _CostAnnouncer:
         if self._expected_tokens is None:
             return
         sent_tokens = self._endpoint.spending.tokens
-        estimate = self._estimate()  # of the rest only, because texts that were sent are in the cache
+        # Texts that were sent are in the cache, so this estimate covers only the remaining texts.
+        estimate = self._estimate()
         if estimate is None or not estimate.requests:
             return
-        # The upper estimate includes the texts that depended on earlier results. They are now known, so this
-        # estimate is no longer too high.
+        # `most` also covers the stages whose texts depend on earlier results. These results are now known, so
+        # `most` is no longer too high.
         estimate = estimate.most or estimate
         total = sent_tokens + estimate.tokens
         if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:

@@ -45,11 +45,13 @@ def main() -> None:
         console.silence_stdout()
         status = console.CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        # The last part of the output is written here, so here it may turn out that the disk is full.
+        # The last part of the output is written when stdout is flushed, which fails if the disk is full.
         if isinstance(error, OSError) and console.is_full(error):
             console.silence_stdout()
             sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             sys.exit(1)
+        # A library may have turned KeyboardInterrupt into another error, so after Ctrl-C any error counts as
+        # an interruption.
         if not console.was_interrupted():
             raise
         sys.stderr.write("interrupted\n")

@@ -97,20 +97,21 @@ def scan(
         folder = out
         out = None
     origin = scanning.rules_origin(run)
-    opened = origin.run
-    kind = None
+    opened_run = origin.run  # None if `run` is a rules file
+    effect_kind = None
     if effect or predict:
-        kind = "measured" if effect else "predicted"
+        effect_kind = "measured" if effect else "predicted"
     options: dict[str, Any] = {
         "column": column,
         "id_column": id_column,
         "source_column": source_column,
-        "effect": kind,
+        "effect": effect_kind,
         "queries": texts,
         "workers": workers,
     }
     words = opt.words_of_audit(audit, origin.run_identity)
-    run_scan = partial(scanning.scan_documents, opened or run, documents, words=words, **options)
+    run_or_rules = opened_run or run
+    run_scan = partial(scanning.scan_documents, run_or_rules, documents, words=words, **options)
     scan_options = scanning.ScanOptions(**options)
     folder = folder or scanning.default_out(origin, documents, scan_options, words)
     if folder is not None:
@@ -118,9 +119,14 @@ def scan(
     if out is not None:
         require_writable(out.parent)
     encoder = None
-    if opened is not None and kind is not None:
-        encoder = opt.load_for(str(run), opened.record, loading, model)
-    with opt.announced(encoder, loading, lambda stand_in, _: run_scan(encoder=stand_in)) as progress:
+    if opened_run is not None and effect_kind is not None:
+        encoder = opt.load_for(str(run), opened_run.record, loading, model)
+
+    def rehearse(stand_in: Any, _: Path) -> Scan:
+        """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""
+        return run_scan(encoder=stand_in)
+
+    with opt.announced(encoder, loading, rehearse) as progress:
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
     if output_format is ScanFormat.TABLE:
         _print_scan(finished_scan, limit)
@@ -130,9 +136,9 @@ def scan(
         write_atomically(out, _scan_document(finished_scan, output_format).encode())
         console.print_line(scanning.headline(finished_scan))
         console.inform(f"written: {out}")
-    if opened is not None:
-        measured_on = documents if kind is not None else None
-        _inform_next_steps(opened.path, folder, measured_on, column, queries)
+    if opened_run is not None:
+        measured_on = documents if effect_kind is not None else None
+        _inform_next_steps(opened_run.path, folder, measured_on, column, queries)
 
 
 def _inform_next_steps(
@@ -299,7 +305,7 @@ def clean(
         id_column: Column with the id, for messages. Default: found by name.
         remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are
             only counted.
-        remove_all: Remove flagged tokens wherever they occur, also as words in ordinary use.
+        remove_all: Remove flagged tokens wherever they occur, even where they are used as ordinary words.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
             (special only), report or refuse. Repeatable. Default: report suspected findings, remove the rest.
         out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
@@ -326,7 +332,7 @@ def clean(
         if file == Path("-"):
             return
     source = open_source(file, NamedColumns(column, id_column))
-    compress = None
+    compress = None  # compress the output if the source is compressed
     if out is not None:
         require_same_format(source, out)
         require_writable(out.absolute().parent)
@@ -362,6 +368,7 @@ def clean(
     if out is not None:
         console.inform(f"written: {out}")
         shared_options = {"--column": column, "--id": id_column, "--audit": audit}
+        # `scan` chooses the format by the file's extension.
         if names_format_of(source, out):
             console.inform(f"verify: {_verification(rules, out, shared_options)}")
     elif diff or is_json:

@@ -274,7 +274,8 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
         top = max(scored, key=lambda trial: trial.spearman or 0.0)
         at_best_layer = next((trial.spearman for trial in scored if trial.layer == best.layer), None)
         bar = "#" * max(0, round((top.spearman or 0.0) / 2))
-        shown_setting = setting[: len(setting_columns)]  # without contrast, only the start and the exit
+        # Without contrast, the table shows only the start and exit layers of token prepending.
+        shown_setting = setting[: len(setting_columns)]
         rows.append([*shown_setting, top.layer, top.spearman, at_best_layer, bar])
     columns = (*setting_columns, "best layer", "spearman", f"at layer {best.layer}", "")
     title = f"{'Contrast' if contrasting else 'Token prepending'} on {model}"

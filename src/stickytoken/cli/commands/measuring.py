@@ -58,8 +58,8 @@ class MethodOptions:
 
         Args:
             pairs_file: File of sentence pairs; None if the user passed none. The default method depends on
-                whether there is such a file.
-            texts_only: Whether the model accepts only text. The default insertion depends on this.
+                whether ``pairs_file`` is None.
+            texts_only: Whether the model accepts only text. The default insertion depends on ``texts_only``.
 
         Raises:
             InputError: The user passed a setting that the method does not have.

@@ -562,7 +562,7 @@ def report(
             format that the extension of --out names, or html.
         out: File to write. Default for html: report.html in the run folder.
         figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
-        explanations: Output folder of `explain`. Default: the folder explain in the run folder.
+        explanations: Output folder of `explain`. Default: the folder `explain` in the run folder.
         open_it: Open the HTML file in a browser.
     """
     from stickytoken.reports import REPORT_FILE, format_of

@@ -65,7 +65,7 @@ def repair(
             task. Default: a packaged task.
         affected: Also list the documents in this txt, csv, tsv, jsonl or parquet file that must be encoded
             again.
-        column: Column that contains the text in the file of --affected. Default: found by name.
+        column: Column of the --affected file that contains the text. Default: found by name.
     """
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
@@ -124,8 +124,8 @@ _GRADES = ("sticky", *(severity.value for severity in Severity), "none")
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 _FAIL_ON_HELP = (
     "Lowest severity of a token that counts against the model. With sticky, every sticky token counts, and "
-    f"with none, no token, so that only documents close the gate. {severities_in_words()} Default: sticky; "
-    "none with a rules file."
+    f"with none, no token, so that only documents can fail the check. {severities_in_words()} Default: "
+    "sticky; none with a rules file."
 )
 # Options that need a run or a model. The values that files set for them do not apply to a rules file.
 _NEED_A_RUN = ("fail_on", "max_tokens", "baseline", "revision", "folder")
@@ -178,7 +178,7 @@ def check(
 ) -> None:
     """Check whether a model can ship, and whether documents can be indexed.
 
-    Exit status: 0 if passed, 10 if the gate is closed (do not ship), 1 if failed or inconclusive.
+    Exit status: 0 if passed, 10 if closed (do not ship), 1 if inconclusive or after an error.
 
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
 
@@ -190,13 +190,13 @@ def check(
             can also set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
         max_tokens: Maximum number of tokens that may count against a model that passes. Default: 0.
-        baseline: Run folder to compare with. A token that the baseline measured too counts against the model
+        baseline: Run folder to compare with. A token that the baseline also measured counts against the model
             only if the interval of a measure lies entirely above the interval in the baseline.
-        documents: Documents to search, as for scan. Copies of a flagged token close the gate.
-        fail_on_documents: Other findings in documents that close the gate: special, repetition or suspected.
-            Repeatable.
+        documents: Documents to search, as for scan. Documents with copies of a flagged token fail the check.
+        fail_on_documents: Other findings that make a document fail the check: special, repetition or
+            suspected. Repeatable.
         output_format: Print tables, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations. With
-            --quiet, the tables list only the findings that close the gate.
+            --quiet, the tables list only the tokens and documents that fail the check.
         out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
     from stickytoken.cleaning import names_rules_file
@@ -218,8 +218,8 @@ def check(
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if names_rules_file(source) and _was_typed(context, "source"):
-        # pyproject.toml may set these options for the model of the project, for which this rules file on the
-        # command line takes the place. Only options that the user typed too are an error.
+        # pyproject.toml may set these options for the project's model, in place of which the user named a
+        # rules file. The options are an error only if the user typed them on the command line.
         for name in _NEED_A_RUN:
             if not _was_typed(context, name):
                 arguments.pop(name, None)
@@ -266,7 +266,7 @@ def _was_typed(context: typer.Context, name: str) -> bool:
 
 
 def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
-    """Return the words of an audit. The check searches documents for these words.
+    """Return the words that bring documents into the results of an audit. The check searches for these words.
 
     Raises:
         InputError: ``source`` is a run folder or a rules file, and the audit belongs to another run.
@@ -282,7 +282,7 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
 
 
 def _line_in_repository() -> tuple[str, int] | None:
-    """Return where the project names its model: the path of pyproject.toml, and the number of the line.
+    """Return the path of pyproject.toml, and the number of the line that names the project's model.
 
     The path is relative to the repository. Return None if the project is not in a repository, or if no
     pyproject.toml configures `check`.
@@ -335,7 +335,7 @@ _MAX_FINDINGS = 50
 def _print_check(check: Check) -> None:
     """Print the outcome of a check, the documents with findings, and then the sticky tokens.
 
-    With --quiet, print only the findings that close the gate, that is, on which the check fails.
+    With --quiet, print only the documents and tokens that fail the check.
     """
     is_quiet = console.current_verbosity() is console.Verbosity.QUIET
     findings = [finding for finding in check.findings if finding.level.value == "error" or not is_quiet]
@@ -364,10 +364,9 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
 
     Args:
         check: The check.
-        findings: One finding per document; with --quiet, only findings that close the gate, that is, on which
-            the check fails.
-        is_quiet: Whether --quiet was passed. If so, the title counts the documents that close the gate, and
-            otherwise all documents with findings.
+        findings: One finding per document; with --quiet, only the findings of documents that fail the check.
+        is_quiet: Whether --quiet was passed. With --quiet, the title counts the documents that fail the
+            check. Without --quiet, the title counts all documents with findings.
     """
     from stickytoken.cleaning import document_counts
     from stickytoken.scanning.scan import cause_of
@@ -375,8 +374,8 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
     rows = [(finding.level.value, cause_of(finding), finding.message) for finding in findings[:_MAX_FINDINGS]]
     listed = "" if len(rows) == len(findings) else f"; the first {len(rows):,}:"
     if is_quiet or check.documents is None:
-        closing = "document closes" if len(findings) == 1 else "documents close"
-        title = f"{len(findings):,} {closing} the gate{listed}"
+        failing = "document fails" if len(findings) == 1 else "documents fail"
+        title = f"{len(findings):,} {failing} the check{listed}"
     else:
         documents = check.documents
         # Such as "3 of 1,400 documents" and " (flagged token: 2, special: 1)".
@@ -387,7 +386,7 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
 
 
 def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
-    """Print a table of sticky tokens; with --quiet, ``findings`` has only those that close the gate."""
+    """Print a table of sticky tokens; with --quiet, ``findings`` has only tokens that fail the check."""
     columns = [
         Column("level", "level"),
         Column("token_id", "id"),
@@ -401,11 +400,11 @@ def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) 
         columns.append(Column("change", "against the baseline"))
     records = [{"level": finding.level.value, **finding.properties} for finding in findings[:_MAX_FINDINGS]]
     noun = "sticky token" if len(findings) == 1 else "sticky tokens"
-    closing = ""
+    predicate = ""
     if is_quiet:
-        closing = " closes the gate" if len(findings) == 1 else " close the gate"
+        predicate = " fails the check" if len(findings) == 1 else " fail the check"
     listed = "" if len(records) == len(findings) else f"; the first {len(records):,}:"
-    console.print_records(f"{len(findings):,} {noun}{closing}{listed}", columns, records)
+    console.print_records(f"{len(findings):,} {noun}{predicate}{listed}", columns, records)
 
 
 @command("route", "contrast", "truncate_dim", "layer")

@@ -60,8 +60,8 @@ def explain(
     Args:
         text: Insert the copies into this text. Repeatable. Default: sentences of the corpus.
         sentences: Corpus, as for detect. Default: the corpus of the run, or the bundled corpus.
-        out: Folder for the tables. Default for a run: the folder explain in the run folder. Without a run, no
-            tables are written by default.
+        out: Folder for the tables. Default for a run: the folder `explain` in the run folder. Without a run,
+            no tables are written by default.
     """
     from stickytoken.explanation import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
