@@ -514,10 +514,14 @@ def _nearest_index(ascending: Sequence[float], target: float) -> int:
 def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
     """Choose pairs whose similarities are spread over the lower 80% of the range from minimum to mean.
 
-    Let u be the mean similarity. The ``count`` target similarities are evenly spaced over [min, min + 0.8 (u
-    - min)]. For each target, the pair with the nearest similarity is chosen among the pairs whose similarity
-    is below u. Where pairs are sparse, the same pair is chosen for several targets and is returned several
-    times, as in the published runs.
+    Let u be the mean similarity. Only pairs with a similarity below u can be chosen. The target similarities
+    are evenly spaced over [min, min + 0.8 (u - min)]; their number is ``count``, or the number of pairs below
+    u if that is smaller. For each target, the pair with the nearest similarity is chosen. Where pairs are
+    sparse, the same pair is chosen for several targets and is returned several times, as in the published
+    runs.
+
+    Raises:
+        InputError: No pair has a similarity below u.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -608,8 +612,8 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
             unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
                 # The tokenizer reads every character, so a sentence with the same ids can differ only in what
-                # the tokenizer ignores on purpose, such as case or spaces. The two mean the same, and both
-                # are kept.
+                # the tokenizer ignores on purpose, such as case or spaces. Both sentences then mean the same
+                # thing, and both are kept.
                 continue
             unknown_characters += unread
             if tuple(ids) in earlier_ids:

@@ -137,7 +137,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
     """
     for column in (columns.column, columns.id_column, columns.source_column):
         if not isinstance(column, str | None):
-            raise InputError(f"{column!r} is not the name of a column: pass a text")
+            raise InputError(f"{column!r} is not the name of a column: pass a string")
     if not isinstance(source, (str, Path)):
         return _from_values(source, columns)
     if source == STDIN:
@@ -596,7 +596,7 @@ class Reader:
             if isinstance(value, str):
                 if self.columns.any_named:
                     raise InputError(f"{self.name} have no columns: do not pass names of columns")
-                # The place of a text becomes the id of its document: its 0-based position.
+                # The 0-based position of the text becomes the id of its document.
                 yield Row(str(number), line=None, value=value)
             elif isinstance(value, Mapping):
                 if not self.text_columns:
@@ -674,8 +674,9 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
     only for the whole process.
 
     A field that begins with a quotation mark is quoted. Within the quotes, separators and line breaks belong
-    to the field, and two quotation marks stand for one. The next single quotation mark closes the quotes. If
-    the quotes are never closed, the field extends to the end of the file.
+    to the field, and two quotation marks stand for one. The next single quotation mark closes the quotes.
+    Text between the closing quotation mark and the next separator also belongs to the field. If the quotes
+    are never closed, the field extends to the end of the file.
 
     Args:
         lines: The lines of the file, without their line endings.
@@ -699,6 +700,7 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
                 continue
         else:
             open_pieces.append("\n")
+        # Read one field after another, until the line ends. The last field may still be open at the end.
         while True:
             if open_pieces is None and line.startswith(_QUOTE, position):
                 open_pieces = []
@@ -793,17 +795,19 @@ def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
     Raises:
         InputError: The stream begins with the byte order mark of UTF-16.
     """
-    offset = 0  # of the next byte in the stream
     number = 0
+    offset = 0  # number of bytes in the stream before the next line
     with reading(name):
         for chunk in stream:
             content = chunk
-            if offset == 0:
+            is_first_chunk = offset == 0
+            if is_first_chunk:
                 if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
                 content = chunk.removeprefix(codecs.BOM_UTF8)
                 offset = len(chunk) - len(content)
             file_lines = [content]
+            # A carriage return before the line feed belongs to the line ending. Any other one ends a line.
             has_lone_return = b"\r" in content.removesuffix(b"\r\n")
             if has_lone_return:
                 file_lines = content.splitlines(keepends=True)

@@ -219,7 +219,7 @@ def _rewrite_lines(
             reader.meter.done = bytes_done()
             record = reader.record_of(row)
             if isinstance(record, Skipped):
-                # Its bytes stay in the buffer, and are written before the next record.
+                # The record's bytes stay in the buffer, and are written before the next record.
                 skip(record)
                 continue
             texts_by_column = _texts_by_column(reader, row)
@@ -242,7 +242,7 @@ def _texts_by_column(reader: Reader, row: Row) -> dict[str, str]:
 
 
 def _edited_record(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Source) -> str:
-    """Return a raw record with the edits of each column.
+    """Apply the edits of each column to a raw record, and return the edited record.
 
     Args:
         raw: The record as the file writes it, without its line ending.
@@ -289,8 +289,8 @@ class _Literal:
         start: First position of the literal.
         end: Position after the literal.
         value: The text.
-        positions: The position of each of the text's characters, followed by the position after the last
-            character: that of the closing quotation mark, or ``end`` if the literal has none.
+        positions: The position of each of the text's characters, followed by the position of the closing
+            quotation mark, or by ``end`` if the literal does not end with a closing quotation mark.
     """
 
     start: int
@@ -321,13 +321,13 @@ def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], s
 
 
 def _edited_json(raw: str, edits_by_column: dict[str, Edits]) -> str:
-    """Return a JSON line with the edits of each column."""
+    """Apply the edits of each column to a JSON line, and return the edited line."""
     spans = _json_value_spans(raw)
     replacements = []
     for column, edits in edits_by_column.items():
         start, end = spans[column]
-        # The edits name positions in the text after `unicode_text` has replaced each lone surrogate by one
-        # character, so they are also positions in the text before.
+        # The edits were made after `unicode_text` had replaced each lone surrogate by one character. This
+        # changes no positions, so the edits also fit the original text.
         literal = _json_literal(raw, start, end)
         edited = _spliced(raw, literal, edits, _json_writer(raw[start:end]))
         replacements.append((start, end, edited))
@@ -421,9 +421,16 @@ class _Field(_Literal):
 
 
 def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separator: str) -> str:
-    """Return a CSV or TSV row with the edits of each column."""
+    """Apply the edits of each column to a CSV or TSV row, and return the edited row.
+
+    An edited field is put in quotes if it would be read differently without them.
+
+    Raises:
+        InputError: `separated_records` and `_fields` read different values from the row.
+    """
     fields = _fields(raw, separator)
-    # `separated_records` read the row, and `_fields` parses it again for the positions. They must agree.
+    # `separated_records` read the row, and `_fields` parses it again for the positions. Both must read the
+    # same values.
     if [field.value for field in fields] != list(row.value.values()):
         raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
     columns = list(row.value)
@@ -431,15 +438,15 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
     for column, edits in edits_by_column.items():
         field = fields[columns.index(column)]
         edited_value = edited_text(field.value, edits)
-        edited = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
-        would_be_empty_row = len(fields) == 1 and not edited
-        # Quotes that are never closed would include the fields that follow. Only the last field may have
-        # them, if it had them before.
-        opens_quotes = _fields(edited, separator)[-1].is_open and not field.is_open
-        if would_be_empty_row or opens_quotes or not _is_read_as(edited, edited_value, separator):
-            # The field needs quotes that it did not have.
-            edited = f'"{_doubled_quotes(edited_value)}"'
-        replacements.append((field.start, field.end, edited))
+        # Keep the written form of all characters that are not edited, if the result is read correctly.
+        written = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
+        would_be_empty_row = len(fields) == 1 and not written
+        # If an edit opens quotes and nothing closes them, the quotes would include the fields that follow.
+        # Only a last field whose quotes were open before may stay as it is.
+        opens_quotes = _fields(written, separator)[-1].is_open and not field.is_open
+        if would_be_empty_row or opens_quotes or not _is_read_as(written, edited_value, separator):
+            written = f'"{_doubled_quotes(edited_value)}"'
+        replacements.append((field.start, field.end, written))
     return edited_text(raw, sorted(replacements))
 
 
@@ -465,6 +472,9 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
 
     A line break within quotes is read as a single ``\\n``, even if it is written as ``\\r\\n``. A field whose
     quotes are never closed extends to the end of the row.
+
+    For example, the field ``"a""b"`` is quoted and has the value ``a"b``. In the field ``"a"b``, text follows
+    the closing quotation mark, so this field has the value ``ab`` and does not count as quoted.
     """
     characters: list[str] = []
     positions: list[int] = []
@@ -491,8 +501,8 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
         characters.append(character)
         positions.append(position)
         position += width
-    # Text may follow the closing quotation mark, as in `"a"b`. Such a field is not quoted as a whole.
-    is_quoted = has_opening_quote and closing_quote == position - 1
+    last_position = position - 1
+    is_quoted = has_opening_quote and closing_quote == last_position
     end_of_text = closing_quote if is_quoted else position
     return _Field(
         start, position, "".join(characters), [*positions, end_of_text], is_quoted, is_open=in_quotes

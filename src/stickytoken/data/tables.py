@@ -132,7 +132,7 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
     """Return the columns that contain sentences: columns with usual names, or else the only text column.
 
     Raises:
-        InputError: The table has none of the usual column names, and no text column or several.
+        InputError: The table has none of the usual column names, and does not have exactly one text column.
     """
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):

@@ -231,12 +231,12 @@ def _queries_in_corpus(
     """Return the ids of the queries that are also documents of the corpus, with the same id.
 
     In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
-    collections, queries and documents are numbered independently. There, a document with the id of a query is
-    another text, and may be relevant to the query.
+    collections, queries and documents are numbered independently. In these collections, a document that has
+    the id of a query is a different text, and may be relevant to the query.
 
-    A document with the id of a query is taken to be the query itself if it is not judged relevant to the
-    query, and if one of two conditions holds: every query has such a document, or more than half of these
-    documents contain the text of the query with the same id.
+    A query is a candidate if a document with the id of the query exists and is not judged relevant to the
+    query. The documents of all candidates are taken to be the queries themselves if one of two conditions
+    holds: every query is a candidate, or more than half of these documents contain the text of their query.
 
     Returns:
         The ids; empty if queries and documents are numbered independently.
