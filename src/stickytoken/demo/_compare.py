@@ -217,7 +217,7 @@ class _RepairCurves:
     """Similarities of two sentences as a function of the number of copies.
 
     Attributes:
-        counts: Numbers of copies, in ascending order. The first is 0.
+        counts: Numbers of copies, in ascending order. The first number is 0.
         lines: For each curve, the similarity at each number of copies, keyed by the name of the curve:
             ``before the repair``, ``after the repair`` and, if the token is compared with ordinary tokens,
             ``ordinary tokens``.

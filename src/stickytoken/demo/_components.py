@@ -47,8 +47,8 @@ def figure_slots(count: int) -> list[Any]:
     """Add hidden placeholders for figures to the page, which `slot_contents` fills.
 
     Returns:
-        The components of all placeholders. Each placeholder has four: a column that contains the other three,
-        and in the column the title, the plot and the explanatory words.
+        The components of all placeholders. Each placeholder has four components: a column, and in this column
+        the title, the plot and the explanatory text.
     """
     slots: list[Any] = []
     for _ in range(count):

@@ -45,7 +45,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     """Add the components and events of the tab that explains a token.
 
     When the model has been loaded, the form is unlocked and filled in with the example. When a visitor first
-    opens the tab, the example is explained. It is computed once and shown to all visitors.
+    opens the tab, the explanation of the example is shown. The explanation is computed once for all visitors.
     """
     gr.HTML(
         ui.lead("Why is this token sticky? What the model does with its copies, compared with benign tokens.")
@@ -128,7 +128,10 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         return ui.on_first_visit(was_visited, len(outputs), lambda: example_or_error(progress))
 
     def unlock_form() -> list[Any]:
-        """Return values for the token field, with the example's name, the button and the answer."""
+        """Return values that unlock the token field and the button, and leave the answer unchanged.
+
+        The token field gets the name of the example's token.
+        """
         return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
 
     unlock_or_error = ui.show_errors(unlock_form, lambda error: [gr.skip(), gr.skip(), error])
@@ -278,7 +281,8 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     """Add the components and events of the tab that attributes two texts' similarity to their tokens.
 
     When the model has been loaded, the form is unlocked and filled in with the texts of the example. When a
-    visitor first opens the tab, the example is answered. It is computed once and shown to all visitors.
+    visitor first opens the tab, the answer for these texts is shown. The answer is computed once for all
+    visitors.
     """
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
@@ -360,7 +364,10 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         return ui.on_first_visit(was_visited, 1, lambda: example_or_error(progress))
 
     def unlock_form() -> list[Any]:
-        """Return values for the two text fields, with the example's texts, the button and the answer."""
+        """Return values that unlock the two text fields and the button, and leave the answer unchanged.
+
+        The text fields get the texts of the example.
+        """
         fields = [gr.update(value=text, interactive=True) for text in example_texts()]
         return [*fields, gr.update(interactive=True), gr.skip()]
 

@@ -38,7 +38,7 @@ class _Components:
     Attributes:
         run: Field for the run to explore.
         about: The headline of the run's report, and the rest of the report's first screen.
-        search: Field for part of a token.
+        search: Input field for a part of the tokens to list.
         filters: One filter for each column in `_FILTERED`.
         count: Message that says how many tokens match the search and the filters.
         table: Table of the matching tokens.
@@ -70,7 +70,7 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
     content = library.content(label)
     rows = _filtered(content)
     run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
-    about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in _about(content).items()]
+    about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in _first_screen(content).items()]
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
@@ -79,13 +79,13 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
             )
             for name in _FILTERED
         ]
-    count = gr.HTML(_counted(content, len(rows)), elem_id="explore-count")
+    count = gr.HTML(_count_message(content, len(rows)), elem_id="explore-count")
     table = gr.Dataframe(
         _table(content, rows), interactive=False, max_height=420, show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
     token = gr.Dropdown(
-        _offered(rows), value=_first_token(content), label="Token to show", interactive=True,
+        _token_choices(rows), value=_first_token(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
@@ -142,30 +142,36 @@ class _Handlers:
     def open_run(self, label: object) -> list[Any]:
         """Return new values for all components that depend on the run, except the evidence.
 
-        These are the search field, the filters, the headline and the rest of the first screen, the count, the
-        table and the token field.
+        Args:
+            label: Label of the run, from the field ``run``.
+
+        Returns:
+            Values for these components, in this order: the search field, which becomes empty; each filter;
+            the two components of ``about``; the count, the table and the token field.
         """
         content = self._library.content(label)
-        rows = _filtered(content)
+        tokens = _filtered(content)
+        search = ""
         filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
-        token = gr.update(choices=_offered(rows), value=_first_token(content))
-        matches = [_counted(content, len(rows)), _table(content, rows), token]
-        return ["", *filters, *_about(content).values(), *matches]
+        about = _first_screen(content).values()
+        count = _count_message(content, len(tokens))
+        token_field = gr.update(choices=_token_choices(tokens), value=_first_token(content))
+        return [search, *filters, *about, count, _table(content, tokens), token_field]
 
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
         """Return the count, the table and the token field for the tokens that match the search."""
         content = self._library.content(label)
         matches = _filtered(content, text if isinstance(text, str) else "", filter_values)
-        token = gr.update(choices=_offered(matches))
+        token = gr.update(choices=_token_choices(matches))
         # Select the first match. Without a search, keep the current token.
         if text and len(matches):
             token["value"] = matches["token_id"][0]
-        return [_counted(content, len(matches)), _table(content, matches), token]
+        return [_count_message(content, len(matches)), _table(content, matches), token]
 
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
         """Return a value for the token field, and a value that leaves the card of the evidence unchanged.
 
-        The token field gets the token of the clicked row. It stays unchanged if the row has no token id.
+        The token field gets the token of the clicked row, and stays unchanged if the row has no token id.
         """
         titles = [column.title for column in facts.columns(self._library.content(label))]
         cells = event.row_value if isinstance(event.row_value, list) else []
@@ -222,7 +228,7 @@ def _first_token(content: RunContent) -> int | None:
     return None if content.run is None else worst_token(content)
 
 
-def _about(content: RunContent) -> dict[str, str]:
+def _first_screen(content: RunContent) -> dict[str, str]:
     """Return, as HTML, the run's ``headline``, and the rest of its report's first screen (``about``)."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):
@@ -247,7 +253,7 @@ def _about(content: RunContent) -> dict[str, str]:
     return {"headline": headline, "about": about}
 
 
-def _counted(content: RunContent, rows: int) -> str:
+def _count_message(content: RunContent, rows: int) -> str:
     """Render a message that says how many tokens match the search, and how many of these are listed.
 
     Args:
@@ -345,7 +351,7 @@ def _cell_text(value: Any, column: Column) -> str:
     return _NO_TEXT if value is None else visible(column.text(value))
 
 
-def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
+def _token_choices(tokens: pl.DataFrame) -> list[tuple[str, int]]:
     """Return the choices of the token field: a label and the id of each listed token."""
     if tokens.is_empty():
         return []
@@ -356,10 +362,10 @@ def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
     """Return the curves and pairs of a token, and of ordinary tokens for comparison.
 
-    They are taken from the run as far as the run stores them, and measured with the loaded model otherwise.
+    Curves and pairs that the run stores are taken from the run. The loaded model measures all others.
 
     Raises:
-        InputError: The run is not finished, or was made with another model than the loaded one.
+        InputError: The run is not finished, or its model is not the loaded model.
     """
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:

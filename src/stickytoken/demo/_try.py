@@ -46,8 +46,8 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     """Add the components and events of the tab where a visitor tries a token on two sentences.
 
-    When the model has been loaded, the form is unlocked, and the worked example is filled in and answered. It
-    is computed once and shown to all visitors.
+    When the model has been loaded, the form is unlocked and filled in with the worked example, and the answer
+    for the example is shown. The answer is computed once for all visitors.
     """
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
@@ -103,7 +103,10 @@ def _only_error(error: str) -> list[Any]:
 
 
 def _filled_form(context: shared.AppContext) -> list[Any]:
-    """Return values that unlock the form and fill in the worked example, followed by those of its answer."""
+    """Return values that unlock the form and fill in the example, then values that show the example's answer.
+
+    The first values belong to the components of ``form`` in `try_tab`, and the rest to ``outputs``.
+    """
     example = shared.worked_example(context)
     name = context.model.name_of(example.token_id)
     values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
@@ -173,16 +176,16 @@ class Trial:
         token: The visitor's token.
         placement: Where the copies were inserted.
         copies: Number of copies that the visitor asked for, at least 1.
-        benign: Benign tokens for comparison. The heat map shows only the first of them.
-        counts: Numbers of copies on the curves, in ascending order. The first is 0.
+        benign: Benign tokens for comparison. The heat map shows only the first benign token.
+        counts: Numbers of copies on the curves, in ascending order. The first number is 0.
         curves: Similarity of sentences A and B, shape (tokens, counts). The first row belongs to the
             visitor's token, and each further row to a benign token.
         names: Letters that name the sentences of the heat map. A and B are the visitor's sentences. Sentences
             that are too long for the model once the copies are inserted are left out.
         texts: The sentences of the heat map, in the order of ``names``.
-        heat: Matrices of similarities, each of shape (sentences, sentences). The columns are the sentences
-            without copies. The rows are the same sentences: in the first matrix without copies, in the second
-            with copies of the token, and in the third with copies of the first benign token. Without benign
+        heat: Matrices of similarities, each of shape (sentences, sentences). A column belongs to a sentence
+            without copies. A row belongs to a sentence without copies in the first matrix, with copies of the
+            token in the second, and with copies of the first benign token in the third. Without benign
             tokens, there is no third matrix.
     """
 
@@ -278,7 +281,8 @@ def try_token(
     ]
     # Indices of the sentences in the heat map.
     fitting = [index for index, text in enumerate(tokenized) if text.words and fits(text, copies)]
-    # The first places of a long path are the places of a shorter one, so one length serves all counts.
+    # A path with fewer places is the beginning of a longer path, so the path for the largest number of copies
+    # serves every number.
     path_length = max(copies, SYMPTOM_COPIES[-1])
 
     def with_copies(inserted: Token, count: int, sentence: int) -> Ids:
@@ -293,7 +297,8 @@ def try_token(
         path: tuple[int, ...] = ()
         if placement is Placement.RANDOM:
             paths = KeyedPaths(_SEED, _KEY, (len(text.words),), path_length, Insertion.IDS)
-            # The places are drawn from the id of a token. The index of the sentence is passed as the id.
+            # `KeyedPaths` derives the places from a token id. Passing the index of the sentence as the id
+            # gives each sentence its own places.
             (path,) = paths.of(Token(id=sentence, text=""))
         return copies_as_ids(inserted, text, placement, count, path)
 

@@ -330,8 +330,8 @@ def make_context(
 def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
     """Return the label of the run whose model the app loads; None if the user named no run.
 
-    Among the runs that the user named, choose the first whose model is the one that was repaired. If there is
-    no such run, or no repair, choose the first.
+    Among the runs that the user named, choose the first whose model is the one that was repaired. If no run
+    has this model, or if there is no repair, choose the first run that the user named.
 
     Args:
         library: Runs of the app; those that the user named come first.

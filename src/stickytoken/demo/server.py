@@ -150,9 +150,9 @@ class _Refusal:
 
 
 class RequestGuard:
-    """ASGI middleware that refuses requests which the app's own page does not send.
+    """ASGI middleware that refuses requests that the app's own page would never send.
 
-    It also adds security headers to every response.
+    The middleware also adds security headers to every response.
     """
 
     def __init__(self, app: ASGIApp, public_hosts: Container[str]) -> None:
