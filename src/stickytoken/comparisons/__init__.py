@@ -152,18 +152,20 @@ class ComparedRun:
     def repair(self) -> str:
         """A phrase that says whether the run's model is itself repaired, or has a repaired copy.
 
-        The phrase for a repaired model is ``is itself repaired``. The phrase for a model that is not repaired
-        is the state of the newest repair in the run folder, or ``no`` if the run folder contains no repair.
+        For a repaired model, the phrase is ``is itself repaired``. For any other model, the phrase is the
+        state of the newest repair in the run folder (``verified``, ``NOT VERIFIED`` or ``not verified``), or
+        ``no`` if the run folder contains no repair.
         """
         try:
             repair_of_model = finished_repair(Path(self.run.model_name))
         except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
             repair_of_model = None
         if repair_of_model is not None:
-            # A repair records the model that it started from. If the run measured that very model, it
-            # measured the model before the repair.
-            model_before_repair = repair_of_model.identity_parts.get("encoder")
-            if model_before_repair != self.encoder:
+            # A repair records the identity of the model before the repair. If the run measured a model with
+            # this identity, it did not measure the repaired model.
+            identity_before_repair = repair_of_model.identity_parts.get("encoder")
+            measured_before_repair = self.encoder == identity_before_repair
+            if not measured_before_repair:
                 return "is itself repaired"
         records, _ = repairs_in(self.run.path)
         return records[0].state if records else "no"
@@ -464,8 +466,9 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
     """Group runs that measured on similar sets of anchors, and return the names of the runs in each group.
 
-    A run joins the first group whose first run has enough anchors in common with the joining run. Enough is
-    the fraction `_SAME_TEXTS` of the smaller of the two sets of anchors.
+    A run joins the first group whose first run has enough anchors in common with the joining run. Two runs
+    have enough anchors in common if they share at least the fraction `_SAME_TEXTS` of the smaller of their
+    sets of anchors.
 
     Args:
         runs: The runs.
@@ -646,7 +649,7 @@ class Comparison:
         runs: The runs with their names.
         comparability: What can be compared between the runs.
         agreements: The agreement of each pair of runs.
-        tokens: The tokens that at least one run calls sticky. Tokens that the most runs call sticky come
+        tokens: The tokens that at least one run calls sticky. Tokens that are sticky in more runs come
             first.
     """
 

@@ -46,9 +46,9 @@ class BesideRun:
         tokens: One row per published token, with its published score and validation rate. For a run of the
             default method, further columns hold the verdict, the lift in SD with its interval, and the
             percentile of that lift among the run's tokens. For a run of the paper's method, further columns
-            hold the run's score or an upper bound on the score, the run's validation rate, and whether the
-            token was a candidate, and tokens that only the run calls sticky have rows too. The further
-            columns are null for a token that the run did not examine.
+            hold the run's score (or an upper bound on it), the run's validation rate, and whether the token
+            was a candidate. Such a table also has a row for each token that only the run calls sticky. The
+            further columns are null for a token that the run did not examine.
         unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
         unexamined: Number of the remaining published tokens that the run did not examine.
         sticky: Number of published tokens that the run also calls sticky.
@@ -252,17 +252,17 @@ def beside_run(run: Run, name: str) -> BesideRun:
     )
     examined = tokens.filter(is_known & pl.col("examined"))
     percentiles = examined["percentile"].drop_nulls().to_numpy()
-    chance = None
+    p_value = None
     # The percentiles of randomly drawn tokens are uniform only if the run examined the whole vocabulary.
     examined_whole_vocabulary = len(run.tokens) == run.available
     if examined_whole_vocabulary and len(percentiles):
-        chance = float(kstest(percentiles, "uniform").pvalue)
+        p_value = float(kstest(percentiles, "uniform").pvalue)
     return BesideRun(
         tokens=tokens.drop("known", "examined"),
         unknown=unknown,
         unexamined=len(published) - unknown - len(examined),
         sticky=int((examined["verdict"] == "sticky").sum()),
-        chance=chance,
+        chance=p_value,
     )
 
 

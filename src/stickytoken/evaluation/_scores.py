@@ -140,7 +140,8 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
 
     For a language model with a prompt, the configurations include the plain prompt, read at the last layer
     and at the encoder's own layer. If the encoder uses token prepending or contrast, each of them alone is a
-    further configuration, and so is their combination. Any other encoder has only one configuration.
+    further configuration, and so is their combination. An encoder that is not a language model with a prompt
+    has only one configuration.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
@@ -312,13 +313,14 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
 
-    The encoder's layer is usually a guess, and the note says that it was a bad one. The result is None if the
-    prompt does not score worse, or if the difference may be due to chance.
+    The layer that an encoder reads is usually a guess, and the note recommends a better choice. The result is
+    None if the prompt does not score worse, or if the difference may be due to chance.
     """
     if not comparison.differences:
         return None
-    # `_encodings_of` lists the plain prompt at the last layer first, and at the encoder's layer second,
-    # unless these layers are the same. The first difference compares the two.
+    # Each difference compares a configuration with the first one. `_encodings_of` lists the plain prompt at
+    # the last layer first, and the plain prompt at the encoder's layer second, unless these layers are the
+    # same. The first difference therefore compares these two layers.
     to_last_layer = comparison.differences[0]
     is_worse = to_last_layer.high is not None and to_last_layer.high < 0
     if to_last_layer.encoding != _PLAIN or not is_worse:

@@ -151,12 +151,14 @@ def tune(
     other_starts = [layer for layer in range(min(_STARTS, layers)) if layer != first_start]
 
     def with_other_starts(best: Tried) -> list[_Setting]:
-        best_exit = best.exit or layers
+        """Return the settings of the second round: other start layers with the best exit layer."""
+        best_exit = best.exit or layers  # the best setting uses token prepending, so it has an exit
         earlier_starts = [layer for layer in other_starts if layer < best_exit]
         return [_Setting(TokenPrepending(layer, best_exit)) for layer in earlier_starts]
 
+    plain_prompt = _Setting()  # serves only as a comparison
     search = _Search(
-        first=[_Setting(), *(_Setting(TokenPrepending(first_start, end)) for end in exits)],
+        first=[plain_prompt, *(_Setting(TokenPrepending(first_start, end)) for end in exits)],
         is_tuned=lambda tried: tried.start is not None,
         refine=with_other_starts,
         max_refinements=len(other_starts),
@@ -203,10 +205,15 @@ def tune_contrast(
     encoder.reread(replace(encoder.reading, contrast=contrasts[0], layer=-1))
 
     def with_other_strengths(best: Tried) -> list[_Setting]:
-        best_layer = best.contrast_layer or 0
+        """Return the settings of the second round: other strengths at the best layer."""
+        best_layer = best.contrast_layer or 0  # the best setting uses contrast, so it has a layer
         return [_Setting(prepending, Contrast(best_layer, factor, rule)) for factor in other_strengths]
 
-    without_contrast = [_Setting()] if prepending is None else [_Setting(), _Setting(prepending)]
+    plain_prompt = _Setting()
+    # The settings without contrast serve only as a comparison.
+    without_contrast = [plain_prompt]
+    if prepending is not None:
+        without_contrast.append(_Setting(prepending))
     search = _Search(
         first=[*without_contrast, *(_Setting(prepending, contrast) for contrast in contrasts)],
         is_tuned=lambda tried: tried.contrast_layer is not None,
@@ -251,7 +258,7 @@ def _tuned(
         if done == len(search.first):
             best_of_first_round = _best(filter(search.is_tuned, tried), encoder)
             settings += search.refine(best_of_first_round)
-        # The second round may have fewer settings than the maximum, so the last step completes the total.
+        # The second round may have fewer settings than the maximum, so the last step reports the full total.
         progress(done if done < len(settings) else total, total)
     best = _best(filter(search.is_tuned, tried), encoder)
     plain_prompts = [trial for trial in tried if trial.is_plain]

@@ -102,7 +102,8 @@ class Attributor:
 
         Args:
             inspector: Gives access to the internal states of the model.
-            carriers: The texts to which copies are added. Only as many are used as the settings say.
+            carriers: The texts to which copies are added. Only the first few are used; the settings say how
+                many.
             anchors: The texts that the carriers are compared with.
             surroundings: The vectors of the anchors, and the limit for unrelated texts.
             settings: The settings of the explanation.
@@ -111,8 +112,8 @@ class Attributor:
 
         self._encoder = inspector.encoder
         self._integrator = JacobianIntegrator(inspector)
-        # Each measure averages over the first `attribution_carriers`, and the first `pairs` are attributed
-        # token by token. Both use the same list.
+        # Each measure averages over the first `attribution_carriers` carriers, and the first `pairs` carriers
+        # are attributed token by token, so the larger of the two numbers is needed.
         self._carriers = carriers[: max(settings.attribution_carriers, settings.pairs)]
         self._anchors = anchors
         self._surroundings = surroundings
@@ -275,7 +276,7 @@ def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[st
     Args:
         token_id: Id of the token.
         number: 0-based number of the pair.
-        attributed: The pair with its matrix.
+        attributed: The text pair with its attribution matrix.
     """
     row_sums = attributed.matrix.sum(axis=1)
     row_parts = _row_parts(attributed)

@@ -84,8 +84,8 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
                 copies=settings.copies,
                 insertion=Insertion.IDS,
             )
-            # The gaps are drawn from the id of a token. The number of the text is passed as the id, so that
-            # each text has its own gaps, which are the same for all tokens.
+            # `KeyedPaths` derives the gaps from a token id. Passing the number of the text as the id gives
+            # each text its own gaps, which are the same for all tokens.
             (path,) = paths.of(Token(id=number, text=""))
         prompt_length = len(tokenized.head)
         template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
@@ -276,9 +276,13 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         from_copies = after.pooled_by_part[Part.COPIES]
         square = float(after.pooled @ after.pooled)
         lengths = np.linalg.norm(after.pooled_by_part, axis=1)
+        # The component of the copies' vector along the pooled states, relative to the length of the latter.
         values["pooling_share"] = from_copies @ after.pooled / square
+        # The length of the copies' vector, relative to the sum of the lengths of all parts' vectors.
         values["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
         if surroundings.direction is not None:
+            # The components of the copies' vector and of the pooled states along the mean direction, both
+            # relative to the length of the pooled states.
             values["pooling_toward_mean"] = from_copies @ surroundings.direction / np.sqrt(square)
             values["vector_toward_mean"] = after.pooled @ surroundings.direction / np.sqrt(square)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
@@ -337,14 +341,19 @@ def measure(
         progress: Called after each token has been measured on a group of carriers.
 
     Returns:
-        A dict with three keys. ``values`` holds the measures, keyed by token id and then by name, shape
-        (carriers, layers) or (carriers,). ``heads`` holds the share of attention that the copies receive,
-        keyed by token id, shape (carriers, layers, heads); it is empty if the model does not expose its
-        attention. ``distances`` holds the distances between tokens, keyed by the id of the token and then by
-        name, shape (tokens, carriers, layers + 1): the first row has the distances of the token from the mean
-        of its benign tokens, and each further row has those of a benign token from the mean of the remaining
-        benign tokens. Under the id of the token, there are no distances if the model does not expose its
-        hidden states.
+        A dict with three keys.
+
+        ``values`` holds the measures, keyed by token id and then by name, each of shape (carriers, layers) or
+        (carriers,).
+
+        ``heads`` holds the share of attention that the copies receive, keyed by token id, each of shape
+        (carriers, layers, heads). If the model does not expose its attention, ``heads`` is empty.
+
+        ``distances`` has a single key, the id of the token. Its value holds the distances between tokens,
+        keyed by name, each of shape (tokens, carriers, layers + 1). The first row has the distances of the
+        token from the mean of its benign tokens. Each further row has the distances of a benign token from
+        the mean of the remaining benign tokens. If the model does not expose its hidden states, the value is
+        an empty dict.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}

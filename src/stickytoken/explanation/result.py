@@ -104,13 +104,13 @@ def verdict(
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
-            f"{subject}: {_beside_run(run, lift)} Beyond the interval of {benign_tokens}: {len(differences)} "
-            f"of {measure_count} measures{listed}."
+            f"{subject}: {_compared_with_run(run, lift)} Beyond the interval of {benign_tokens}: "
+            f"{len(differences)} of {measure_count} measures{listed}."
         )
     if not differences and benign < ENOUGH_BENIGN:
         return (
             f"{subject}: {benign_tokens} are too few to say whether it differs ({ENOUGH_BENIGN} are needed)"
-            f"{_measured_lifts(rows)}."
+            f"{_lift_clause(rows)}."
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
@@ -118,7 +118,8 @@ def verdict(
         clauses.insert(
             0,
             f"over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
-            f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and {_includes_zero(lift)}",
+            f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and "
+            f"{_interval_with_zero(lift)}",
         )
     if not differences:
         none_outside = f"none of {measure_count} measures is outside the interval of {benign_tokens}"
@@ -147,7 +148,7 @@ def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
+def _lift_clause(rows: Sequence[dict[str, Any]]) -> str:
     """Return a clause that quotes the lift; empty if the lift was not measured."""
     return "".join(
         f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} (mean of the benign tokens {row['benign_mean']:.3f})"
@@ -156,16 +157,16 @@ def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
+def _compared_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
     """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
 
-    The lift is the rise of the similarities with unrelated texts. It is called either consistent with the
-    verdict, or based on too few texts to contradict the verdict.
+    The lift is the rise of the similarities with unrelated texts. The sentences say either that the lift is
+    consistent with the verdict, or that it is based on too few texts to contradict the verdict.
 
     Args:
         run: The token's row in the run, keyed by the columns in `OF_RUN`.
-        lift: The row of the lift in the measures table. If None, the lift was not measured here, and the
-            result is a single sentence, which quotes the run.
+        lift: The row of the lift in the measures table of this explanation. If ``lift`` is None, the result
+            is a single sentence, which quotes the run.
     """
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
@@ -185,9 +186,10 @@ def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
     is_flagged_by_run = run_verdict != Verdict.BENIGN
     if lifts_more_than_benign == is_flagged_by_run:
         return f"{quoted}, consistent with the run."
+    # The run measured more texts and tokens, so a lift that disagrees with the verdict does not overrule it.
     if is_outside:
         return f"{quoted}: too few texts and benign tokens to question the run."
-    return f"{quoted}; {_includes_zero(lift)}: too few texts and benign tokens to say."
+    return f"{quoted}; {_interval_with_zero(lift)}: too few texts and benign tokens to say."
 
 
 def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
@@ -203,7 +205,7 @@ def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
     return numbers
 
 
-def _includes_zero(lift: Mapping[str, Any]) -> str:
+def _interval_with_zero(lift: Mapping[str, Any]) -> str:
     """Return a clause on a lift that lies inside the interval of the benign tokens.
 
     The clause says that the interval of the lift's difference from benign tokens includes zero.
@@ -328,6 +330,8 @@ class Explanation:
         token_folders = []
         for token_id, content in self.contents.items():
             token_folder = Path(folder).expanduser() / str(token_id)
+            # `stored_explanation` writes what `compute` returns, unless the folder already holds this
+            # explanation.
             compute = partial(_already_computed, content)
             files.stored_explanation(token_folder, content.record.identity_parts, compute)
             token_folders.append(token_folder)

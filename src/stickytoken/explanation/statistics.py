@@ -104,14 +104,14 @@ class _Scale:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     def scaled(self, values: Any) -> Any:
-        """Return values of the measure on the scale."""
+        """Convert values of the measure to log-odds; return them unchanged if a bound is infinite."""
         if not self.has_two_bounds:
             return values
         shares = (values - self.low) / (self.high - self.low)
         return scipy.special.logit(np.clip(shares, _CLIPPED_SHARE, 1 - _CLIPPED_SHARE))
 
     def unscaled(self, values: Any) -> Any:
-        """Return the values of the measure that belong to values on the scale, within the bounds."""
+        """Convert scaled values back to values of the measure, and keep them within its bounds."""
         if not self.has_two_bounds:
             return np.clip(values, self.low, self.high)
         return self.low + (self.high - self.low) * scipy.special.expit(values)
@@ -173,7 +173,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
     The distribution of a measure with two bounds is skewed, especially near a bound, so such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
-    the delta method. If a measure has exactly one bound, intervals are cut off at the bound. Cutting them off
+    the delta method. If a measure has exactly one bound, intervals are truncated at the bound, which
     does not change their coverage, because no observation lies beyond the bound.
 
     Args:
@@ -187,7 +187,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     Returns:
         The means, intervals and deviations, each of shape (places,).
     """
-    scale = _Scale(*bounds)
+    scale = _Scale(*bounds)  # log-odds if both bounds are finite
     benign_count = len(benign)
     value = values.mean(axis=0)
     benign_means = benign.mean(axis=1)  # mean over carriers of each benign token, shape (k, places)
@@ -294,6 +294,9 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
 
 def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
     """Return, for each layer, one row for the mean over its heads, and then one row per head.
+
+    A row has the 1-based layer, the 0-based head (None for the mean over heads), the numbers of
+    `Compared.row`, and the distances of `_distances`.
 
     Args:
         heads: Share of attention that the token's copies receive, shape (carriers, layers, heads).
