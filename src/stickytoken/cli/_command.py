@@ -321,9 +321,9 @@ class PanelledCommand(TyperCommand):
             rest: list[str] = super().parse_args(ctx, args)
         except typer.TyperException as error:
             advice = self._advice_on(str(getattr(error, "option_name", "")))
-            if advice is None:
-                raise
-            ctx.fail(advice)  # raises a usage error
+            if advice is not None:
+                ctx.fail(advice)  # raises a usage error
+            raise
         # Typer has handled only the options in `params`, from which `__init__` removed the settings. The
         # settings get their values from the default map.
         for option in self.settings.values():

@@ -443,7 +443,8 @@ def demo(
         library = app.find_runs(run or [], folder.expanduser())
         is_unspecified = not (run or model or repair)
         # The packaged example is a run of a model that was tampered with so that a token became sticky, and
-        # a repair of this model. It is shown if the user passed nothing and has no runs.
+        # a repair of this model. It is shown if the user passed nothing and has no runs. The library lists
+        # packaged examples after the user's runs, so without any such runs this example comes first.
         shows_example = is_unspecified and library.paths[library.labels[0]] == app.TAMPERED
         if shows_example:
             repair = app.TAMPERED / "repair-example"
