@@ -459,9 +459,9 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
     """Return the weight of every step that adds one of ``count`` parts to a set of other parts.
 
-    Add the parts one by one, in each of the possible orders. The weight of a step is the share of the orders
-    that contain the step: those that begin with the parts of the set, followed by the added part. For two
-    parts, each of the four steps has the weight 1/2.
+    The parts can be added one by one in many orders. The weight of a step is the share of the orders that
+    contain the step, which are those that begin with the parts of the set, followed by the added part. For
+    two parts, each of the four steps has the weight 1/2.
     """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):

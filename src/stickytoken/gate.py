@@ -315,8 +315,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         incomplete += searched.incomplete
         checked_documents = searched.documents
     if run.is_of_older_rule:
-        # The current rule may judge otherwise, so these verdicts do not make the check fail. The check is
-        # inconclusive, because `_reasons_incomplete` returned the older rule as a reason.
+        # The current rule may judge the tokens differently, so the check does not fail. It is inconclusive,
+        # because `_reasons_incomplete` returned the older rule as a reason.
         findings = [_at_most_warning(finding) for finding in findings]
     return Check(
         model=run.model_name,

@@ -12,7 +12,7 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Record the current time as the start of a command. It ends with the ``with`` block.
+    """Record the current time as the start of a command, which ends with the ``with`` block.
 
     The first call of `beginning` in the block returns this time. A duration that is measured from
     `beginning` therefore includes what the command did before it called the library, such as loading the

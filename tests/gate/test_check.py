@@ -405,6 +405,18 @@ def test_a_table_that_lacks_something_never_passes(altered, change, reason):
     assert any(reason in message for message in result.incomplete)
 
 
+def test_tokens_without_a_verdict_and_tokens_without_a_lift_are_counted_together(altered):
+    def without_verdict_or_lift(table):
+        first, second = table["token_id"].head(2)
+        return table.with_columns(
+            verdict=pl.when(pl.col("token_id") != first).then("verdict"),
+            lift=pl.when(pl.col("token_id") != second).then("lift"),
+        )
+
+    reasons = check(altered(without_verdict_or_lift)).incomplete
+    assert any("has no verdict on 2 of" in reason for reason in reasons)
+
+
 def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_passes(altered):
     with pytest.raises(RunError, match="no column of distinct token ids"):
         check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))

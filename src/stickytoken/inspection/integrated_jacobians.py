@@ -164,7 +164,7 @@ class _Path:
         """
         fractions, weights = rule
         device = self.reference.device
-        # The indices of the point and the direction in each of their pairs, shape (2, points * directions).
+        # For every pair of a point and a direction, their two indices, shape (2, points * directions).
         pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]

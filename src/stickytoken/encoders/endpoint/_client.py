@@ -148,9 +148,9 @@ class Spending:
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens in the requests in flight.
-        largest_token_ratio: for each answered request, the number of tokens that the server counted is
-            divided by the expected number; this is the largest result so far, or 1 if that is larger. The
-            cost of pending requests is estimated from their expected tokens times this ratio.
+        largest_token_ratio: number of tokens that the server counted, divided by the expected number: the
+            largest ratio of any answered request, and at least 1. The cost of pending requests is estimated
+            from their expected tokens times this ratio.
     """
 
     price_per_million: float | None = None
