@@ -174,9 +174,11 @@ def _measure(
     search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
     with_findings = _copies.numbers_with_findings(scan)
     stuffed = _stuffing.choose_stuffed(index, with_findings, settings)
+    # `Index.places` has the positions in `Index.documents` of the documents in the index.
     texts_without_findings = [
         index.documents[number].text for number in index.places if number not in with_findings
     ]
+    # A query is not evaluated with the document that it was taken from.
     pairs_by_word = _PairsByWord(index, stuffed.first, settings)
     candidates = choose_candidates(
         run,
@@ -198,8 +200,8 @@ def _measure(
         )
         return _Round.of(tokens, documents, ranks, index, search, settings)
 
-    # Queries that contain a word are not evaluated for this word. So a word that all queries contain cannot
-    # be measured.
+    # Queries that contain a word are not evaluated for this word either. So a word that all queries contain
+    # cannot be measured.
     tokens = [token for token in candidates.tokens if not pairs_by_word.is_in_all_queries(token.text)]
     first = measure_round(_stuffing.STUFFED, tokens, stuffed.first)
     # With many tokens, some seem to help only by chance. So they are measured again with other documents.

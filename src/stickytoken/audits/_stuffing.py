@@ -164,7 +164,7 @@ def measure_ranks(
             # The number of tokens that the copies take.
             room = needed_room(encoder, conditions, copies, settings.insertion)
             fitted.append(fit_texts(encoder, texts, room, settings.insertion, index.record.name))
-        # `with_copies` reads only these settings; it gets the number of copies as an argument.
+        # The work reads only these settings; `with_copies` gets the number of copies as an argument.
         impact_settings = ImpactSettings(
             placement=settings.placement, insertion=settings.insertion, seed=settings.seed
         )
