@@ -263,7 +263,8 @@ class EditableVocabulary:
         # Only whole words are looked up. If ``riv`` is removed, so that ``river`` is no longer merged, the
         # tokenizer finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``. So
         # an additional pre-tokenizer splits the entry off the beginning of longer words. The same holds for
-        # entries that begin with it, such as ``rivers``, because a word is split after its longest entry.
+        # entries that begin with it, such as ``rivers``, because a word is split after its longest entry. An
+        # entry that contains a removed entry, but does not begin with it, is not split off longer words.
         prefixes = tuple(entry for entry in remaining.no_longer_merged if entry.startswith(tuple(removed)))
         if prefixes:
             entries_to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(prefixes)]
