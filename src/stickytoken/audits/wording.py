@@ -31,11 +31,11 @@ DOCUMENT_COLUMNS = (
     Column("causes", "cause"),
     Column("found", "found"),
     Column("hits", f"queries with it in their top {TOP}", 0),
-    Column("hits_without", "after clean", 0),
+    Column("hits_without", "without copies", 0),
     Column("mean_rank", "mean rank", 0),
-    Column("mean_rank_without", "after clean", 0),
-    Column("better", "rank is better for", 0),
-    Column("worse", "worse for", 0),
+    Column("mean_rank_without", "without copies", 0),
+    Column("better", "copies help for", 0),
+    Column("worse", "hurt for", 0),
 )
 
 
@@ -56,8 +56,9 @@ def token_conclusions(audit: Audit) -> list[str]:
     if helping.is_empty() and undecided.is_empty():
         return [
             "No word that was measured gets documents into results where they don't belong.",
+            f"A word would have to raise the share of queries with a random document in their top {TOP} to "
+            f"at least {HELPS_FROM:g} times, with the whole interval of the rise above zero.",
             *_closest_sentences(audit),
-            criterion(),
         ]
     sentences = [_named_sentence(audit, row, "gets") for row in helping.head(_NAMED).iter_rows(named=True)]
     left_out = len(helping) - _NAMED
@@ -91,10 +92,10 @@ def _closest_sentences(audit: Audit) -> list[str]:
     if closest is not None:
         interval = points_interval(closest["rise_low"], closest["rise_high"])
         sentences.append(
-            f"{quoted(closest['token'])} comes closest: {closest['copies']} copies raise the share of "
-            f"queries with a random document in their top {TOP} from {share(closest['share_without'])} to "
-            f"{share(closest['share'])}, {_rounded_down(closest['ratio']):.2f} times as many (by "
-            f"{points(closest['rise'])} points, interval {interval})."
+            f"{quoted(closest['token'])} comes closest: {closest['copies']} copies raise this share from "
+            f"{share(closest['share_without'])} to {share(closest['share'])}, "
+            f"{_rounded_down(closest['ratio']):.2f} times as many (by {points(closest['rise'])} points, "
+            f"interval {interval})."
         )
     sentences.append(
         f"The largest share is {share(largest['share'])} ({largest['copies']} copies of "
@@ -333,36 +334,41 @@ def _named_tokens(audit: Audit, token_ids: Sequence[int]) -> str:
     return ", ".join(names)
 
 
-def basis(audit: Audit) -> str:
-    """Return a paragraph that says how the shares were measured."""
+def setup(audit: Audit) -> str:
+    """Return sentences that say what was searched, with how many copies, and what was left out."""
     index = audit.record.index
-    settings = audit.record.measured_with()
     cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
-    stuffed = len(audit.result.stuffed_ids)
-    second_round = ""
-    if audit.result.second_round_tokens:
-        names = _named_tokens(audit, audit.result.second_round_tokens)
-        verb = "was" if len(audit.result.second_round_tokens) == 1 else "were"
-        second_round = (
-            f". {names} seemed to help these documents, and {verb} measured again with "
-            f"{len(audit.result.second_round_ids):,} other documents: only the second results are shown"
-        )
-    predicted = ""
-    if audit.result.predicted:
-        predicted = (
-            f" The strongest tokens were chosen among all {audit.result.predicted:,} tokens of the run: by "
-            "predicted share, and by what copies of them do to these documents."
-        )
     remarks = "".join(f" {note[0].upper()}{note[1:]}." for note in audit.record.notes)
     return (
-        f"Measured by exact search: {index.queries:,} queries ({index.queries_from}) among "
-        f"{index.documents:,} documents{cut}. {stuffed} random documents got copies, one at a "
-        f"time{second_round}. Times, rise (in percentage points) and the last mean rank are for the number "
-        "of copies that helps most, compared with no copies. A better mean rank alone brings no document "
-        f"into a top {TOP}. "
-        f"Intervals: {settings.confidence:.0%}, over queries and documents. "
-        f"Queries that contain the word are left out.{predicted}{remarks}"
+        f"Measured by exact search: {counted_queries(index.queries)} ({index.queries_from}) among "
+        f"{index.documents:,} documents{cut}. {len(audit.result.stuffed_ids)} random documents got copies, "
+        f"one at a time.{remarks}"
     )
+
+
+def basis(audit: Audit) -> str:
+    """Return a paragraph that says how the shares were measured."""
+    result = audit.result
+    sentences = [setup(audit)]
+    if result.second_round_tokens:
+        names = _named_tokens(audit, result.second_round_tokens)
+        verb = "was" if len(result.second_round_tokens) == 1 else "were"
+        sentences.append(
+            f"{names} seemed to help these documents, and {verb} measured again with "
+            f"{len(result.second_round_ids):,} other documents: only the second results are shown."
+        )
+    sentences.append(
+        "Times, rise (in percentage points) and the last mean rank are for the number of copies that helps "
+        "most, compared with no copies. A better mean rank alone brings no document into a top "
+        f"{TOP}. Intervals: {audit.record.measured_with().confidence:.0%}, over queries and documents. "
+        "Queries that contain the word are left out."
+    )
+    if result.predicted:
+        sentences.append(
+            f"The strongest tokens were chosen among all {result.predicted:,} tokens of the run: by "
+            "predicted share, and by what copies of them do to these documents."
+        )
+    return " ".join(sentences)
 
 
 # The file that the suggested commands write the rules to, for checks without the run folder.
@@ -375,41 +381,43 @@ def next_steps(audit: Audit) -> list[NextStep]:
     documents = quote(audit.record.documents)
     column = "" if audit.record.column is None else f" --column {quote(audit.record.column)}"
     words = "" if audit.helping.is_empty() else f" --audit {quote(str(audit.path))}"
-    steps = _repair_steps(audit, run)
     if audit.result.with_copies:
         purpose = "take the copies out of the documents that have them, then index these documents again"
         files = f"{documents}{column}{words} --out YOUR_FILE --rules-out {_RULES_FILE}"
-        steps.append(NextStep(purpose, f"stickytoken clean {run} {files}"))
+        clean = NextStep(purpose, f"stickytoken clean {run} {files}")
     else:
         purpose = "save what to look for in new documents"
-        steps.append(NextStep(purpose, f"stickytoken clean {run}{words} --rules-out {_RULES_FILE}"))
-    steps.append(
-        NextStep(
-            "in CI, fail if documents have copies of flagged tokens, repeated words or special tokens (needs "
-            f"only {_RULES_FILE})",
-            f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents "
-            "repetition --fail-on-documents special",
-        )
+        clean = NextStep(purpose, f"stickytoken clean {run}{words} --rules-out {_RULES_FILE}")
+    check = NextStep(
+        "in CI, fail if documents have copies of flagged tokens, repeated words or special tokens (needs "
+        f"only {_RULES_FILE})",
+        f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents repetition "
+        "--fail-on-documents special",
     )
-    return steps
+    return [*_urgent_repair(audit, run), clean, check, *_optional_repair(audit, run)]
 
 
-def _repair_steps(audit: Audit, run: str) -> list[NextStep]:
-    """Return the step that repairs the model, or an empty list if no token helps documents or is flagged."""
+def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
+    """Return the step that repairs the words that help documents; empty if there are none."""
     helping = audit.helping
-    has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
-    if helping.is_empty() and not has_flagged:
-        return []
-    names = ""
-    purpose = "repair the model, then encode the documents again with the repaired copy"
     if helping.is_empty():
-        purpose = (
-            "if others can write your documents, repair the model all the same: copies of its flagged tokens "
-            "can also hide a document from the queries that it answers"
-        )
-    elif len(helping.filter(group=FLAGGED)) < len(helping):
-        names = _token_options(helping)
+        return []
+    all_flagged = len(helping.filter(group=FLAGGED)) == len(helping)
+    names = "" if all_flagged else _token_options(helping)
+    purpose = "repair the model, then encode the documents again with the repaired copy"
     return [NextStep(purpose, f"stickytoken repair {run}{names} --out YOUR_FOLDER")]
+
+
+def _optional_repair(audit: Audit, run: str) -> list[NextStep]:
+    """Return the step that repairs a model whose flagged tokens do not help documents; else empty."""
+    has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
+    if not audit.helping.is_empty() or not has_flagged:
+        return []
+    purpose = (
+        "if others can write your documents, repair the model as well: copies of its flagged tokens can "
+        "hide a document from the queries that it answers (a repair does not change other words)"
+    )
+    return [NextStep(purpose, f"stickytoken repair {run} --out YOUR_FOLDER")]
 
 
 def _token_options(helping: pl.DataFrame) -> str:

@@ -31,7 +31,7 @@ def audit(
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     out: opt.Output[Path | None] = None,
-    limit: opt.ListLimit[int] = 20,
+    limit: opt.ListLimit[int] = 10,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Measure whether copies of a word bring documents into search results, and list documents with copies.
@@ -115,12 +115,12 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
         console.print_line(f"- {step.purpose}:")
         console.print_line(f"  {step.command}")
     console.print_line("")
-    console.print_line(wording.basis(audit))
+    console.print_line(wording.setup(audit))
     if index.skipped:
         records = "1 record was skipped" if index.skipped == 1 else f"{index.skipped:,} records were skipped"
         console.inform(f"note: {records}, the first of them {index.skipped_first}")
     console.inform(f"audit: {audit.path}")
-    console.inform(f"for a report with this: stickytoken report {audit.record.run}")
+    console.inform(f"for a report with this and how it was measured: stickytoken report {audit.record.run}")
 
 
 def _listed(limit: int, rows: pl.DataFrame) -> str:
