@@ -193,6 +193,19 @@ def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
     assert 80 <= list(reasons_against_splitting(folder, ids).values()).count(None) <= 100
 
 
+def test_an_entry_inside_an_entry_that_begins_words_stays(tmp_path):
+    # Without "iver", the word "rivers" would be read as "r", "i", "ver", "s" instead of "river", "s".
+    merges = [("e", "r"), ("v", "er"), ("i", "ver"), ("Ġ", "r"), ("Ġr", "iver")]
+    pieces = [*pre_tokenizers.ByteLevel.alphabet(), *("".join(pair) for pair in merges)]
+    vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("a rivers").tokens == ["a", "Ġriver", "s"]
+    reasons = reasons_against_splitting(tmp_path, [vocabulary["iver"], vocabulary["Ġriver"]])
+    assert list(reasons.values()) == ["another entry is built from it: 'Ġriver'", None]
+
+
 def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), ("a a", -2.0)], unk_id=0))
     tokenizer.save(str(tmp_path / "tokenizer.json"))

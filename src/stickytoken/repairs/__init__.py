@@ -68,7 +68,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 6
+_VERSION = 7
 
 # Minimum number of benign tokens that a run must have for its own median lift and erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.

@@ -209,25 +209,27 @@ class EditableVocabulary:
         if begin_words and self._can_look_up_words:
             return None
         named = ", ".join(repr(other) for other in dependent_entries[:_NAMED_ENTRIES])
+        if len(dependent_entries) == 1:
+            return f"another entry is built from it: {named}"
         return f"{len(dependent_entries)} other entries are built from it, such as {named}"
 
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
         """Return whether an entry that is built from removed entries occurs only at the beginning of words.
 
-        An entry with a word mark, such as ``Ġriver``, occurs only at the beginning of words. The first word
-        of a text has no mark, so an entry without a mark, such as ``river``, may begin that word. For an
-        entry without a mark, the result is True if three conditions hold:
+        The entry must begin with a removed entry: otherwise, the remaining merges may divide the text before
+        the removed entry differently in longer words. An entry with a word mark, such as ``Ġriver``, then
+        occurs only at the beginning of words. The first word of a text has no mark, so an entry without a
+        mark, such as ``river``, may begin that word. For an entry without a mark, the result is True if two
+        more conditions hold:
 
-        - The entry begins with a removed entry, such as ``riv``. `without` splits only entries that begin
-          with a removed entry off longer words.
         - The vocabulary also has the entry with a word mark (``Ġriver``).
         - Every entry that contains the string begins with it, apart from a word mark. ``rivers`` does, but
           ``upriver`` does not.
         """
-        if entry.startswith(_WORD_MARKS):
-            return True
         if not entry.startswith(tuple(removed)):
             return False
+        if entry.startswith(_WORD_MARKS):
+            return True
         marked_forms = {mark + entry for mark in _WORD_MARKS}
         containing = [other for other in self._model["vocab"] if entry in other]
         words = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
@@ -263,9 +265,8 @@ class EditableVocabulary:
         # Only whole words are looked up. If ``riv`` is removed, so that ``river`` is no longer merged, the
         # tokenizer finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``. So
         # an additional pre-tokenizer splits the entry off the beginning of longer words. The same holds for
-        # entries that begin with it, such as ``rivers``, because a word is split after its longest entry. An
-        # entry that contains a removed entry, but does not begin with it, is not split off longer words.
-        prefixes = tuple(entry for entry in remaining.no_longer_merged if entry.startswith(tuple(removed)))
+        # entries that begin with it, such as ``rivers``, because a word is split after its longest entry.
+        prefixes = tuple(remaining.no_longer_merged)
         if prefixes:
             entries_to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(prefixes)]
             steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
