@@ -41,7 +41,7 @@ class TextPart:
     token_ids: tuple[int, ...]
     sticky: bool  # whether the run calls a token of the part sticky; False if there is no run
     # Change of the similarity when the part is deleted. None if the part is the only part of its text. Also
-    # None for a part that `Why.grouped` merged from copies, unless no other part of the two texts is sticky.
+    # None if `Why.grouped` merged this part from copies, and another part of either text is sticky, too.
     deletion: float | None
 
 

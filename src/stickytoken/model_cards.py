@@ -152,7 +152,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         The new content. Every byte outside the block is preserved.
 
     Raises:
-        InputError: the card is not UTF-8, or it does not have exactly one intact pair of markers.
+        InputError: the card is not UTF-8, or it has markers other than one intact pair.
     """
     try:
         card.decode("utf-8")

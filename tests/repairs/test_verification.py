@@ -6,7 +6,12 @@ import pytest
 import repaired
 from stickytoken.data.tasks import load_task
 from stickytoken.methods import Verdict
-from stickytoken.repairs._verification import check_neighbours, check_repaired, check_score
+from stickytoken.repairs._verification import (
+    check_main_score,
+    check_neighbours,
+    check_repaired,
+    check_score,
+)
 from stickytoken.repairs.recheck import RecheckedToken
 from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRecord
 
@@ -81,6 +86,18 @@ def checked_score(folder, before, after):
     new = float(task.scores(metric, after[None])[0])
     record = ScoreRecord(task=task.name, metric=metric, texts=24, before=old, after=new)
     return new - old, check_score(record, task, before, after, 1)
+
+
+@pytest.mark.parametrize("other_metrics", [(), ("pearson",)])
+def test_a_main_score_that_is_not_defined_fails(tmp_path, other_metrics):
+    task, _ = load_task(repaired.task_file(tmp_path))
+    records = [
+        ScoreRecord(task=task.name, metric=metric, texts=24, before=0.5, after=0.5)
+        for metric in other_metrics
+    ]
+    check = check_main_score(records, task, cosines(), cosines(), 1)
+    assert not check.passed
+    assert f"{task.metrics[0]}: not defined" in check.finding
 
 
 def test_an_unchanged_score_passes(tmp_path):

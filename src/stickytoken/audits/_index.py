@@ -199,7 +199,7 @@ def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
 
 
 def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
-    """Return first sentences of random texts as queries, and the index in ``texts`` of each query's text."""
+    """Return the first sentences of random texts as queries, and the indices of these texts."""
     order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
     sentences: dict[int, str] = {}
     for number in order:

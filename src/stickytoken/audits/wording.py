@@ -97,9 +97,10 @@ def _closest_sentences(audit: Audit) -> list[str]:
             f"{_rounded_down(closest['ratio']):.2f} times as many (by {points(closest['rise'])} points, "
             f"interval {interval})."
         )
+    without = _share_of(audit, largest["token_id"], 0)["share"]
     sentences.append(
         f"The largest share is {share(largest['share'])} ({largest['copies']} copies of "
-        f"{quoted(largest['token'])}). {_chance(audit)}"
+        f"{quoted(largest['token'])}; {share(without)} without copies). {_chance(audit)}"
     )
     return sentences
 

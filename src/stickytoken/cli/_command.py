@@ -272,7 +272,7 @@ class PanelledCommand(TyperCommand):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Make the command, and move its hidden options from ``params`` to ``settings``.
+        """Make the command, add placeholders for values, and move hidden options to ``settings``.
 
         The arguments are those of `TyperCommand`.
         """
@@ -285,8 +285,8 @@ class PanelledCommand(TyperCommand):
                 name = _key(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                # Typer never parses a setting from the command line, so these names appear only in error
-                # messages.
+                # `parse_args` gives the settings their values, from --set and from files. Only error messages
+                # show this name.
                 param.opts = [f"--set {name}"]
                 param.secondary_opts = []
 

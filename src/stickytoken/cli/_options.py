@@ -268,7 +268,7 @@ class EngineOptions:
 def load(
     model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
-    """Load a model and print its route, or connect to a model behind an endpoint and print its limits.
+    """Load a model, or connect to a model behind an endpoint, and print how its texts are encoded.
 
     Args:
         model: The model as the user named it.

@@ -99,7 +99,7 @@ class ModelRecord(resume.Record):
 
     @property
     def reading(self) -> str:
-        """The layer and dimensions, such as ``layer 6, 64 dimensions``; empty for the defaults."""
+        """The layer and dimensions that the user chose, such as ``layer 6, 64 dimensions``; may be empty."""
         if self.loading is None:
             return ""
         phrases = []

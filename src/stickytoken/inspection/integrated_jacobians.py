@@ -122,7 +122,7 @@ class _Path:
 
     @property
     def batch(self) -> int:
-        """Maximum number of path points per batch."""
+        """Maximum number of derivatives per batch: one for each path point and direction."""
         return max(1, _TOKENS // len(self.reference))
 
     def embeddings_at(self, fractions: Vector) -> torch.Tensor:

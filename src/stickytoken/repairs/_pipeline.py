@@ -144,7 +144,7 @@ class EditableVocabulary:
                 self._merges_by_entry.setdefault(entry, []).append(pair)
         # Cache: the entries that contain a string, keyed by the string.
         self._entries_containing: dict[str, list[str]] = {}
-        # Cache: the merges that remain without a set of entries, keyed by the set.
+        # Cache: the merges that are left after a set of entries is removed, keyed by the set.
         self._remaining: dict[frozenset[str], _RemainingMerges] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
+# Name of the only metric of an MTEB task.
+MAIN_SCORE = "main_score"
 # Largest loss of the main score that passes the check in any case, and largest loss that passes if the
 # confidence interval of the change contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
@@ -340,7 +342,12 @@ class Verification:
         return [same_vectors, _check_loaders(answer, len(tokenized))]
 
     def _scores(self) -> tuple[list[result.ScoreRecord], CheckRecord]:
-        """Score both models on the task; return all scores, and the check of the main score."""
+        """Score both models on the task.
+
+        Returns:
+            The scores that are finite for both models, and the check of the main score, which fails if the
+            main score is not finite for one of the models.
+        """
         self.progress(Progress("score", 0, 2))
         before, old_outcomes = _scored(self.original, self.task, self.seed)
         self.progress(Progress("score", 1, 2))
@@ -354,8 +361,9 @@ class Verification:
                 task=self.task.name, metric=metric, texts=texts, before=score, after=after[metric]
             )
             for metric, score in before.items()
+            if metric in after
         ]
-        return records, check_score(records[0], self.task, old_outcomes, new_outcomes, self.seed)
+        return records, check_main_score(records, self.task, old_outcomes, new_outcomes, self.seed)
 
 
 def _measured_record(token: RecheckedToken) -> MeasuredRecord:
@@ -443,8 +451,8 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
     finding = f"none of the {counted} of repaired tokens became sticky"
     if sticky:
         finding = (
-            f"the {counted} of repaired tokens act no more than before; those that are sticky need a repair "
-            f"too: {_names(sticky)}"
+            f"of the {counted} of repaired tokens, some are sticky, but their copies act no more than "
+            f"before; they need a repair too: {_names(sticky)}"
         )
     return CheckRecord(name="neighbours", passed=True, finding=finding)
 
@@ -568,7 +576,7 @@ def _scored(
     """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
-        return {"main_score": tasks.evaluate(encoder.model, task)}, None
+        return {MAIN_SCORE: tasks.evaluate(encoder.model, task)}, None
     vectors = {}
     for role, texts in task.texts.items():
         # No copies are inserted, so no room is left for them.
@@ -582,6 +590,25 @@ def _scored(
         if math.isfinite(score):
             scores[metric] = score
     return scores, outcomes
+
+
+def check_main_score(
+    records: Sequence[result.ScoreRecord],
+    task: tasks.AnyTask,
+    before: Outcomes | None,
+    after: Outcomes | None,
+    seed: int,
+) -> CheckRecord:
+    """Check the main score of a task (see `check_score`). ``records`` has the scores of both models."""
+    main_metric = MAIN_SCORE if isinstance(task, tasks.MtebTask) else task.metrics[0]
+    for record in records:
+        if record.metric == main_metric:
+            return check_score(record, task, before, after, seed)
+    finding = (
+        f"{task.name}, {main_metric}: not defined for both models, because a model gives these texts equal "
+        "similarities: score another task"
+    )
+    return CheckRecord(name="scores", passed=False, finding=finding)
 
 
 def check_score(

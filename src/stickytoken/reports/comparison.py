@@ -363,7 +363,7 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _is_measured(in_run: TokenInRun) -> bool:
-    """Return whether a run has an erased share or a lift for a token."""
+    """Return whether a run measured the erased share or the lift of this token."""
     return in_run.erased is not None or in_run.lift_sd is not None
 
 

@@ -274,7 +274,11 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 
 def _impact_details(impact: Impact) -> dict[str, Any]:
-    """Return the settings and tokens of an impact measurement, and the numbers of texts and seconds."""
+    """Return the details of an impact measurement.
+
+    These are the settings, the tokens, the number of texts that were encoded, the duration, and the number of
+    truncated texts of each task.
+    """
     details: dict[str, Any] = dict(impact.record.settings)
     for kind in ("sticky", "named", "benign"):
         tokens = [token.token for token in impact.record.tokens if token.kind == kind]

@@ -378,7 +378,7 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
         title = f"{len(findings):,} {failing} the check{listed}"
     else:
         documents = check.documents
-        # Such as "3 of 1,400 documents" and " (flagged token: 2, special: 1)".
+        # Such as "3 of 1,400 documents" and " (flagged token: 2, special token: 1)".
         count_in_words, causes = document_counts(documents.found, documents.searched, documents.kinds)
         verb = "has" if documents.found == 1 else "have"
         title = f"{count_in_words} {verb} findings{causes}{listed}"

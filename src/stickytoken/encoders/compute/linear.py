@@ -299,7 +299,7 @@ class PackedLinears:
     def _replace_gated_blocks(
         self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]
     ) -> None:
-        """Replace the three linear layers of each gated block with one forward pass for the whole block.
+        """Let one forward pass compute each gated block, instead of one forward pass for each linear layer.
 
         The new forward pass is tested on the first block of each class. If the block's new output differs
         from its original output, all blocks of this class are left unchanged.

@@ -360,7 +360,8 @@ def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, 
 
     def stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the first ``start`` tokens of each parent's tensor, shape (branches, heads, start, d)."""
-        if all(parent is of_parents[0] for parent in of_parents):  # the only parent is not copied
+        if all(parent is of_parents[0] for parent in of_parents):
+            # All branches have the same parent, so its tensor is expanded instead of copied.
             return tensors[0][None, :, :start].expand(len(tensors), -1, -1, -1)
         return torch.stack([tensor[:, :start] for tensor in tensors])
 
@@ -400,8 +401,8 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 def _batches(level: Sequence[Branch], after_size: int, token_budget: int) -> Iterator[list[Branch]]:
     """Divide the branches of a level into batches of branches with the same shape.
 
-    The shape is the number of tokens before the branch, the number of its own tokens, and the lengths of the
-    inputs that end on it.
+    The shape of a branch consists of the number of tokens before the branch, the number of tokens in the
+    branch, and the lengths of the inputs that end in the branch.
 
     Args:
         level: the branches.

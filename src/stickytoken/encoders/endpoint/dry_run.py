@@ -68,8 +68,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """
         super().__init__(encoder)
         self._uncertain = uncertain
-        self._certain: CostEstimate | None = None
-        self._recorded: set[str] = set()
+        self._certain: CostEstimate | None = None  # before the uncertain stage; None until it is reached
+        self._recorded: set[str] = set()  # texts that have been counted, without the prompt
         self._requests = 0
         self._texts_to_send = 0
         self._cached_texts = 0

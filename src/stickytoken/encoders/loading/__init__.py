@@ -250,7 +250,7 @@ def _is_function(model: object) -> TypeGuard[TextFunction]:
 def _encoder_of_function(
     function: TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
 ) -> Encoder:
-    """Return the encoder of a function from texts to vectors."""
+    """Wrap a function that maps texts to vectors as an encoder."""
     vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
     model = FunctionModel(function, vocabulary, spec.max_length)
     _refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
@@ -685,9 +685,7 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
 
 
 def require_embedding_model(name: str, revision: str | None = None) -> None:
-    """Check that a name does not refer to a cross-encoder or to a sparse or multi-vector model.
-
-    The check does not load the model.
+    """Check that a model gives one dense vector per text, without loading the model.
 
     Raises:
         ModelError: There is no such model, or it does not give one dense vector per text.

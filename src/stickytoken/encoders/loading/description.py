@@ -53,6 +53,8 @@ _TEXT = "text"  # name of the text modality in the mappings of a Router
 def require_single_vectors(folder: Path, name: str) -> None:
     """Check that a model gives one dense vector per text.
 
+    Cross-encoders, classifiers, bags of words, and sparse and multi-vector models do not.
+
     Args:
         folder: folder with some or all of the files that describe the model.
         name: name of the model, for the message.
@@ -61,6 +63,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
         ModelError: The model does not give one dense vector per text. The message says what kind of model it
             is.
     """
+    # The settings of sentence-transformers, not the config.json of transformers.
     settings = _json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
     if model_type.lower() in _MODEL_TYPES:

@@ -135,7 +135,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
-    """Check, from a model's files, that it is not a cross-encoder or a sparse or multi-vector model.
+    """Check, from a model's files, that the model gives one dense vector per text.
 
     Raises:
         ModelError: The model does not give one dense vector per text.

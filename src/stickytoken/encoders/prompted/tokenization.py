@@ -242,9 +242,8 @@ class PromptTokenizer:
     def _template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
         """Return the ids of a template that is not an echo.
 
-        Sample sentences are encoded inside the template. The template's ids before the sentence are those
-        that all encoded samples begin with, and its ids after the sentence are those that all of them end
-        with.
+        Sample sentences are encoded inside the template. The template's ids before the sentence are the
+        common prefix of the encoded samples, and the ids after the sentence are their common suffix.
 
         Args:
             pieces: the text before and after the sentence.

@@ -306,7 +306,7 @@ def _screen_estimates(
     Args:
         values: lifts or contractions in the screening carriers, shape (T, K).
         pilot_rows: row indices of the P pilots, shape (P,).
-        confirmed_pilots: estimates of the pilots from the confirming carriers, relative to the ordinary
+        confirmed_pilots: estimate of each pilot, measured in the confirming carriers, minus the ordinary
             token, shape (P,).
         confidence: coverage of the two-sided normal intervals.
 

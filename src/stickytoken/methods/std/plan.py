@@ -117,8 +117,8 @@ def _usable_texts(
         left_out = len(corpus.pairs) - len(pairs)
     if not sentences and not pairs:
         raise InputError(
-            f"every sentence of {corpus.source} is too long for {encoder.name}, which reads "
-            f"{encoder.max_length} tokens: use shorter sentences"
+            f"every sentence of {corpus.source} is too long for {encoder.name}, which reads at "
+            f"most {encoder.max_length} tokens: use shorter sentences"
         )
     return sentences, pairs, left_out
 

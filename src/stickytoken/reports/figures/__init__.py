@@ -186,7 +186,7 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return the axis title of a measure, with its unit. The unit % is left out, as the ticks show it."""
+    """Return the axis title of a measure, with its unit. The tick labels already show a % sign."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 

@@ -223,7 +223,11 @@ _DEEPEST_DEVIATION = 10.0
 
 
 def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
-    """Draw a heat map of how much attention the copies receive from each head of each layer."""
+    """Draw a heat map of the attention that the copies receive from each head of each layer.
+
+    The colour is the deviation from benign tokens, in standard deviations. The attention itself is in the
+    hover text and in the table.
+    """
     title = "Attention that the copies receive, by layer and head"
     headings = ("layer", "head", *(column.replace("_", " ") for column in _HEAD_COLUMNS))
     single_heads = heads.drop_nulls("head").sort("layer", "head")
