@@ -200,7 +200,7 @@ def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, 
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
-    monkeypatch.setattr("stickytoken.inspection._attention._reported", lambda output: [])
+    monkeypatch.setattr("stickytoken.inspection._attention._weights_of_layers", lambda output: [])
     explanation = explain(encoder, ["river"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
     assert set(explanation.measures["area"]) == AREAS - {"attention", "attribution"}
     assert any("does not expose its attention weights" in note for note in explanation.notes)
