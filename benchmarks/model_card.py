@@ -43,8 +43,8 @@ def published_section(run: Run, name: str) -> str:
     )
     said = "; ".join(found.in_words())
     return (
-        f"The paper lists {len(found.tokens)} tokens of this model. By their lift on texts they stand at "
-        f"these percentiles of the vocabulary: {named}. {said[0].upper()}{said[1:]}."
+        f"The paper lists {len(found.tokens)} tokens of this model. Ranked by their lift on texts, these "
+        f"tokens are at the following percentiles of the vocabulary: {named}. {said[0].upper()}{said[1:]}."
     )
 
 
@@ -133,9 +133,8 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
         f"## The {SHOWN} tokens that erase most",
-        "*Erased* compares a token with an ordinary one: of the meaning that remains when copies of an "
-        "ordinary token are inserted, it is the share that is lost when copies of this token are "
-        "inserted instead. "
+        "*Erased* compares a token with an ordinary one. Copies of an ordinary token leave a part of the "
+        "meaning of a text; *erased* is the share of this part that copies of the token remove. "
         "*Lift* measures how far copies of this token raise the similarity between unrelated texts, beyond "
         "what copies of an ordinary token do. It is given in standard deviations (SD) of the similarities "
         "between texts. "

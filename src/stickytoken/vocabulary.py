@@ -298,7 +298,7 @@ def match_benign(
         seed: Seed of the random draw.
 
     Raises:
-        InputError: The vocabulary has fewer than three benign tokens.
+        InputError: Fewer than three benign tokens remain to be drawn.
     """
     index = vocabulary.place(token_id)
     benign = _draw_benign(vocabulary, index, excluded, count, seed)[:count]
@@ -385,7 +385,8 @@ def _draw_benign(
 def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
     """Return a pool of tokens from which ``count`` tokens similar to a token can be drawn at random.
 
-    Two tokens are similar if their texts have similar lengths and their positions in the vocabulary are near.
+    Two tokens are similar if their texts have similar lengths, and if they are close to each other in the
+    vocabulary.
 
     Args:
         vocabulary: The vocabulary.

@@ -165,6 +165,7 @@ def test_what_cannot_be_measured_is_said(
         ({"tokens": [sticky]}, InputError, "pass a task, or documents for an intrusion"),
         ({"tasks": tasks}, InputError, "no tokens to measure"),
         ({"tasks": ["missing.csv"], "tokens": [sticky]}, InputError, "no task file or folder"),
+        ({"tasks": tasks, "tokens": [sticky], "exclude": [10**6]}, InputError, "no token id 1000000"),
         ({"tasks": [tasks[0]] * 2, "tokens": [sticky]}, InputError, "two tasks have the name 'sts'"),
         ({"tasks": tasks, "encoder": encoder, "run": planted_run}, RunError, "a different model .*weights"),
     ):

@@ -165,8 +165,9 @@ class _Queries:
 def _choose_queries(
     source: DocumentSource | None, indexed_texts: Sequence[str], name: str, settings: AuditSettings
 ) -> _Queries:
-    """Read the queries, or take the first sentences of indexed documents if ``source`` is None.
+    """Read the queries, or take the first sentences of some indexed documents if ``source`` is None.
 
+    Both are random samples if there are more queries or documents than the settings allow.
     ``indexed_texts`` are the texts of the documents in the index, and ``name`` is the name of the collection.
     """
     if source is not None:

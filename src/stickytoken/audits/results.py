@@ -96,7 +96,7 @@ class AuditResultRecord(resume.Record):
     # Ids of the documents that received copies in the second round.
     second_round_ids: tuple[str, ...] = ()
     predicted: int  # tokens whose share was predicted from the run; 0 if the run allows no prediction
-    helping: int  # tokens whose copies help documents into results
+    helping: int  # tokens whose copies get documents into wrong results
     with_copies: int  # documents of the collection that already contain copies
     suspected: int  # documents with only suspected copies
     causes: dict[str, int]  # number of documents for each cause
@@ -177,7 +177,7 @@ class Audit:
 
     @property
     def helping(self) -> pl.DataFrame:
-        """The tokens whose copies help documents into results where they don't belong."""
+        """The tokens whose copies get documents into results where they don't belong."""
         return self.tokens.filter("helps")
 
     @property

@@ -413,7 +413,7 @@ class SpecialFinder:
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept_ranges: list[tuple[int, int]] = []  # start and end of the parts of the plain text that stay
-        # The first token of each removed part, keyed by the end of the kept text before that part.
+        # The first token of each removed part, keyed by the offset in ``plain`` at which the part begins.
         first_tokens: dict[int, str] = {}
         position = 0  # end of the text that has been searched
         while match := self._pattern.search(plain, position):

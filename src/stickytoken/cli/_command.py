@@ -11,7 +11,7 @@ import inspect
 import re
 import tomllib
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import partial
@@ -38,7 +38,7 @@ from stickytoken.validation import suggestion, visible
 _Command: TypeAlias = Callable[..., None]
 
 
-def command(*settings: str) -> Callable[[_Command], _Command]:
+def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     """Turn a function into a command. A parameter whose type is a dataclass becomes one option per field.
 
     The help text of an option is its entry under ``Args:`` in the function's docstring, or under

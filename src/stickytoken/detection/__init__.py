@@ -468,7 +468,8 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     """Return the ids of tokens that a caller names by id, by text, in a list of ids and texts, or in a file.
 
     Raises:
-        InputError: A token is not in the vocabulary, or is neither an id nor a text.
+        InputError: The text of a token is not in the vocabulary, or a token is neither an id nor a text. Ids
+            are not checked.
     """
     if isinstance(tokens, PathLike):
         return token_ids_from_file(vocabulary, checks.file_path("tokens", tokens))
@@ -618,7 +619,9 @@ class Reopened:
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
-    """Prepare a finished run for `token_evidence`.
+    """Prepare a finished run to measure the curves of further tokens with `token_evidence`.
+
+    The carriers and anchors of the run are encoded once, which takes a few seconds.
 
     Raises:
         RunError: The run was made with another model.

@@ -299,7 +299,10 @@ def _tokens(
     barred = set(flagged_tokens(run))
     excluded = list_of("token ids or texts", "exclude", exclude, ordered=False)
     if excluded:
-        barred.update(token_ids(vocabulary, excluded))
+        excluded_ids = token_ids(vocabulary, excluded)
+        for token_id in excluded_ids:
+            vocabulary.place(token_id)  # raises an error if there is no such id
+        barred.update(excluded_ids)
     barred |= {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
     benign = match_apart(vocabulary, [token.id for token in sticky], barred, settings.benign, settings.seed)
     sticky_in_run = set() if run is None else set(run.sticky["token_id"])

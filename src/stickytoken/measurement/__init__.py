@@ -243,7 +243,7 @@ class ResultFolder:
         """Create the folder if necessary, and lock it against other processes during the block.
 
         Raises:
-            RunError: another process is writing to the folder.
+            RunError: another process is writing to the folder, or the folder cannot be created.
         """
         with self._accessed():
             self.path.mkdir(parents=True, exist_ok=True)

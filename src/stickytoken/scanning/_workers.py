@@ -74,7 +74,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
-    """Return the text around the first findings as pairs of a piece and a flag that marks findings."""
+    """Return an excerpt around the first findings: pieces of text, each with whether it is a finding."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
     return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stickytoken.audits import Audit
 
 
-@command("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "copies", "insertion")
+@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "copies", "insertion"))
 def audit(
     source: opt.Source,
     *,

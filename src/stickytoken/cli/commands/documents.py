@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
+@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
 def scan(
     run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],

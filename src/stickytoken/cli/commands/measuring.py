@@ -154,7 +154,7 @@ def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
     return f"{description} Default: {by_method}."
 
 
-@command("copies")
+@command(settings=("copies",))
 def detect(
     model: opt.ModelOrEndpoint,
     *,
@@ -230,7 +230,7 @@ def _write_report(run: stickytoken.Run) -> None:
     console.inform(f"report: {run.path / REPORT_FILE}")
 
 
-@command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
+@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
 def judge(
     run: opt.RunFolder,
     *,
@@ -361,7 +361,7 @@ def _write_judgement(judgement: Judgement, out: Path) -> None:
     console.inform(f"written: {out}")
 
 
-@command("route", "token_prepending", "contrast", "copies")
+@command(settings=("route", "token_prepending", "contrast", "copies"))
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,

@@ -39,7 +39,7 @@ _TOKENS = (
 )
 
 
-@command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
+@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
 def repair(
     run: opt.RunFolder,
     *,
@@ -407,7 +407,7 @@ def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) 
     console.print_records(f"{len(findings):,} {noun}{predicate}{listed}", columns, records)
 
 
-@command("route", "contrast", "truncate_dim", "layer")
+@command(settings=("route", "contrast", "truncate_dim", "layer"))
 def demo(
     run: Annotated[list[Path] | None, opt.texts_option("--run")] = None,
     folder: opt.Texts[Path] = Path("runs"),

@@ -32,13 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.impacts import Impact
 
 
-@command(
-    "prompt",
-    "token_prepending",
-    "contrast",
-    "truncate_dim",
-    "layer",
-)
+@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
 def explain(
     source: opt.Source,
     tokens: opt.TokenArguments,
@@ -329,14 +323,7 @@ def _coloured(value: float, highest: float) -> Text:
 Preset = StrEnum("Preset", "PAPER")
 
 
-@command(
-    "prompt",
-    "token_prepending",
-    "contrast",
-    "truncate_dim",
-    "layer",
-    "insertion",
-)
+@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "insertion"))
 def impact(
     source: opt.Source,
     *,

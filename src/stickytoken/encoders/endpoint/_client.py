@@ -225,9 +225,10 @@ class Attempts:
     since: float | None = None
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Count a failure, and return the number of seconds until the next attempt.
+        """Count a failure of this request, and return the number of seconds until its next attempt.
 
-        Return None if there is no further attempt.
+        Return None if there is no further attempt. Only requests that find out how a server works have a
+        limit. A web page instead of an answer ends these at once, because the URL is probably wrong.
 
         Args:
             error: the failure.

@@ -472,7 +472,7 @@ def score_tokens(
     frames: list[pl.DataFrame] = []
 
     def measure(name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
-        """Encode the texts with the given indices for the tokens in these rows.
+        """Encode the texts at ``text_indices`` for each token in ``rows``.
 
         The distances are added to ``known_distances`` and the table of distances to ``frames``.
         """

@@ -127,8 +127,8 @@ def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
     """Return error bars, as Plotly options, from each value of a column to both ends of its interval.
 
     Args:
-        rows: Rows that contain the column, and the ends of its interval in two columns with the suffixes
-            ``_low`` and ``_high``.
+        rows: Rows with the values in ``column``, and with the ends of their intervals in two columns whose
+            names also end in ``_low`` and ``_high``.
         column: Name of the column.
     """
     above: list[float | None] = []

@@ -215,7 +215,7 @@ class _Name:
 
 @dataclass(frozen=True)
 class _Place:
-    """The area that a name covers in the figure, in pixels on a phone."""
+    """The rectangle that a name covers in the figure, in pixels, if the figure is as wide as a phone."""
 
     left: float
     right: float
