@@ -133,8 +133,8 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
         f"## The {SHOWN} tokens that erase most",
-        "*Erased* compares a token with an ordinary one. Copies of an ordinary token leave a part of the "
-        "meaning of a text; *erased* is the share of this part that copies of the token remove. "
+        "Copies of an ordinary token leave a part of the meaning of a text; *erased* is the share of this "
+        "part that copies of the token remove. "
         "*Lift* measures how far copies of this token raise the similarity between unrelated texts, beyond "
         "what copies of an ordinary token do. It is given in standard deviations (SD) of the similarities "
         "between texts. "

@@ -427,7 +427,7 @@ def test_a_similarity_may_be_written_in_any_usual_way(write):
         ("p.csv", f"{HEADER}a,b,0.5\n  ,b,0.5\n", "pair 2 has a blank sentence"),
         ("p.csv", "sentence1,similarity\na,0.5\n", "lacks the column 'sentence2'"),
         ("p.csv", HEADER, "has no pairs"),
-        ("p.txt", "a\tb\t0.5\n", "pairs are read from .csv, .tsv, .jsonl, .ndjson, .parquet"),
+        ("p.txt", "a\tb\t0.5\n", "only from .csv, .tsv, .jsonl, .ndjson, .parquet"),
         ("p.jsonl", '{"sentence1": 1, "sentence2": "b", "similarity": 0}\n', "column 'sentence1' of"),
     ],
 )

@@ -428,7 +428,7 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
             not between -1 and 1.
     """
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-        raise InputError(f"{path}: pairs are read from {', '.join(tables.TABLE_SUFFIXES)} files")
+        raise InputError(f"{path}: pairs can be read only from {', '.join(tables.TABLE_SUFFIXES)} files")
     frame = tables.read_table(path)
     columns = ("sentence1", "sentence2", "similarity")
     missing = [column for column in columns if column not in frame.columns]

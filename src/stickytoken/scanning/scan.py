@@ -254,7 +254,8 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# Maximum number of a user's queries to use. If there are more queries, this number is drawn at random.
+# Maximum number of a user's queries to use. If there are more queries, a random sample of
+# this size is used.
 _QUERIES_KEPT = 500
 # Seed for drawing the queries.
 _QUERIES_SEED = 42

@@ -500,7 +500,7 @@ class _Discovery:
 
         Args:
             max_length: maximum number of tokens that the model reads; None if unknown.
-            tokenizer_known: whether the user passed a tokenizer as the server's own.
+            tokenizer_known: whether the user passed a tokenizer and said that the server uses it.
 
         Returns:
             For a server with the same tokenizer, the number of special tokens per text as ``overhead``; for a
@@ -509,7 +509,8 @@ class _Discovery:
             other than tokens, ``counts_tokens`` is False.
 
         Raises:
-            ModelError: the user passed a tokenizer as the server's own, but the server counts differently.
+            ModelError: the user said that the server uses this tokenizer, but the server counts other numbers
+                of tokens.
         """
         tokens_of_longer = self.count(_LONGER)
         longer = [
