@@ -68,7 +68,8 @@ class Joining(StrEnum):
     """How spaces separate copies from each other and from the text.
 
     Attributes:
-        GLUED: No spaces, as in the published runs. Neighbouring copies may merge into other tokens.
+        GLUED: No spaces, as in the published runs. Neighbouring copies may merge into other tokens. At a
+            random gap, a copy is a word of its own, with spaces on both sides.
         WORDS: Spaces on both sides of every copy.
         ATTACHED: No spaces between copies, but a space between the copies and the text. At a random gap, a
             copy is attached to the word before it.
@@ -165,7 +166,11 @@ def place_as_text(
     path: Sequence[int] = (),
     joining: Joining = Joining.GLUED,
 ) -> str:
-    """Return the text with the given copies inserted; the copies may be of different tokens."""
+    """Return the text with the given copies inserted; the copies may be of different tokens.
+
+    `Joining` says where spaces go. If copies are placed at random, all whitespace of the text becomes single
+    spaces.
+    """
     if placement is Placement.RANDOM:
         for longer_text in _texts_at_random(copies, text, path, joining):
             text = longer_text

@@ -569,7 +569,7 @@ def _column_of_ids(values: pl.Series, path: Path) -> list[int]:
     if not values.dtype.is_numeric() and values.dtype != pl.String:
         raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
     integers = values.cast(pl.Int64, strict=False)
-    if values.dtype.is_float():
+    if values.dtype.is_float() or values.dtype.is_decimal():
         integers = integers.set(values != integers, None)
     ids: list[int] = integers.to_list()
     if None in ids:

@@ -41,8 +41,9 @@ def fit_texts(
         encoder: the model.
         texts: the texts.
         room: number of tokens to leave free for copies.
-        insertion: how copies are inserted. If copies are inserted as ids, a text is truncated after a token,
-            as the model itself would do. If copies are inserted as text, a text is truncated after a word.
+        insertion: how copies are inserted. If copies are inserted as ids, the ids of a text are truncated
+            after a token, as the model itself would do. If copies are inserted as text, the text is truncated
+            after a word.
         name: the source of the texts, for the error message.
 
     Returns:

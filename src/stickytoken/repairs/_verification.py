@@ -605,8 +605,8 @@ def check_main_score(
         if record.metric == main_metric:
             return check_score(record, task, before, after, seed)
     finding = (
-        f"{task.name}, {main_metric}: not defined for both models, because a model gives these texts equal "
-        "similarities: score another task"
+        f"{task.name}, {main_metric}: not defined for at least one model, because this model gives "
+        "these texts equal similarities: score another task"
     )
     return CheckRecord(name="scores", passed=False, finding=finding)
 

@@ -319,8 +319,8 @@ def make_recheck(
     """Return a recheck of the run's model before a repair, with texts that the run has not used.
 
     Args:
-        run: the run, whose texts the recheck avoids. If the run used the method `profile`, the recheck uses the
-            run's thresholds; otherwise, it uses the default thresholds.
+        run: the run, whose texts the recheck avoids. If the run used the method `profile`, the recheck uses
+            the run's thresholds; otherwise, it uses the default thresholds.
         encoder: the model of the run.
         vocabulary: vocabulary of the model.
         corpus: texts to choose from, in addition to the bundled kinds of text.

@@ -25,8 +25,8 @@ class AuditSettings:
             documents already contain; tokens with the strongest predicted effect on these documents; tokens
             with the largest lift on these documents; and ordinary tokens.
         queries: Maximum number of queries. If there are more, a random sample of this size is used.
-        documents: Maximum number of documents in the index. If there are more, a random sample of this size is
-            used.
+        documents: Maximum number of documents in the index. If there are more, a random sample of this size
+            is used.
         resamples: Number of bootstrap samples of queries and documents.
         confidence: Confidence level of the intervals.
         seed: Seed of all random sampling.

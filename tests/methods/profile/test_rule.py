@@ -172,6 +172,12 @@ def test_tokens_that_may_reach_the_threshold_but_are_not_judged_are_counted():
     assert chosen.left_out == 1
 
 
+def test_flagged_tokens_that_are_not_judged_are_counted():
+    chosen = select_to_judge(IDS, LIFT_RATIOS, flagged_ids=[3, 0, 5], count=2, measure_all=False)
+    assert chosen.ids.tolist() == [0, 3]
+    assert chosen.left_out == 3  # tokens 5, 1 and 4
+
+
 def test_all_tokens_that_may_reach_the_threshold_can_be_judged():
     chosen = select_to_judge(IDS, LIFT_RATIOS, flagged_ids=[3], count=2, measure_all=True)
     assert chosen.ids.tolist() == [1, 3, 4]

@@ -137,7 +137,7 @@ class Selection(NamedTuple):
 
     Attributes:
         ids: ids of the selected tokens, ascending.
-        left_out: number of tokens that may reach a threshold, but were not selected.
+        left_out: number of tokens that are flagged or may reach a threshold, but were not selected.
     """
 
     ids: NDArray[np.int64]
@@ -202,7 +202,7 @@ def select_to_judge(
         count = max(count, len(reaching_ids.union(flagged_ids)))
     ranked_ids = list(dict.fromkeys(flagged_ids + _ids_of_largest(ids, lift_ratios, len(ids))))
     selected_ids = ranked_ids[:count]
-    left_out = reaching_ids.difference(selected_ids)
+    left_out = reaching_ids.union(flagged_ids).difference(selected_ids)
     return Selection(np.array(sorted(selected_ids), dtype=np.int64), len(left_out))
 
 
