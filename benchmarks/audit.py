@@ -171,7 +171,7 @@ def check_tampered(results: Results, run: Path, data: Path, reuse: bool) -> None
 def check_clean(results: Results, run: Path, data: Path, reuse: bool) -> None:
     """Check that no word of the clean model helps documents."""
     audit, used = audited(run, data, reuse)
-    said = " ".join(wording.conclusions(audit)[:2])
+    said = " ".join(wording.token_conclusions(audit))
     results.check("the clean model: no word helps", "none", said, audit.helping.is_empty())
     check_time(results, "time, clean model", used)
 
