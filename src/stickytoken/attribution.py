@@ -474,7 +474,9 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
-    """Estimate the weights of `_exact_weights` from random orders of the parts, each also used in reverse.
+    """Estimate the weights that `_exact_weights` computes from random orders of the parts.
+
+    Each order is also used in reverse.
 
     Returns:
         For each step that occurs in an order, the share of the orders that contain the step. The weight of

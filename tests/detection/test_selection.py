@@ -1,5 +1,7 @@
 """Which token a user means, and which tokens a run looks at."""
 
+import decimal
+
 import polars as pl
 import pytest
 
@@ -154,6 +156,14 @@ def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, 
 def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, write, name, content, message):
     with pytest.raises(InputError, match=message):
         token_ids_from_file(vocabulary, write(name, content))
+
+
+def test_decimal_ids_that_are_not_whole_are_refused(vocabulary, tmp_path):
+    path = tmp_path / "ids.parquet"
+    decimals = [decimal.Decimal("3"), decimal.Decimal("1.5")]
+    pl.DataFrame({"token_id": decimals}).write_parquet(path)
+    with pytest.raises(InputError, match="the token_id of row 2 is not a whole number"):
+        token_ids_from_file(vocabulary, path)
 
 
 def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):

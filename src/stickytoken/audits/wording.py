@@ -410,7 +410,7 @@ def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
 
 
 def _optional_repair(audit: Audit, run: str) -> list[NextStep]:
-    """Return the step that repairs a model whose flagged tokens do not help documents; else empty."""
+    """Return a repair step for flagged tokens if no word helps documents; empty if no token is flagged."""
     has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
     if not audit.helping.is_empty() or not has_flagged:
         return []

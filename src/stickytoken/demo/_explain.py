@@ -100,7 +100,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         return _explanation_outputs(explanation)
 
     def only_error(error: str) -> list[Any]:
-        """Return values for ``outputs`` that show an error, and no figures and tables."""
+        """Return the values of ``outputs`` that show an error message and clear the figures and tables."""
         return [error, *ui.slot_contents([None] * _FIGURES), ""]
 
     shared_example = ui.Once()

@@ -98,7 +98,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
 
 
 def _only_error(error: str) -> list[Any]:
-    """Return values for the tab's outputs that show an error, and no figures and sentences."""
+    """Return the values of the tab's outputs that show an error and clear the figures and sentences."""
     return [error, *ui.slot_contents([None, None]), ""]
 
 

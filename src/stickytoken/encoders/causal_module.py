@@ -121,7 +121,7 @@ class CausalPrompt(InputModule):
 
     @staticmethod
     def _auxiliary_outputs(auxiliary: PromptedModel, features: Features) -> torch.Tensor:
-        """Return the attention outputs that contrast subtracts, shape (sentences, heads * size)."""
+        """Return the auxiliary prompt's attention outputs for contrast, shape (sentences, heads * size)."""
         names = [name for name in features if name.startswith(_AUXILIARY)]
         layout = {name.removeprefix(_AUXILIARY): features[name] for name in names}
         return auxiliary.attention_output(auxiliary.batch(layout))

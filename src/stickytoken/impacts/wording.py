@@ -170,14 +170,8 @@ def _intrusion_sentences(
     """Yield a sentence, for each search corpus, on how many queries find a document with copies of a token.
 
     The sentence gives the mean number of queries that have a random document in their top 10, before and
-    after `_STATED_COPIES` copies of the token are inserted into the document.
-
-    Args:
-        impact: the measurement.
-        token_id: id of the token.
-        benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
-            change that copies of these benign tokens cause.
-        settings: settings of the measurement.
+    after `_STATED_COPIES` copies of the token are inserted into the document. The arguments are those of
+    `_task_sentences`.
     """
     curves = impact.intrusion_curves.filter(copies=_STATED_COPIES)
     for row in curves.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):

@@ -245,7 +245,10 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(67)}, "besides 26 carriers, .* are needed"),
+    "too few": (
+        {"sentences": profiled.corpus(67)},
+        "besides 26 carriers, .* are needed, .* use more sentences$",
+    ),
     "far too few": ({"sentences": profiled.corpus(23)}, "26 are needed: use more or shorter sentences$"),
     "alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (

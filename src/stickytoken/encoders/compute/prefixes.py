@@ -448,7 +448,8 @@ def _positions_and_attention(
     position_list = list(range(branch_end))
     # Index of the suffix that each token belongs to; -1 for tokens that belong to none.
     suffix_numbers = [-1] * branch_end
-    # Each token attends to this many tokens from the start of the row, not counting suffixes.
+    # For each token, the number of tokens at the start of the row that the token attends to. Suffixes do not
+    # count.
     prefix_lengths = list(range(1, branch_end + 1))
     for number, input_length in enumerate(input_lengths):
         position_list += range(input_length, input_length + after_size)
