@@ -447,7 +447,7 @@ def _check_of_documents(source: object, searched: _DocumentSearch) -> Check:
 def _failing_kinds(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
     """Return the kinds of findings that make a check fail: ``flagged``, and the kinds in the argument."""
     kinds = {SpanKind.FLAGGED.value}
-    for kind in list_of("causes", "fail_on_documents", fail_on_documents):
+    for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
         if kind not in list(SpanKind):
             raise InputError(f"fail_on_documents contains {shown(kind)}: use {', '.join(SpanKind)}")
         kinds.add(SpanKind(kind).value)
@@ -656,47 +656,47 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
     """
     tokens = run.tokens
     record = run.record
-    gaps = []
+    reasons = []
     if run.is_of_older_rule:
-        gaps.append(
+        reasons.append(
             f"{which} in {run.path} has verdicts of an older rule: run `stickytoken detect {run.model_name}` "
             "and check again"
         )
     if record.identity_parts.get("tokens") is not None or record.tokens < run.available:
-        gaps.append(
+        reasons.append(
             f"{which} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
             "detect without --sample and --tokens"
         )
     if len(tokens) != record.tokens or tokens["token_id"].n_unique() != len(tokens):
-        gaps.append(
+        reasons.append(
             f"{run.path} has {len(tokens):,} rows in tokens.parquet for {record.tokens:,} tokens: delete the "
             "folder and detect again"
         )
     if len(run.sticky) != run.result.sticky:
-        gaps.append(
+        reasons.append(
             f"{run.path} has {len(run.sticky):,} sticky tokens in tokens.parquet and "
             f"{run.result.sticky:,} in run.json: delete the folder and detect again"
         )
     without_verdict = _tokens_without_verdict(run)
     if without_verdict:
-        gaps.append(
+        reasons.append(
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: too few "
             f"texts of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"
         )
     verdicts = {verdict.value for verdict in run.method.verdicts}
     is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
     if not tokens.filter(is_unknown).is_empty():
-        gaps.append(
+        reasons.append(
             f"{run.path} has verdicts that the method {record.method} does not give: delete the folder and "
             "detect again"
         )
     unknown_share = record.corpus.unknown or 0
     if unknown_share > LARGEST_UNKNOWN:
-        gaps.append(
+        reasons.append(
             f"the model cannot read {unknown_share:.0%} of {record.corpus.source}: detect with sentences in "
             "a language that the model knows"
         )
-    return gaps
+    return reasons
 
 
 def _tokens_without_verdict(run: Run) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeVar
 
 from stickytoken.errors import InputError
@@ -185,3 +186,11 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str
     """Return a Markdown table. Headings and cells must already be escaped by `markdown`."""
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def beginning(text: str, characters: int) -> str:
+    """Return a text, or its beginning followed by three dots if the text is longer than ``characters``."""
+    shortened = shorten(text, characters, placeholder="...")
+    if shortened == "...":  # no space within the limit, as in Chinese
+        shortened = f"{text.strip()[:characters]}..."
+    return shortened

@@ -225,6 +225,13 @@ def test_a_note_says_which_flagged_tokens_were_measured(shares, ids, said):
     assert note.startswith(f"3 tokens are flagged; {said} measured")
 
 
+def test_a_flagged_token_that_documents_have_copies_of_stays_flagged():
+    tokens = pl.DataFrame({"token_id": [3, 5, 7], "decoded": ["a", "b", "c"], "verdict": ["sticky"] * 3})
+    run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
+    groups = _tokens._groups_by_id(run, None, {}, ["c"], SMALL, [])
+    assert groups == {3: "flagged", 5: "flagged", 7: "flagged"}
+
+
 def test_a_document_that_leaves_a_top_10_and_a_query_without_spaces_are_told():
     change = {"query": "\u5b57" * 80, "rank": 9, "rank_without": 11}
     document = {"id": "d1", "hits": 1, "hits_without": 1, "entered": [change]}
@@ -302,6 +309,15 @@ def test_without_a_word_that_helps_the_largest_share_is_said(finished):
     assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in evidence
     assert f"{10 / 80:.1%} (10 of 80 documents)" in evidence
     assert "1.5 times" in criterion
+
+
+@pytest.mark.parametrize(("share", "ratio"), [(0.23, 2.3), (0.115, 1.15), (0.14999, 1.49)])
+def test_a_ratio_is_rounded_down_but_not_below_itself(finished, share, ratio):
+    ratios = open_audit(finished.path)
+    ratios.tokens = ratios.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
+    with_copies = pl.col("copies") > 0
+    ratios.shares = ratios.shares.with_columns(share=pl.when(with_copies).then(share).otherwise(0.1))
+    assert f"{ratio:.2f} times as many" in wording.token_conclusions(ratios)[2]
 
 
 def test_without_a_word_that_helps_the_closest_one_is_named(finished):

@@ -302,6 +302,19 @@ def test_a_file_may_be_cleaned_in_place(cleaner_file, write):
     assert "the first copy of each repetition stays, because it may belong there: 'very' (line 2)" in errors
 
 
+def test_only_documents_where_copies_of_a_repetition_went_are_counted(cleaner_file, write):
+    hidden = "ver<|im_end|>y ve<|im_end|>ry v<|im_end|>ery very very good"
+    texts = [hidden, hidden, "very very very very good"]
+    lines = [json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(texts)]
+    _, _, errors = command(cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff")
+    assert "more" not in errors.partition("may belong there")[2].partition("\n")[0]
+
+
+def test_a_long_repeated_word_is_named_by_its_beginning(cleaner_file, write):
+    path = write("own.txt", " ".join(["pneumonoultramicroscopicsilicovolcanoconiosis"] * 6) + "\n")
+    assert "'pneumonoultramicroscopicsilicovolcanocon...'" in command(cleaner_file, path)[2]
+
+
 def test_documents_are_named_where_a_first_copy_stays(cleaner_file, write):
     lines = [json.dumps({"_id": f"d{number}", "text": "very very very very good"}) for number in range(5)]
     _, _, errors = command(cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff")

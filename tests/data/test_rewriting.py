@@ -109,6 +109,12 @@ def test_only_the_string_of_the_column_changes(write, line, expected):
     assert rewritten(path, first_character) == f"{expected}\r\n".encode()
 
 
+def test_surrogates_are_not_joined_to_a_character_by_an_edit(write):
+    path = write("own.jsonl", '{"text": "\\ud83dX\\ude00"}\n')
+    (line,) = rewritten(path, lambda _: [(1, 2, "")]).splitlines()
+    assert json.loads(line)["text"] == "\ufffd\ufffd"
+
+
 def test_an_output_of_another_format_is_refused(write, tmp_path):
     source = open_source(write("own.jsonl", '{"text": "a"}\n'), NamedColumns())
     for name in ("out.ndjson", "out.jsonl.gz", "out"):

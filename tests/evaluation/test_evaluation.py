@@ -273,7 +273,7 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task,
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ("--set exit=3", "tune chooses the exit layer itself: leave exit out"),
+        ("--set exit=3", "exit is 3, but tune chooses .* or tune contrast with --contrast"),
         ("--set contrast-layer=1", "contrast_layer would have no effect"),
         ("--contrast --set contrast-layer=9", "the contrast layer is 9, but"),
         ("--prompt plain", "the prompt 'plain' is not one of prompteol, .* and has no place"),

@@ -41,7 +41,7 @@ def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
     [
         (Strategy.AUTO, {"templated": True, **LETTER}, r"'river' \(id 7\).*every vector; leave the token"),
         (Strategy.PLAIN_SPECIALS, {}, "by plain-specials: it is not a special token"),
-        (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*plain-specials"),
+        (Strategy.UNREACHABLE, {"special": True}, "by unreachable: .*use the strategy plain-specials"),
         (Strategy.UNREACHABLE, LETTER, "by unreachable: it is a letter; use the strategy auto"),
         *((strategy, {"templated": True}, f"by {strategy}: .*into every text") for strategy in ROWS),
     ],

@@ -97,7 +97,7 @@ def test_a_main_score_that_is_not_defined_fails(tmp_path, other_metrics):
     ]
     check = check_main_score(records, task, cosines(), cosines(), 1)
     assert not check.passed
-    assert f"{task.metrics[0]}: not defined" in check.finding
+    assert f"{task.metrics[0]}: not a finite number" in check.finding
 
 
 def test_an_unchanged_score_passes(tmp_path):

@@ -176,7 +176,8 @@ def _groups_by_id(
         )
     groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
     found = _first_without(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
-    groups |= dict.fromkeys(found, FOUND)
+    for token_id in found:
+        groups[token_id] = FLAGGED if token_id in flagged else FOUND
     strongest = _first_without(by_share, flagged, settings.tokens)
     strongest += _first_without(by_lift, flagged, settings.tokens)
     if not strongest:  # neither shares nor lifts are known

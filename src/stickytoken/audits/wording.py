@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from shlex import quote
-from textwrap import shorten
 from typing import Any
 
 import polars as pl
@@ -16,6 +15,7 @@ from stickytoken.detection.run import NextStep
 from stickytoken.impacts.statistics import TOP
 from stickytoken.methods import Column
 from stickytoken.methods.wording import counted, points, points_interval, quoted
+from stickytoken.validation import beginning
 
 # Maximum number of tokens that a sentence names.
 _NAMED = 3
@@ -123,7 +123,8 @@ def _closest(audit: Audit) -> dict[str, Any] | None:
 
 def _rounded_down(ratio: float) -> float:
     """Round a ratio down to two decimals, so that one just below the threshold does not seem to reach it."""
-    return math.floor(100 * ratio) / 100
+    # Rounding first removes errors of floating point, by which 1.15 would become 1.14.
+    return math.floor(round(100 * ratio, 6)) / 100
 
 
 def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
@@ -242,7 +243,7 @@ def _gain(document: Mapping[str, Any]) -> str:
     entered = document["entered"]
     changes = []
     for change in entered[:_NAMED_QUERIES]:
-        query = quoted(_beginning(change["query"]))
+        query = quoted(beginning(change["query"], _QUERY_CHARACTERS))
         changes.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
     not_named = len(entered) - len(changes)
     if not_named:
@@ -253,14 +254,6 @@ def _gain(document: Mapping[str, Any]) -> str:
         changes.append(f"but no longer for {counted_queries(lists_left)}")
     queries = counted_queries(document["hits"])
     return f"{document['id']} ({queries} instead of {document['hits_without']:,}: {', '.join(changes)})"
-
-
-def _beginning(query: str) -> str:
-    """Return a query, or its beginning followed by three dots if it is long."""
-    beginning = shorten(query, _QUERY_CHARACTERS, placeholder="...")
-    if beginning == "...":  # no space within the limit, as in Chinese
-        beginning = f"{query.strip()[:_QUERY_CHARACTERS]}..."
-    return beginning
 
 
 def title(audit: Audit) -> str:

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
-from stickytoken.cleaning import _units
 from stickytoken.cleaning._edits import Draft, Edit, edits_of_parts, tidied
+from stickytoken.cleaning._units import word_key as word_key  # audits compare words as a scan does
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import (
     DEFAULT_ACTIONS,
@@ -440,11 +440,6 @@ def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:
             outermost.append(removal)
             end = max(end, removal.end)
     return tuple(outermost)
-
-
-def word_key(text: str) -> str:
-    """Return the form in which a scan compares texts: in lower case, without accents, and in half width."""
-    return _units.word_key(text)
 
 
 CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"

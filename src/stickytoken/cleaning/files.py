@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from textwrap import shorten
 from typing import Any, BinaryIO
 
 from stickytoken.cleaning import Cleaned, Cleaner, Edit, document_counts
@@ -14,6 +13,7 @@ from stickytoken.data.documents import Document, Meter, Skipped
 from stickytoken.data.rewriting import Source, rewrite
 from stickytoken.errors import RefusedTextError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+from stickytoken.validation import beginning
 
 # Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
@@ -36,8 +36,9 @@ class CleaningTotals:
         changed_by_cause: Number of documents changed for each kind of finding. A document can be counted
             under several kinds.
         left_by_cause: Number of documents that still contain findings of each kind.
-        first_repetitions: The first documents with a repetition, at most 3: the repeated word or phrase, and
-            the id of the document.
+        repeated: Number of documents in which a repetition was removed, except for its first copy.
+        first_repetitions: The repeated word or phrase, and the id of the document, for at most 3 of these
+            documents.
         skipped: Number of unreadable records, which are written unchanged.
         skipped_first: The first unreadable records, at most 100.
     """
@@ -47,6 +48,7 @@ class CleaningTotals:
     emptied: int = 0
     changed_by_cause: Counter[SpanKind] = field(default_factory=Counter)
     left_by_cause: Counter[SpanKind] = field(default_factory=Counter)
+    repeated: int = 0
     first_repetitions: list[tuple[str, str]] = field(default_factory=list)
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
@@ -73,8 +75,8 @@ class CleaningTotals:
     def remarks(self) -> list[str]:
         """Return sentences on what was left in the documents, and on how to remove it."""
         remarks = []
-        if repeated := self.changed_by_cause[SpanKind.REPETITION]:
-            remarks.append(self._first_copies(repeated))
+        if self.repeated:
+            remarks.append(self._first_copies())
         for kind, count in sorted(self.left_by_cause.items()):
             hint = ": --remove-suspected removes them" if kind is SpanKind.SUSPECTED else ""
             verb = "has" if count == 1 else "have"
@@ -83,13 +85,10 @@ class CleaningTotals:
             remarks.append(f"no text is left in {_documents(self.emptied)}")
         return remarks
 
-    def _first_copies(self, repeated: int) -> str:
-        """Return a sentence on the repetitions whose first copy stays in the text, with a few examples.
-
-        ``repeated`` is the number of documents with repetitions.
-        """
+    def _first_copies(self) -> str:
+        """Return a sentence on the repetitions whose first copy stays in the text, with a few examples."""
         named = [f"{words!r} ({document})" for words, document in self.first_repetitions]
-        left_out = repeated - len(named)
+        left_out = self.repeated - len(named)
         more = f", and others in {left_out:,} more" if left_out else ""
         return (
             f"the first copy of each repetition stays, because it may belong there: {', '.join(named)}{more}"
@@ -147,8 +146,11 @@ def clean_file(
             totals.emptied += not cleaned.text.strip()
             totals.changed_by_cause.update(cleaned.causes)
             repetition = _first_repetition(cleaned)
-            if repetition is not None and len(totals.first_repetitions) < _NAMED_REPETITIONS:
-                totals.first_repetitions.append((repetition, document.id or f"row {document.number + 1:,}"))
+            if repetition is not None:
+                totals.repeated += 1
+                if len(totals.first_repetitions) < _NAMED_REPETITIONS:
+                    place = document.id or f"row {document.number + 1:,}"
+                    totals.first_repetitions.append((repetition, place))
             if on_cleaned is not None:
                 on_cleaned(document, cleaned)
         share = meter.share
@@ -174,7 +176,7 @@ def _first_repetition(cleaned: Cleaned) -> str | None:
     """Return the first word or phrase whose copies were removed, shortened if it is long; None if none."""
     for removal in cleaned.removals:
         if removal.kind is SpanKind.REPETITION:
-            return shorten(removal.what, _REPEATED_CHARACTERS, placeholder="...")
+            return beginning(removal.what, _REPEATED_CHARACTERS)
     return None
 
 

@@ -326,10 +326,14 @@ def _edited_json(raw: str, edits_by_column: dict[str, Edits]) -> str:
     replacements = []
     for column, edits in edits_by_column.items():
         start, end = spans[column]
-        # The edits were made after `unicode_text` had replaced each lone surrogate by one character. This
-        # changes no positions, so the edits also fit the original text.
         literal = _json_literal(raw, start, end)
-        edited = _spliced(raw, literal, edits, _json_writer(raw[start:end]))
+        write = _json_writer(raw[start:end])
+        edited = _spliced(raw, literal, edits, write)
+        # The edits were made after `unicode_text` had replaced each lone surrogate by one character. An edit
+        # may join two lone surrogates to a character. In this case, the whole string is written again.
+        cleaned = edited_text(unicode_text(literal.value), edits)
+        if unicode_text(json.loads(edited)) != cleaned:
+            edited = f'"{write(cleaned)}"'
         replacements.append((start, end, edited))
     return edited_text(raw, sorted(replacements))
 

@@ -188,7 +188,8 @@ class ModelEncoder(ABC):
     def identity(self) -> EncoderIdentity:
         """Fingerprints of everything that can change the vectors, computed from the user's current model.
 
-        If the model has changed, cached values are dropped and the model is read again.
+        If the weights have changed, cached values are dropped. If the tokenizer or the input settings have
+        changed, the model is also read again.
         """
         with compute.exclusive(self._network):
             weights = compute.weights_fingerprint(self._network)

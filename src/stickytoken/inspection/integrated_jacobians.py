@@ -44,7 +44,7 @@ Rule: TypeAlias = tuple[Vector, Vector]
 Both arrays have shape (points,).
 """
 
-# Minimum number of integration points in a panel.
+# Minimum number of integration points in a panel, unless there are fewer points in total.
 _LEAST_POINTS_OF_PANEL = 4
 # Weight of the travelled distance in the size of a panel. The size is the weighted sum of two fractions: the
 # width of the panel, and the fraction of the distance that the vector travels in the panel. All panels have
@@ -122,7 +122,7 @@ class _Path:
 
     @property
     def batch(self) -> int:
-        """Maximum number of derivatives per batch: one for each path point and direction."""
+        """Maximum number of inputs per batch. For derivatives, each point and direction is an input."""
         return max(1, _TOKENS // len(self.reference))
 
     def embeddings_at(self, fractions: Vector) -> torch.Tensor:

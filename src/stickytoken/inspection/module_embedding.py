@@ -386,8 +386,9 @@ class ModuleInspector(Inspector):
         """Return the internal states of the model for each text.
 
         All texts have the same number of content ids. The arguments are those of `look`. Attention weights
-        are summed over the positions of each part. The states are pooled over the whole text, and also over
-        each part, with the states of all other parts set to zero.
+        are summed over the positions of the attended part, and averaged over those of the attending part.
+        The states are pooled over the whole text, and also over each part, with the states of all other parts
+        set to zero.
         """
         template = self.encoder.template
         length = len(contents[0])

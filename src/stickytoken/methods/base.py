@@ -250,12 +250,10 @@ def model_mean(
 def _cached_mean(cache_key: str) -> MeanSimilarity | None:
     """Return the mean similarity in the cache, or None if there is none or it cannot be used."""
     values = recalled(cache_key)
-    if values is None:
+    # A damaged or foreign file has other fields, or fields without a value.
+    if values is None or values.keys() != set(MeanSimilarity._fields) or None in values.values():
         return None
-    try:
-        return MeanSimilarity(**values)
-    except TypeError:  # the file was damaged, so a field is missing or unknown
-        return None
+    return MeanSimilarity(**values)
 
 
 @dataclass(frozen=True)
@@ -348,8 +346,8 @@ class Judgement:
         ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
         similarity_spread: standard deviation of the similarities between carriers and anchors.
         measured: number of the run's tokens that were measured on the corpus.
-        undecided: number of tokens that were not measured, although their predicted lift reaches the
-            threshold.
+        undecided: number of tokens that were not measured, although the run flags them or their predicted
+            lift reaches the threshold.
         narrow_limit: the median similarity within the corpus, if too few of its pairs are below the model's
             mean similarity. Pairs below the median then count as unrelated. ``narrow_limit`` is None if pairs
             below the mean similarity count as unrelated.

@@ -388,6 +388,9 @@ class RepairJob:
             # `_rows` leaves out tokens for which it can make no row. If it can make no row at all, it raises
             # an error that says why.
             self._rows(strategy, [min(ids_without_row)])
+            raise RepairError(
+                f"the strategy {strategy} has no new row for the token ids {sorted(ids_without_row)}"
+            )
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Name of the only metric of an MTEB task.
-MAIN_SCORE = "main_score"
 # Largest loss of the main score that passes the check in any case, and largest loss that passes if the
 # confidence interval of the change contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
@@ -184,14 +182,14 @@ class Verification:
     def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
         """Group tokens by how to insert copies: as text if the repair edits the tokenizer, else as ids."""
         as_ids = []
-        to_write = []
+        as_text = []
         for repaired_token in tokens:
             token = Token(repaired_token.token_id, repaired_token.text)
             if repaired_token.strategy in result.TOKENIZER:
-                to_write.append(token)
+                as_text.append(token)
             else:
                 as_ids.append(token)
-        return Copies(as_ids, written_tokens(self.original, to_write))
+        return Copies(as_ids, written_tokens(self.original, as_text))
 
     def _with_measurements(
         self,
@@ -576,7 +574,8 @@ def _scored(
     """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
-        return {MAIN_SCORE: tasks.evaluate(encoder.model, task)}, None
+        score = tasks.evaluate(encoder.model, task)
+        return ({task.metrics[0]: score} if math.isfinite(score) else {}), None
     vectors = {}
     for role, texts in task.texts.items():
         # No copies are inserted, so no room is left for them.
@@ -600,13 +599,13 @@ def check_main_score(
     seed: int,
 ) -> CheckRecord:
     """Check the main score of a task (see `check_score`). ``records`` has the scores of both models."""
-    main_metric = MAIN_SCORE if isinstance(task, tasks.MtebTask) else task.metrics[0]
+    main_metric = task.metrics[0]
     for record in records:
         if record.metric == main_metric:
             return check_score(record, task, before, after, seed)
     finding = (
-        f"{task.name}, {main_metric}: not defined for at least one model, because this model gives "
-        "these texts equal similarities: score another task"
+        f"{task.name}, {main_metric}: not a finite number for at least one of the two models, for "
+        "example because all similarities are equal: score another task"
     )
     return CheckRecord(name="scores", passed=False, finding=finding)
 

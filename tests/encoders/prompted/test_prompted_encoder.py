@@ -168,7 +168,10 @@ def test_a_text_must_fit_into_the_longer_prompt():
         ({"contrast": True, "contrast_layer": 4}, "tiny-qwen2 has 4 layers: pass 0 to 3"),
         ({"contrast": True, "contrast_layer": 2, "layer": 2}, "read after 2 layers, .* pass 0 to 1"),
         ({"contrast": True, "contrast_rule": "half"}, "contrast_rule is 'half': .* scaled or norm"),
-        ({"contrast": True, "contrast_rule": "norm", "contrast_strength": 0.5}, "norm takes no strength"),
+        (
+            {"contrast": True, "contrast_rule": "norm", "contrast_strength": 0.5},
+            "norm takes no strength, but 0.5",
+        ),
         ({"contrast_layer": 1}, "contrast_layer would have no effect"),
         ({"contrast": True, "prompt": "echo", "token_prepending": False}, "an echo prompt reads every token"),
         ({"contrast": True, "prompt": "Word: {sentence}:"}, "quotes the sentence"),

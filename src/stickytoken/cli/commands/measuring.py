@@ -330,8 +330,8 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
     if judgement.undecided:
         unmeasured = wording.counted(judgement.undecided, "further token")
         console.inform(
-            f"note: {unmeasured} may reach a threshold but were not measured on these texts (pass --all to "
-            "measure them)"
+            f"note: {unmeasured} may reach a threshold or are flagged by the run, but were not measured on "
+            "these texts (pass --all to measure them)"
         )
 
 

@@ -272,11 +272,11 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
         InputError: ``source`` is a run folder or a rules file, and the audit belongs to another run.
     """
     from stickytoken.cleaning import names_rules_file
-    from stickytoken.detection.run_folder import RunFolder
+    from stickytoken.detection.run import is_run
     from stickytoken.scanning.scan import rules_origin
 
     run_identity = None
-    if names_rules_file(source) or RunFolder(Path(source)).holds_run():
+    if names_rules_file(source) or is_run(source):
         run_identity = rules_origin(source).run_identity
     return opt.words_of_audit(audit, run_identity)
 

@@ -307,7 +307,8 @@ class Sender:
         The texts are taken to be at fault if the request has failed `_failures_before_control` times although
         the server answers other texts. For several texts, an answer to any other request since the first
         failure is enough. A single text is taken to be at fault only if the server answered the control text
-        right after _CONTROLS_OF_TEXT failures.
+        right after _CONTROLS_OF_TEXT failures. A request with ``one_attempt`` is at fault after its first
+        failure, without a control text. If the server cannot be reached, texts are never at fault.
 
         Args:
             request: the request that failed.

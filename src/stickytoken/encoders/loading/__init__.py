@@ -152,8 +152,9 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         token_budget: maximum number of tokens per batch; if None, a number that suits the device.
         packed_layers: whether to compute float32 linear layers on a CPU with oneDNN, which packs the weights
             once. If None, the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) decides. If the
-            variable is not set, both ways are timed for half a second, and the faster one is used; the times
-            are kept in the cache folder.
+            variable is not set, packed weights are used at a lower precision. Otherwise, both ways are timed,
+            which takes at least half a second, and the faster one is used; the times are kept in the cache
+            folder.
         truncate_dim: keep only this many leading components of each vector, as models trained with a
             Matryoshka loss allow; if None, keep all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.

@@ -657,8 +657,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
         settings = {} if is_static else _module_settings(module_folder)
         return TextModule(module_folder, class_name, settings)
     if any((folder / file).is_file() for file in TOKENIZER_FILES):
-        # The model has no list of modules, or none of the modules has a tokenizer of its own. In this case,
-        # sentence-transformers does not read a settings file either.
+        # The model has no list of modules, or none of the modules has a tokenizer of its own.
         return TextModule(folder)
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
 

@@ -65,16 +65,16 @@ class PromptRunner(BatchEngine):
     def vectors(self, contents: Sequence[Ids], layer_counts: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors of sentences after each of ``layer_counts``, shape (sentences, layers, d)."""
         rows = self._prompted.rows(contents)
-        reuses_prompts = self.prompt_reuse is not None and self.prompt_reuse.pays_off(rows)
+        prompt_reuse = self.prompt_reuse
+        if prompt_reuse is not None and not prompt_reuse.pays_off(rows):
+            prompt_reuse = None
         if self._sentence_reuse is not None and len(layer_counts) == 1:
             vectors = self._sentence_reuse.vectors_if_cheaper(
-                contents, layer_counts[0], prompts_are_cached=reuses_prompts
+                contents, layer_counts[0], prompts_are_cached=prompt_reuse is not None
             )
             if vectors is not None:
                 return vectors[:, None]
-        cache = None
-        if self.prompt_reuse is not None and reuses_prompts:
-            cache = self.prompt_reuse.cache(layer_counts)
+        cache = None if prompt_reuse is None else prompt_reuse.cache(layer_counts)
         auxiliary = None if self._auxiliary is None else self._auxiliary.attention_outputs(contents)
         row_vectors = self.run_rows(rows, cache, layer_counts, auxiliary)
         # With several prompts (MetaEOL), the vector is the unweighted mean over the prompts.

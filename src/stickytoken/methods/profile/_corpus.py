@@ -129,7 +129,7 @@ def judge_corpus(
         ordinary_lift=lift.ordinary,
         similarity_spread=corpus.plan.similarity_spread,
         measured=table["verdict"].count(),
-        undecided=shortlist.left_out,  # number of tokens that may reach a threshold, but were not measured
+        undecided=shortlist.left_out,  # number of tokens
         narrow_limit=corpus.plan.narrow_limit,
     )
 

@@ -194,8 +194,8 @@ def select_to_judge(
             are more than ``count``.
 
     Returns:
-        The selected tokens, and the number of tokens whose predicted lift reaches the threshold, but that
-        were not selected.
+        The selected tokens, and the number of tokens that are flagged or whose predicted lift reaches the
+        threshold, but that were not selected.
     """
     reaching_ids = set(ids[lift_ratios >= 1].tolist())
     if measure_all:
