@@ -210,7 +210,7 @@ class Cleaner:
             document["actions"],
             replacement=document["replacement"],
             source=document["source"],
-            remove_all=document.get("remove_all", False),  # missing in files of earlier versions
+            remove_all=document.get("remove_all", False),  # absent from files of earlier versions
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -303,9 +303,9 @@ class Cleaner:
 
         removals = list(whole.removals)
         cleaned = whole
-        # `clean` may remove a space that joins two texts, but here the texts stay separate and are joined
-        # again by a space. So the joined texts can contain new findings, and cleaning is repeated until
-        # nothing changes.
+        # `clean` may remove a space that joins two texts, but the texts must stay separate, so they are
+        # joined by a space again. The joined texts can then contain new findings, so cleaning is repeated
+        # until nothing changes.
         while cleaned.edits:
             lengths = [len(draft.text) for draft in drafts]
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
@@ -355,7 +355,7 @@ class Cleaner:
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
-        """Return the changes of one round, in order. Words are changed only after no special tokens are left.
+        """Return the changes of one round, in order: those of special tokens or, if there are none, of words.
 
         Args:
             text: The text at the start of the round.
@@ -423,7 +423,7 @@ class _Change(NamedTuple):
 
 
 def _removal(draft: Draft, change: _Change) -> Removal:
-    """Convert a change of a draft to a removal with offsets in the original text."""
+    """Convert a change, with offsets in the draft, to a removal with offsets in the original text."""
     start, end, _ = change.edit
     first = draft.origins[start]
     after_last = draft.origins[end - 1] + 1 if end > start else first
@@ -449,8 +449,8 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 def names_rules_file(source: object) -> TypeGuard[str | Path]:
     """Return whether a value is taken as the path of a rules file, and not as a run folder.
 
-    The path of an existing file is taken as a rules file. So is a path that ends in .json, if nothing exists
-    there.
+    The path of an existing file is taken as a rules file, and so is a path that ends in .json if nothing
+    exists there.
     """
     if not isinstance(source, (str, os.PathLike)):
         return False
@@ -478,11 +478,11 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 def document_counts(
     count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
 ) -> tuple[str, str]:
-    """Return two texts: a number of documents out of all documents, and the number of them with each cause.
+    """Return a phrase for a number of documents, and a list of the causes with the number for each cause.
 
-    Example: "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)"; the second text is empty if no
-    document has a cause. Scans, cleaning and checks all use this wording. A document with two causes is
-    counted under both causes.
+    Example: "3 of 1,400 documents" and " (flagged token: 2, repetition: 1)"; the list is empty if no document
+    has a cause. Scans, cleaning and checks all use this wording. A document with two causes is counted under
+    both causes.
     """
     noun = "document" if documents == 1 else "documents"
     counted = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"

@@ -134,8 +134,8 @@ class Document:
     def _is_joined_by_space(self) -> list[bool]:
         """Whether only whitespace separates each unit from the unit before it.
 
-        The first entry is false, because no unit comes before the first one. The list has an additional entry
-        after the last unit, which is false too.
+        The first entry is false, because no unit comes before the first one. The entries of the units are
+        followed by one more entry, which is always false.
         """
         return [False, *map(str.isspace, self.separators[1:-1]), False]
 
@@ -196,8 +196,8 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     mixed: list[Stretch] = []
     steps = copies - 1  # number of steps from the first to the last of ``copies`` successive copies
     for word_positions in positions.values():
-        # End of the latest regular and of the latest mixed stretch with this word. Copies before this end are
-        # already in the stretch.
+        # Ends of the latest regular stretch and of the latest mixed stretch with this word. Copies before the
+        # end of a stretch already belong to this stretch.
         regular_end = mixed_end = 0
         # `first` and `last` are the positions of the first and last of ``copies`` successive copies. Example:
         # the copies of "buy" in "buy now buy now buy now buy now" have the positions 0, 2, 4 and 6. So four
@@ -218,10 +218,11 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                     stretch = _extended_with_words(keys, first, last + 1, words)
                     mixed.append(stretch)
                     mixed_end = stretch.last
-    # Keep one of several overlapping stretches. Long mixed stretches take precedence over regular stretches,
-    # and regular stretches over short mixed ones. Of two stretches of the same kind, the one that begins
-    # first is kept, and if both begin at the same unit, the longer one. `mixed` has the long mixed stretches
-    # again, but their units are taken then, so none is kept twice.
+    # Of several overlapping stretches, only one is kept. Long mixed stretches take precedence over regular
+    # stretches, and regular stretches over short mixed ones. Of two stretches of the same kind, the one that
+    # begins first is kept, and if both begin at the same unit, the longer one. `mixed` also contains the long
+    # mixed stretches. No long mixed stretch is kept twice, because its units are already taken when `mixed`
+    # is processed.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
     kept_stretches = []
@@ -310,7 +311,7 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
                 copies.update(positions)
             continue
         if len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-            # Copies in ordinary use share more neighbours than this.
+            # In ordinary writing, more pairs of a word's copies than `most_matching_pairs` share a neighbour.
             neighbours = document.neighbour_statistics(positions)
             most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
             if neighbours.matching_pairs <= most_matching_pairs:
@@ -341,7 +342,7 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
 
 
 def _repeated_words_between(document: Document, positions: Sequence[int]) -> list[int]:
-    """Return the indices of the words between close copies, if each of these words is repeated often enough.
+    """Return the indices of the words between nearby copies, if each of these words is repeated often enough.
 
     How often each word must occur is given by `_FEWEST_REPEATED` and `_REPEATED_SHARE`. Up to two words
     before the first copy and after the last copy are included if they also occur between the copies, because
@@ -405,7 +406,8 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
     """Return the indices of copies of unflagged words that seem to have been planted.
 
     All copies of a word are included if their number or their even spacing suggests that they were planted.
-    Otherwise, each group of close copies is included if the spacing within the group suggests it.
+    For all other words, each group of nearby copies is included if the spacing within the group suggests that
+    these copies were planted.
 
     Args:
         document: The text.

@@ -82,8 +82,9 @@ class UnitReader:
     """Divides texts into units.
 
     Args:
-        flagged: The texts of the flagged tokens. Each of these texts is a unit, even if it is not a word,
-            like "'s". Two copies of a flagged word without spaces are enough to be recognized as copies.
+        flagged: The texts of the flagged tokens. Each flagged text is a unit, even if it is not a word, like
+            "'s". Two copies of a flagged word without a space between them are enough to be recognized as
+            copies.
 
     Attributes:
         flagged: The keys of the flagged texts.
@@ -102,13 +103,14 @@ class UnitReader:
             else:
                 self._flagged_nonwords.add(text.casefold())
         self.flagged = frozenset(words | self._flagged_nonwords)
-        # Matches two or more copies of a flagged word without spaces.
+        # Matches two or more copies of a flagged word without spaces between them.
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
-        # Two caches, because texts repeat their words, and dividing a word takes much longer than a look-up.
+        # Words are kept in two caches, because texts repeat words, and dividing a word into units takes much
+        # longer than looking it up.
         self._divide_cached = lru_cache(_REMEMBERED)(self._divide)
-        self._undivided_words: set[str] = set()  # lower-case ASCII words that contain no copies
-        # Patterns of a flagged text or a word in ASCII texts, in any case and in lower case. `_unicode_word`
-        # matches in all texts, but takes longer.
+        self._undivided_words: set[str] = set()  # Lower-case ASCII words that contain no copies.
+        # Patterns that find the words and the flagged texts in an ASCII text: `_ascii_word` in any case,
+        # `lower_word` in lower case. `_unicode_word` works for any text, but takes longer.
         ascii_nonwords = sorted(text for text in self._flagged_nonwords if text.isascii())
         self._ascii_word = re.compile(_literal_or_word(ascii_nonwords, _ASCII_WORD), re.IGNORECASE)
         self.lower_word = re.compile(_literal_or_word(ascii_nonwords, _LOWER_WORD))
@@ -120,18 +122,18 @@ class UnitReader:
         return regex.compile(_literal_or_word(sorted(self._flagged_nonwords), _WORD), regex.IGNORECASE)
 
     def plain_keys(self, text: str) -> list[str] | None:
-        """Return the keys of a simple text, several times as fast as `read`.
+        """Return the keys of a plain ASCII text, several times as fast as `read`.
 
         Returns:
-            The keys of all units. None if the text is not ASCII or contains copies without spaces; `read`
-            must then be used.
+            The keys of all units. None if the text is not ASCII or contains copies without spaces between
+            them; `read` must be used for such a text.
         """
         if not text.isascii():
             return None
         # The key of an ASCII word is the word in lower case.
         words: list[str] = self.lower_word.findall(text.lower())
         new_words = set(words) - self._undivided_words
-        # An ASCII word has several parts only if it contains copies without spaces.
+        # An ASCII word has several parts only if it contains copies without spaces between them.
         if any(len(self._parts_of(word)) > 1 for word in new_words):
             return None
         if len(self._undivided_words) > _REMEMBERED:
@@ -142,8 +144,8 @@ class UnitReader:
     def read(self, text: str) -> Units:
         """Return the units of a text.
 
-        A unit is a word, an ideograph, a copy of a word in copies without spaces, or a flagged text that is
-        not a word.
+        A unit is a word, an ideograph, one of several copies that are joined without spaces, or a flagged
+        text that is not a word.
         """
         units = Units([], [], [])
         pattern = self._ascii_word if text.isascii() else self._unicode_word
@@ -174,8 +176,8 @@ class UnitReader:
     def _divide(self, word: str) -> tuple[Part, ...]:
         """Divide a word into units.
 
-        The word is divided before and after each ideograph, between copies without spaces, and between copies
-        that invisible characters separate.
+        The word is divided before and after each ideograph, between adjoining copies, and between copies that
+        are separated by invisible characters.
         """
         if word.isascii():
             return tuple(self._split_copies(word.lower(), range(len(word) + 1)))
@@ -271,13 +273,13 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     """Divide a word at invisible characters and combining marks, if these characters separate copies.
 
     If any two pieces of several letters are equal, the pieces are returned separately, because they are
-    copies. Otherwise, the pieces are joined into one, because invisible characters and combining marks also
-    occur within a single word or copy.
+    copies. If all such pieces differ, they are joined into one, because invisible characters and combining
+    marks also occur within a single word or copy.
 
     Returns:
         The pieces as pairs of a key and a list of positions. The list has one entry more than the key has
-        characters: the position in the word of each character, and then the position where the next piece
-        begins or the word ends. Examples, with an invisible character at position 2: "ab_ab" -> ("ab",
+        characters: the position of each character within the word, followed by the position where the next
+        piece begins or the word ends. Examples, with an invisible character at position 2: "ab_ab" -> ("ab",
         [0, 1, 3]) and ("ab", [3, 4, 5]), but "ab_cd" -> ("abcd", [0, 1, 3, 4, 5]).
     """
     breaks = [match.span() for match in _BREAKS.finditer(word)]
@@ -298,7 +300,8 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     if has_copies or len(pieces) <= 1:
         return pieces
     joined_key = "".join(key for key, _ in pieces)
-    # The last entry of each list is where the next piece begins. Only the last piece keeps it.
+    # The last entry of each piece's positions, which says where the next piece begins, is kept only for the
+    # last piece.
     joined_positions = []
     for _, piece_positions in pieces:
         joined_positions += piece_positions[:-1]
@@ -309,9 +312,9 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
     """Return the repeats in the part of a word's key from ``start`` to ``end`` (exclusive), in order.
 
-    A repeat is at least four copies, of three characters or more, that follow each other directly. Its
-    offsets are offsets in the whole key. Example: "xableableableabley" -> a repeat from 1 to 17 with the
-    period 4.
+    A repeat is at least four copies, of three characters or more, that follow each other directly. The
+    offsets of a repeat are offsets in the whole key. Example: "xableableableabley" -> a repeat from 1 to 17
+    with the period 4.
 
     Repeats of digits, of signs or of a single letter are left out, and so are repeats in DNA and RNA
     sequences.
@@ -319,7 +322,7 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
     repeats = []
     for repeat in _repeats_in(key[start:end]):
         first = start + repeat.start
-        root = key[first : first + repeat.period]  # one copy
+        root = key[first : first + repeat.period]  # the text of a single copy
         if root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(key):
             repeats.append(Repeat(first, start + repeat.end, repeat.period))
     return sorted(repeats)
@@ -332,12 +335,12 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
     "xabcabcabcabc", the nine characters at positions 1 to 9 each equal the one three positions later, which
     makes four copies of three characters from position 1.
     """
-    # Quick exit: copies repeat their characters, and hardly any ordinary word repeats so many.
+    # Quick exit: copies repeat their characters, and hardly any ordinary word repeats as many characters.
     if len(text) - len(set(text)) < (_FEWEST_COPIES - 1) * _SHORTEST_COPY:
         return
     taken = bytearray(len(text))
     for period in range(_SHORTEST_COPY, min(_LONGEST_COPY, len(text) // _FEWEST_COPIES) + 1):
-        is_equal = bytes(map(operator.eq, text, text[period:]))  # 1 where the character recurs
+        is_equal = bytes(map(operator.eq, text, text[period:]))  # 1 if equal to the character a period later
         enough = b"\1" * (period * (_FEWEST_COPIES - 1))
         start = is_equal.find(enough)
         while start >= 0:

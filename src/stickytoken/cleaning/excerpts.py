@@ -62,8 +62,9 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 def _start_at_word(text: str, start: int, end: int) -> int:
     """Return where an excerpt from ``start`` on must begin so that its first word is complete.
 
-    If ``start`` lies within a word, this is the offset after the first whitespace character between ``start``
-    and ``end``. If there is no whitespace, or ``start`` does not lie within a word, it is ``start``.
+    If ``start`` lies within a word, the result is the offset after the first whitespace character between
+    ``start`` and ``end``. If there is no whitespace, or ``start`` does not lie within a word, the result is
+    ``start``.
     """
     if start == 0 or text[start - 1].isspace():
         return start
@@ -76,8 +77,8 @@ def _start_at_word(text: str, start: int, end: int) -> int:
 def _end_at_word(text: str, start: int, end: int) -> int:
     """Return where an excerpt up to ``end`` must end so that its last word is complete.
 
-    If ``end`` lies within a word, this is the offset of the last whitespace character between ``start`` and
-    ``end``. If there is no whitespace, or ``end`` does not lie within a word, it is ``end``.
+    If ``end`` lies within a word, the result is the offset of the last whitespace character between ``start``
+    and ``end``. If there is no whitespace, or ``end`` does not lie within a word, the result is ``end``.
     """
     if end == len(text) or text[end].isspace():
         return end

@@ -19,7 +19,7 @@ from stickytoken.validation import beginning
 _NAMED_RECORDS = 100
 # Maximum number of documents with repetitions that a summary names.
 _NAMED_REPETITIONS = 3
-# Maximum number of characters that a summary shows of a repeated text.
+# Maximum number of characters of a repeated word or phrase that a summary shows.
 _REPEATED_CHARACTERS = 40
 # Progress is reported each time this many documents have been cleaned.
 _PROGRESS_EVERY = 100
@@ -33,12 +33,12 @@ class CleaningTotals:
         documents: Number of documents read.
         changed: Number of documents changed.
         emptied: Number of changed documents that have no text left.
-        changed_by_cause: Number of documents changed for each kind of finding. A document can be counted
-            under several kinds.
+        changed_by_cause: For each kind of finding, the number of documents changed because of a finding of
+            this kind. A document can be counted under several kinds.
         left_by_cause: Number of documents that still contain findings of each kind.
         repeated: Number of documents in which a repetition was removed, except for its first copy.
-        first_repetitions: The repeated word or phrase, and the id of the document, for at most 3 of these
-            documents.
+        first_repetitions: The repeated word or phrase and the id of the document, for at most 3 documents in
+            which a repetition was removed.
         skipped: Number of unreadable records, which are written unchanged.
         skipped_first: The first unreadable records, at most 100.
     """
@@ -127,7 +127,7 @@ def clean_file(
         The totals: how many documents were read, changed and skipped.
 
     Raises:
-        InputError: The file cannot be read, or has no such column.
+        InputError: The file cannot be read, or does not have the column with the texts.
         RefusedTextError: A document has a finding whose action is ``refuse``.
     """
     totals = CleaningTotals()
@@ -173,7 +173,7 @@ def clean_file(
 
 
 def _first_repetition(cleaned: Cleaned) -> str | None:
-    """Return the first word or phrase whose copies were removed, shortened if it is long; None if none."""
+    """Return the first repeated word or phrase that was removed, shortened if long; None if there is none."""
     for removal in cleaned.removals:
         if removal.kind is SpanKind.REPETITION:
             return beginning(removal.what, _REPEATED_CHARACTERS)
@@ -181,6 +181,6 @@ def _first_repetition(cleaned: Cleaned) -> str | None:
 
 
 def _place_of(document: Document) -> str:
-    """Return the location of a document for messages."""
+    """Return the location of a document, as named in error messages."""
     location = f"document {document.id!r}" if document.line is None else f"line {document.line:,}"
     return location if document.path is None else f"{document.path}, {location}"

@@ -45,7 +45,7 @@ class SpanKind(StrEnum):
 
     @property
     def cause(self) -> str:
-        """The name of the kind in sentences that count documents."""
+        """The name of the kind in counts of documents, such as "repetition: 2"."""
         return _CAUSES[self]
 
 
@@ -181,7 +181,7 @@ class SpanFinder:
         document = _copies.Document(text, self._reader)
         words = self._reader.flagged
         keys = document.keys
-        # Fewer copies of a word are not a finding, unless ``every_flagged`` is set.
+        # A text with fewer units than this has no findings, unless ``every_flagged`` is set.
         fewest = min(self._fewest_repeated, _copies.FEWEST_COPIES)
         if len(keys) < fewest and not every_flagged:
             return
@@ -292,7 +292,7 @@ def _segments(text: str) -> list[tuple[int, int]]:
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
 # Characters that stand between words in code and in tables drawn with text characters.
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
-# `_CODE`, and characters between the parts of names and paths.
+# The characters in `_CODE`, and characters that join the parts of names and paths.
 _CODE_OR_PATH = _CODE | frozenset("_:/|")
 # A stretch is code if at least `_CODE_SHARE` of the gaps between its words contain a `_CODE` character, or if
 # at least `_CODE_OR_PATH_SHARE` of them contain a `_CODE_OR_PATH` character.
@@ -305,8 +305,9 @@ _COMPOUND = 4
 def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
     """Return whether a stretch is code, a table, a list of lines or a hyphenated compound.
 
-    The answer depends on the text before, between and after the words of the stretch. If a single word is
-    repeated (period 1), the stretch is structured only if this text has the characters of code or of a table.
+    The answer depends on the separators, which are the text before, between and after the words of the
+    stretch. If a single word is repeated (period 1), the stretch is structured only if its separators contain
+    the characters of code or of a table.
     """
     between = document.separators[stretch.first + 1 : stretch.last]
     around = document.separators[stretch.first : stretch.last + 1]
@@ -317,8 +318,8 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
         return False
     if set(between) == {"-"} and len(between) < _COMPOUND * stretch.period:
         return True
-    # In a list of lines, a line break separates all copies. If the order varies, a line break separates all
-    # words, except that it may be missing once.
+    # In a list of lines, line breaks separate all copies of a phrase. If the order of the words varies, line
+    # breaks separate all words, except that one line break may be missing.
     units = stretch.last - stretch.first
     if stretch.period:
         copies = units // stretch.period
@@ -333,8 +334,8 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
 def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
     """Yield groups of consecutive unit positions, split at a ".", "?" or "!" that has a space before it.
 
-    A punctuation mark directly after a word does not split a group, because it may separate copies:
-    "able. able. able."
+    A punctuation mark directly after a word does not end a group, because copies may be separated by
+    punctuation: "able. able. able."
 
     Args:
         document: The text.
@@ -448,15 +449,17 @@ class SpecialFinder:
         Args:
             pattern: The special tokens.
             plain: The text.
-            kept_ranges: Start and end of the parts of the text that are kept before the removed part.
-            position: The offset after the removed part.
+            kept_ranges: Start and end of each part of ``plain`` that is kept and lies before the removed
+                part.
+            position: The offset in ``plain`` after the removed part.
 
         Returns:
             How many characters of the token come before the removed part, and how many come after it; None if
             there is no such token.
         """
-        # A special token across the removed part has at most `_reach` characters on each side of it. Collect
-        # this many characters from the end of the kept text, which may be spread over several ranges.
+        # A special token that forms when the part is removed has at most `_reach` characters on each side of
+        # the part. Collect this many characters from the end of the kept text, which may be spread over
+        # several ranges.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -466,7 +469,8 @@ class SpecialFinder:
                 break
         before = "".join(reversed(pieces))
         match = pattern.search(before + plain[position : position + self._reach])
-        # The kept text has no complete token, so a token that begins in it ends after the removed part.
+        # The kept text contains no complete special token, so a token that begins in the kept text extends
+        # beyond the removed part.
         if match is None or match.start() >= len(before):
             return None
         return len(before) - match.start(), match.end() - len(before)
@@ -519,7 +523,7 @@ class Action(StrEnum):
     """Raise an error instead of returning a text."""
 
 
-# Suspected copies can be ordinary use, so by default they are only reported.
+# Suspected copies may be ordinary occurrences of a word, so by default they are only reported.
 DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
     {
         SpanKind.FLAGGED: Action.REMOVE,
