@@ -273,8 +273,8 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     """Divide a word at invisible characters and combining marks, if these characters separate copies.
 
     If any two pieces of several letters are equal, the pieces are returned separately, because they are
-    copies. If all such pieces differ, they are joined into one, because invisible characters and combining
-    marks also occur within a single word or copy.
+    copies. If all such pieces differ, all pieces are joined into one, because invisible characters and
+    combining marks also occur within a single word or copy.
 
     Returns:
         The pieces as pairs of a key and a list of positions. The list has one entry more than the key has

@@ -181,7 +181,7 @@ class SpanFinder:
         document = _copies.Document(text, self._reader)
         words = self._reader.flagged
         keys = document.keys
-        # A text with fewer units than this has no findings, unless ``every_flagged`` is set.
+        # A text with fewer units than `fewest` has no findings, unless ``every_flagged`` is set.
         fewest = min(self._fewest_repeated, _copies.FEWEST_COPIES)
         if len(keys) < fewest and not every_flagged:
             return

@@ -116,11 +116,12 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as one from
             `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
             can be continued with another engine.
-        evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports
-            show. If a finished run lacks this evidence, the evidence is measured and added to the run.
+        evidence: Whether to also measure evidence for reports: symptom curves, sentence pairs and search
+            results. If a finished run lacks the evidence, it is measured and added to the run.
         shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
-            If None, a shard has 8,192 texts, or 32,768 on a CUDA GPU. The number affects the results only
-            through rounding, but if a run is continued with another number, its shards are computed again.
+            If None, a shard has 8,192 texts, or 32,768 on a CUDA GPU. The size of the shards affects the
+            results only through rounding, but if a run is continued with another size, its shards are
+            computed again.
         progress: Called with the progress at every step.
 
     Returns:
@@ -159,7 +160,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = tokens is not None or sample is not None
-    sampled = tokens is None  # true for all available tokens too, see `Job.sampled`
+    sampled = tokens is None  # also true if all available tokens are measured
     job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
     record = _record(job, chosen_method, model_identity)
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
@@ -373,7 +374,7 @@ def judge(
     Raises:
         InputError: The corpus cannot be used, or the run's method does not support judging tokens.
         ModelError: The model cannot be found or used.
-        RunError: The folder does not contain a finished run, is damaged, or the run was made with another
+        RunError: The folder is damaged or does not contain a finished run, or the run was made with another
             model.
     """
     began = wall_time.beginning()

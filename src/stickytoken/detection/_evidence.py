@@ -154,11 +154,11 @@ def _ordinary_ids(
 
 
 def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
-    """Set a token's evidence to null for every number of copies that the tokenizer reads as an unknown word.
+    """Set evidence to null for each number of copies at which the tokenizer reads an unknown word.
 
     Args:
         row: A row of evidence.parquet, which is changed in place.
-        unknown: The numbers of copies that the tokenizer reads as an unknown word.
+        unknown: The numbers of copies at which the tokenizer reads an unknown word.
         pair_copies: Number of copies of the token in each pair.
     """
     for curve in ("below", "above", "ahead"):

@@ -79,7 +79,7 @@ def upgraded_tokens(
         "kind": pl.String,
     }
     nulls = [pl.lit(None, dtype=absent[name]).alias(name) for name in absent if name not in tokens.columns]
-    # Version 3 measured the candidates on more texts than all other tokens.
+    # Version 3 measured each candidate on more texts than any token that was not a candidate.
     is_candidate = pl.col("texts") == pl.col("texts").max()
     return tokens.with_columns(*columns, *nulls).with_columns(
         confirmed=is_candidate,

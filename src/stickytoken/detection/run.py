@@ -125,7 +125,7 @@ class Run:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
         The first half of the result has the tokens with the largest values in the column that the method
-        ranks tokens by. The second half has the tokens with the largest values in the column ``lift_sd``. If
+        ranks tokens by, and the second half has those with the largest values in the column ``lift_sd``. If
         the method measures no ``lift_sd``, all tokens are chosen by the ranking column. Confirmed tokens are
         chosen before tokens that were only screened.
         """
@@ -238,7 +238,7 @@ class Run:
         """Return the plan, which must be a record of the given type.
 
         Raises:
-            RunError: The run is of another method, or has no plan.
+            RunError: The run used another method, or has no plan.
         """
         return self._require_kind(self.plan, kind)
 
@@ -246,13 +246,15 @@ class Run:
         """Return the result, which must be a record of the given type.
 
         Raises:
-            RunError: The run is of another method.
+            RunError: The run used another method.
         """
         return self._require_kind(self.result, kind)
 
     def _require_kind(self, record: object, kind: type[RecordKind]) -> RecordKind:
         if not isinstance(record, kind):
-            raise RunError(f"{self.path} contains a run of the method {self.record.method}")
+            raise RunError(
+                f"{self.path} contains a run of the method {self.record.method}, which has no {kind.__name__}"
+            )
         return record
 
     def token(self, token: int | str) -> pl.DataFrame:
@@ -341,7 +343,7 @@ class ModelFilesRecord(Record):
 
 
 class FileState(NamedTuple):
-    """Properties of a file. Any change of the file changes at least one of these properties."""
+    """Properties of a file, at least one of which changes with any change to the file."""
 
     size: int  # bytes
     modified: int  # nanoseconds
@@ -615,8 +617,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif not run.method.judges_corpora:
-        # Only the default method judges corpora. The other methods define stickiness differently: most of the
-        # tokens that they call sticky affect texts no more than ordinary tokens do.
+        # Only the default method can judge its tokens on a corpus. The other methods define stickiness
+        # differently: most of the tokens that they call sticky affect texts no more than ordinary tokens do.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",

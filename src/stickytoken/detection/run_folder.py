@@ -240,7 +240,7 @@ class RunFolder(store.ResultFolder):
         return store.validated(RunRecord, raw, path)
 
     def read_plan(self, method: str) -> base.PlanRecord | None:
-        """Return the record in plan.json; None if the file is not written yet."""
+        """Return the record in plan.json; None if the file has not been written yet."""
         path = self.path / store.PLAN_FILE
         if not path.is_file():
             return None
@@ -303,10 +303,10 @@ RUN = resume.MeasurementKind(
 class SearchRecord(resume.Record):
     """The results of the small search without copies. evidence.parquet holds the results with copies."""
 
-    documents: int  # number of documents and also of queries, because each document answers one query
-    copies: int  # number of copies in a document, for the results in evidence.parquet
-    answering: float  # share of queries whose answering document is in the top 10
-    unrelated: float  # share of query-document pairs, all unrelated, whose document is in the top 10
+    documents: int  # Number of documents and of queries, because each document answers one query.
+    copies: int  # Number of copies in a document, for the results in evidence.parquet.
+    answering: float  # Share of queries whose answering document is in the top 10.
+    unrelated: float  # Share of unrelated query-document pairs in which the document is in the top 10.
 
 
 class EvidenceRecord(resume.Record):
@@ -380,7 +380,7 @@ class RunEvidence(NamedTuple):
         """Return how copies of a token change the rank of an unrelated document; None if not measured.
 
         The document has `EvidenceRecord.pair_copies` copies. `Moved.ahead` is the share of the other
-        unrelated documents that this document outranks. `Moved.ordinary` is the mean of this share over
+        unrelated documents that this document outranks. `Moved.ordinary` is the mean of `Moved.ahead` over
         ordinary tokens.
         """
         copies = self.record.pair_copies
@@ -400,7 +400,7 @@ class RunEvidence(NamedTuple):
         return Moved(copies=copies, ahead=share_outranked, ordinary=mean_of_ordinary)
 
     def cut_curves(self) -> str | None:
-        """Return a note that some curves leave out numbers of copies; None if all curves are complete."""
+        """Return a note that curves lack values for some numbers of copies; None if all curves are complete."""
         has_nulls = [
             pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
         ]
@@ -419,11 +419,11 @@ class RunEvidence(NamedTuple):
     def harm(self, token_id: int) -> SearchHarm | None:
         """Return how copies of a token change the results of a small search; None if not measured.
 
-        The result has two shares for the search with copies of the token, for the search without copies, and
-        for the search with copies of ordinary tokens (None if no ordinary token was measured): ``answering``
-        is the share of queries that find their answering document, and ``unrelated`` is the share of
-        unrelated query-document pairs where the query finds the document. A query finds a document if the
-        document is among the first ten results.
+        The result has two shares for each of three searches: with copies of the token, without copies, and
+        with copies of ordinary tokens (None if no ordinary token was measured). ``answering`` is the share of
+        queries that find their answering document, and ``unrelated`` is the share of unrelated query-document
+        pairs in which the query finds the document. A query finds a document if the document is among the
+        first ten results.
         """
         search = self.record.search
         measured = self.tokens.filter(pl.col("answering").is_not_null())

@@ -49,8 +49,8 @@ class EmbeddedFile:
 
     Attributes:
         dimension: Number of components in each vector.
-        without_vector: Texts that the server returned no vector for. In the file, the ``vector`` of these
-            texts is null.
+        without_vector: Texts that the server returned no vector for. In the file, a text without a vector has
+            a null in the column ``vector``.
     """
 
     dimension: int

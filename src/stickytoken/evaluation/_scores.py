@@ -104,7 +104,8 @@ class Comparison:
 class _Encoding:
     """A way of encoding: its name, and an encoder that encodes in this way.
 
-    The ways differ in the layer from which the vector is read, and in token prepending and contrast.
+    Ways of encoding differ in the layer from which the vector is read, and in the use of token prepending and
+    contrast.
     """
 
     name: str
@@ -263,7 +264,7 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
 
 
 def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
-    """Return how each way of encoding differs from the first; ``resamples`` are as in `Comparison`."""
+    """Return how each way of encoding differs from the first; see `Comparison` for ``resamples``."""
     if len(scores) == 1:
         return []
     contrasts = np.eye(len(scores))[1:]
@@ -299,7 +300,8 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
     if len(resamples) == len(comparisons):
-        # The interval accounts for the choice of units in these tasks. Each task was resampled independently.
+        # The interval accounts for the random choice of the units in each task. The units of each task were
+        # resampled independently of the other tasks.
         differences = _differences(first_scores, np.mean(resamples, axis=0))
     return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
 
@@ -314,7 +316,8 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
 
     The layer that an encoder reads is usually a guess, and the note recommends a better choice. The result is
-    None if the prompt does not score worse, or if the difference may be due to chance.
+    None if the prompt scores no worse at the encoder's layer than after the last layer, or if the difference
+    may be due to chance.
     """
     if not comparison.differences:
         return None

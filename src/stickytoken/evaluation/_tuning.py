@@ -136,7 +136,7 @@ def tune(
         InputError: The prompt is an echo prompt, or the model has no layer ``start``.
     """
     if encoder.reading.prompt.echoes:
-        raise InputError("an echo prompt has no layers to overwrite: use another prompt")
+        raise InputError("token prepending cannot be used with an echo prompt: use another prompt")
     layers = encoder.layers
     first_start = min(1, layers - 1) if start is None else start
     TokenPrepending(first_start, first_start + 1)  # raises an error for a start below 0
@@ -178,13 +178,14 @@ def tune_contrast(
     """Score different layers and strengths of contrast, and choose the best.
 
     The first round tries several layers. The second round tries other strengths at the best layer. Each
-    setting is scored at every layer after the one whose attention is changed by contrast.
+    setting is scored at every layer after the layer in which contrast changes the attention.
 
     Args:
         encoder: The language model with its prompt. If the encoder uses token prepending, all settings with
             contrast use it too.
         task: Pairs of sentences with similarity scores.
-        layer: The 0-based layer whose attention is changed by contrast. If None, several layers are tried.
+        layer: 0-based index of the layer in which contrast changes the attention. If None, several layers are
+            tried.
         strength: The factor that sets the strength of contrast. If None, several factors are tried, unless
             the rule has no factor.
         rule: The contrast rule.
@@ -291,7 +292,7 @@ def layers_scored(
     layers after the one that contrast changes.
 
     Returns:
-        The setting with its score at each of these layers, in ascending order of the layers.
+        The setting with its score at each layer from which the vector can be read, in ascending order.
     """
     # The encoder is set to read the last layer, because its own layer may precede the one that contrast
     # changes.
