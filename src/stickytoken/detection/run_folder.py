@@ -400,7 +400,7 @@ class RunEvidence(NamedTuple):
         return Moved(copies=copies, ahead=share_outranked, ordinary=mean_of_ordinary)
 
     def cut_curves(self) -> str | None:
-        """Return a note that curves lack values for some numbers of copies; None if all curves are complete."""
+        """Return a note if curves lack values for some numbers of copies; None if all curves are complete."""
         has_nulls = [
             pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
         ]

@@ -296,7 +296,7 @@ def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[st
         "sum": total,
         "completeness_error": total - attributed.similarity,
         "from_copies": sum_of("copies"),
-        # The prompt, like the carrier, is text that is there without the copies.
+        # The prompt, like the carrier, is part of the text even if no copies are added.
         "from_carrier": sum_of("carrier") + sum_of("prompt"),
         "from_reference": sum_of("reference"),
     }

@@ -74,10 +74,10 @@ class Job:
     def _mean_direction(self) -> Vector | None:
         """Return the mean direction of the model's pooled states for single tokens, shape (P,).
 
-        Each of the tokens, a random sample of the vocabulary, is encoded alone. The model's pooling combines
-        the last hidden states into a vector of length P, the pooled states of the token. The result is the
-        mean of these vectors' directions, scaled to length 1. Return None if no token has pooled states that
-        are known and not zero, or if the mean is zero.
+        A random sample of tokens is drawn from the vocabulary, and each of them is encoded alone. The model's
+        pooling combines the last hidden states into a vector of length P, the pooled states of the token. The
+        result is the mean direction of the pooled states of the sampled tokens, scaled to length 1. Return
+        None if no token has pooled states that are known and not zero, or if the mean is zero.
         """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]

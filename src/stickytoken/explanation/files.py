@@ -51,12 +51,12 @@ class Finding(resume.Record):
 
     area: str
     measure: str
-    begins: int | None  # first layer outside the benign interval; null if the measure has no layers
-    layer: int | None  # layer at which the token is furthest from the benign tokens
+    begins: int | None  # First layer outside the benign interval; null if the measure has no layers.
+    layer: int | None  # Layer at which the token is furthest from the benign tokens.
     value: float
     benign_mean: float
     deviations: float | None
-    called: str  # phrase for the measure in a sentence
+    called: str  # phrase that names the measure in a sentence
 
 
 class TokenExplanation(resume.Record):
@@ -66,7 +66,7 @@ class TokenExplanation(resume.Record):
     token: str
     category: str
     run_verdict: str | None
-    verdict: str  # one or more sentences
+    verdict: str  # the verdict in one or more sentences
     findings: tuple[Finding, ...]
     same_category: bool  # whether the benign tokens have the token's category
     measures: list[dict[str, Any]] = Field(repr=False)
@@ -108,7 +108,7 @@ def stored_explanation(
     identity_parts: dict[str, Any],
     compute: Callable[[store.ResultFolder], StoredExplanation],
 ) -> StoredExplanation:
-    """Return the explanation in a folder. If there is no finished one, compute and write it first.
+    """Return the finished explanation in a folder; if there is none, compute and write the explanation.
 
     Raises:
         RunError: The folder holds an explanation with another identity, or cannot be used.

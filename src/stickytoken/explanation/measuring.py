@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float64]
 
 
-# Placeholder for a copy. Its id differs from the id of every token, because the token that replaces it may
-# also occur in the carrier.
+# Placeholder for a copy. No token has the id of the placeholder, so a copy is never confused with an
+# occurrence of the same token in the carrier.
 _COPY = Token(id=-1, text="")
 # Maximum number of anchors.
 _MAX_ANCHORS = 64
@@ -139,7 +139,8 @@ def gather(
         sentences: The corpus. If None, the run's texts are used, or the bundled corpus if there is no run.
 
     Raises:
-        InputError: A text of the user cannot be used, or no text of the run or corpus fits into the model.
+        InputError: A text that the user passed cannot be used, or no text of the run or corpus fits into the
+            model.
     """
     if run is not None and sentences is None:
         carrier_texts, anchors, source = _texts_of_run(run)
@@ -226,7 +227,8 @@ class Surroundings:
     Attributes:
         direction: Mean direction of the pooled states of single tokens, shape (P,); None if unknown.
         anchors: Unit vectors of the anchors, shape (anchors, d).
-        mean_similarity: The model's mean similarity. Two texts are unrelated if their cosine is below it.
+        mean_similarity: The model's mean similarity. Two texts are unrelated if their cosine is below the
+            mean similarity.
     """
 
     direction: Vector | None
@@ -254,7 +256,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 
     Returns:
         The measures of this carrier, keyed by name: a number, shape (), or one value per layer, shape
-        (layers,). `statistics.AREAS` says what each measure is. Measures that need internal states that the
+        (layers,). `statistics.AREAS` describes each measure. Measures that need internal states that the
         model does not expose are left out.
     """
     values: dict[str, Any] = {}
@@ -276,7 +278,8 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         from_copies = after.pooled_by_part[Part.COPIES]
         square = float(after.pooled @ after.pooled)
         lengths = np.linalg.norm(after.pooled_by_part, axis=1)
-        # The component of the copies' vector along the pooled states, relative to the length of the latter.
+        # The component of the copies' vector along the pooled states, divided by the length of the pooled
+        # states.
         values["pooling_share"] = from_copies @ after.pooled / square
         # The length of the copies' vector, relative to the sum of the lengths of all parts' vectors.
         values["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
@@ -294,8 +297,8 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Vector:
     """Return the share of attention that the copies receive, shape (layers, heads).
 
-    The attention that a position pays sums to 1. The result is the part of this sum that goes to the copies,
-    averaged over all positions that pay attention.
+    Each position distributes a total attention of 1 over all positions. The result is the share of a
+    position's attention that the copies receive, averaged over the positions that pay attention.
 
     Args:
         attention: Attention from each part to each part, shape (layers, heads, attending parts, attended
@@ -349,11 +352,11 @@ def measure(
         ``heads`` holds the share of attention that the copies receive, keyed by token id, each of shape
         (carriers, layers, heads). If the model does not expose its attention, ``heads`` is empty.
 
-        ``distances`` has a single key, the id of the token. Its value holds the distances between tokens,
-        keyed by name, each of shape (tokens, carriers, layers + 1). The first row has the distances of the
-        token from the mean of its benign tokens. Each further row has the distances of a benign token from
-        the mean of the remaining benign tokens. If the model does not expose its hidden states, the value is
-        an empty dict.
+        ``distances`` maps the id of the token, which is its only key, to a dict of the distances between
+        tokens, keyed by name, each of shape (tokens, carriers, layers + 1). The first row has the distances
+        of the token from the mean of its benign tokens. Each further row has the distances of a benign token
+        from the mean of the remaining benign tokens. If the model does not expose its hidden states, the dict
+        of distances is empty.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}

@@ -160,7 +160,7 @@ def _lift_clause(rows: Sequence[dict[str, Any]]) -> str:
 def _compared_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
     """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
 
-    The lift is the rise of the similarities with unrelated texts. The sentences say either that the lift is
+    The lift is the rise in similarity to unrelated texts. The sentences say either that the lift is
     consistent with the verdict, or that it is based on too few texts to contradict the verdict.
 
     Args:
@@ -186,7 +186,8 @@ def _compared_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -
     is_flagged_by_run = run_verdict != Verdict.BENIGN
     if lifts_more_than_benign == is_flagged_by_run:
         return f"{quoted}, consistent with the run."
-    # The run measured more texts and tokens, so a lift that disagrees with the verdict does not overrule it.
+    # The run measured more texts and tokens than the explanation, so the run's verdict stands even if the
+    # lift measured here disagrees with the verdict.
     if is_outside:
         return f"{quoted}: too few texts and benign tokens to question the run."
     return f"{quoted}; {_interval_with_zero(lift)}: too few texts and benign tokens to say."
@@ -208,7 +209,8 @@ def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
 def _interval_with_zero(lift: Mapping[str, Any]) -> str:
     """Return a clause on a lift that lies inside the interval of the benign tokens.
 
-    The clause says that the interval of the lift's difference from benign tokens includes zero.
+    The clause gives the interval of the difference between this lift and the lift of benign tokens, and says
+    that the interval includes zero.
     """
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
@@ -247,7 +249,7 @@ class Explanation:
         heads: Attention that the copies receive, one row per token, layer and head. Rows without a head are
             means over the heads of a layer.
         pairs: The pairs whose similarity was attributed, one row per pair.
-        attribution: The matrices of these pairs, one row per cell.
+        attribution: The similarity matrices of the pairs in ``pairs``, one row per cell.
         benign: The benign tokens, one row per token and benign token.
         neighbours: The nearest rows of the embedding matrix, one row per token and neighbour.
         vocabulary: Statistics of the embedding matrix; empty if the model does not expose the matrix.

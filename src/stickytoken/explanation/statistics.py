@@ -29,7 +29,7 @@ _BINS = 10
 # Columns of a comparison: the value with its interval, the mean and interval of the benign tokens, and the
 # distance from that mean in standard deviations.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-# The measures of each area, and the phrase for each measure in a sentence.
+# The measures in each area of an explanation, and the phrase that names each measure in a sentence.
 AREAS: Mapping[str, Mapping[str, str]] = {
     "attention": {
         "attention_received": "share of all attention that the copies receive",
@@ -128,8 +128,9 @@ class _Scale:
 class Compared:
     """The values of a measure for a token, compared with the values for its benign tokens.
 
-    A place is a layer, or an attention head of a layer. A measure without layers has a single place. All
-    arrays have shape (places,), and all values are means over carriers.
+    The values are compared at each place, which is a layer or an attention head of a layer. A measure without
+    layers has only one value per token, and so a single place. All arrays have shape (places,), and all
+    values are means over carriers.
 
     Attributes:
         value: Mean for the token.
@@ -153,7 +154,7 @@ class Compared:
     outside: NDArray[np.bool_]
 
     def row(self, place: int) -> dict[str, Any]:
-        """Return the numbers of one place, keyed by column; None for a number that is not finite."""
+        """Return the numbers for one layer or head, keyed by column; None for a number that is not finite."""
         row: dict[str, Any] = {}
         for column in NUMBERS:
             number = float(getattr(self, column)[place])
@@ -168,8 +169,9 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
     The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
     computed from the means of the benign tokens. The intervals hold simultaneously for all comparisons of a
-    family (Bonferroni): the probability that an ordinary token lies outside any of them is about 1 -
-    confidence. The interval around the token's own mean is Student's confidence interval over carriers.
+    family (Bonferroni): the probability that an ordinary token lies outside at least one of the intervals is
+    about 1 - confidence. The interval around the token's own mean is Student's confidence interval over
+    carriers.
 
     The distribution of a measure with two bounds is skewed, especially near a bound, so such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
@@ -187,7 +189,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     Returns:
         The means, intervals and deviations, each of shape (places,).
     """
-    scale = _Scale(*bounds)  # log-odds if both bounds are finite
+    scale = _Scale(*bounds)  # converts values to log-odds if both bounds are finite
     benign_count = len(benign)
     value = values.mean(axis=0)
     benign_means = benign.mean(axis=1)  # mean over carriers of each benign token, shape (k, places)
@@ -196,8 +198,8 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     scaled_benign = scale.scaled(benign_means)
     centre = scaled_benign.mean(axis=0)
     spread = scaled_benign.std(axis=0, ddof=1)
-    # If all benign tokens have the same value, the interval would have no width, and a rounding error in the
-    # token's value would lie outside.
+    # If all benign tokens have the same value, the interval would have no width, and a rounding error would
+    # put the token's value outside the interval.
     rounding = _ROUNDING * (1 + np.abs(centre))
     quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), benign_count - 1)
     reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / benign_count), rounding)

@@ -90,12 +90,12 @@ def impact(
         settings: settings of the measurement; if None, the defaults are used.
         out: folder for the results; if None, ``impact-<identity>`` in the run folder, where the run's report
             finds it, or ``runs/<model>-impact-<identity>`` without a run.
-        engine: where to compute, as in `detect`. The choice changes the numbers by rounding at most, and a
-            measurement can be continued on another engine.
+        engine: where to compute, as in `detect`. The engine affects the results only through rounding, so a
+            measurement can be continued with another engine.
         progress: called after every step.
 
     Returns:
-        The finished measurement. Its ``failed`` attribute names the tasks whose data could not be loaded.
+        The finished measurement, whose ``failed`` attribute names the tasks whose data could not be loaded.
 
     Raises:
         InputError: tasks, tokens or settings cannot be used, or no task could be run.
@@ -115,7 +115,9 @@ def impact(
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
     if not sources and intrusion is None:
-        raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
+        raise InputError(
+            "there is nothing to measure: pass a task, or documents for an intrusion measurement"
+        )
     model = encoder_for(encoder, run, "impact")
     if given_settings is None and not protocol.reads_ids(model):
         settings = replace(settings, insertion=Insertion.TEXT)

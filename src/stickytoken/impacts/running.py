@@ -63,8 +63,7 @@ class CleanVectors:
         Args:
             probes: inputs with or without copies.
             encoder: the model.
-            edited: known vectors of inputs with copies. Vectors that are missing are computed and added to
-                this dict.
+            edited: known vectors of inputs with copies. Missing vectors are computed and added to ``edited``.
         """
         rows = self.rows
         missing = [probe for probe in dict.fromkeys(probes) if probe not in rows and probe not in edited]
@@ -167,15 +166,15 @@ class Runner:
         conditions: Sequence[Condition],
         title: str,
     ) -> NDArray[np.float64]:
-        """Run work under the given conditions, and return its outcomes, shape (conditions, units, columns).
+        """Measure under the given conditions, and return the outcomes, shape (conditions, units, columns).
 
         The outcomes are in the order of the conditions. The repetitions of a condition form one shard, which
         stores one row per repetition and unit.
 
         Args:
             name: name under which the shards are stored.
-            make_work: function that returns the work and the cost of preparing it. It is called only if a
-                shard is missing.
+            make_work: function that returns the `Work` object that computes the outcomes, and the cost of
+                preparing this object. The function is called only if a shard is missing.
             units: number of units, which is the number of rows per condition.
             columns: columns to return.
             conditions: the conditions. The repetitions of a condition must be consecutive.
@@ -282,7 +281,7 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
 
 
 def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
-    """Return the record of a task that is stored with the results.
+    """Return the record of a task, as stored with the results.
 
     Args:
         task: the task.

@@ -76,7 +76,8 @@ class ExactSearch:
             at_most_as_similar = np.searchsorted(ascending, similarities[query], side="right")
             documents_above[query] = len(ascending) - at_most_as_similar
         replaced = np.asarray(places, dtype=np.intp)
-        # A replaced document is no longer in the index, so it must not count as above its replacement.
+        # A replaced document is no longer in the index, so it must not be counted among the documents above
+        # its replacement.
         replaced_above = (self.similarities[:, replaced] > similarities) & (replaced >= 0)
         return 1 + documents_above - replaced_above
 
@@ -224,7 +225,7 @@ class _IntrusionWork(GroupWork):
 
 
 def intrusion_title(corpus: SearchCorpus) -> str:
-    """Return the name that the progress display shows for the intrusion."""
+    """Return the name of the intrusion measurement in the progress display."""
     return f"intrusion into {corpus.name}"
 
 

@@ -45,8 +45,8 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
 
     This is a permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of
     Hypotheses"): under the null hypothesis, every member of a matched set is equally likely to be the sticky
-    token. In each matched set, the cost of the sticky token is compared with the mean cost of all other
-    members of the set. The test statistic is the mean of these differences over all sets.
+    token. For each matched set, the mean cost of all other members is subtracted from the cost of the sticky
+    token. The test statistic is the mean of the differences over all matched sets.
 
     Args:
         costs: the drop in score that each token causes, shape (sets, members). Each row is a matched set,
@@ -57,7 +57,7 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
     Returns:
         The one-sided p-value, and the effect size (the mean difference in standard deviations). The p-value
         and the effect size are None if no row is left, or if the sets have no benign tokens. The effect size
-        is also None for a single set, and if the differences of all sets are equal.
+        is also None if there is only one matched set, or if the differences of all matched sets are equal.
     """
     costs = costs[~np.isnan(costs).any(axis=1)]
     sets, members = costs.shape
@@ -275,9 +275,9 @@ def intrusion_rows(
 
     Args:
         corpus: name of the corpus.
-        outcomes: hits and ranks of documents with copies, shape (conditions, documents, 2 * len(COPIES)). The
-            first half of the last axis has the hits of a document. The second half has the median of the
-            document's ranks over queries. Each half has one value per number of copies in `COPIES`.
+        outcomes: hits and ranks of documents with copies, shape (conditions, documents, 2 * len(COPIES)).
+            Along the last axis, the hits of a document for each number of copies in `COPIES` are followed by
+            the document's median rank over queries for each number of copies.
         conditions: the conditions, one for each token.
         settings: settings of the measurement.
         tokens_by_id: the tokens, keyed by id.
@@ -333,7 +333,8 @@ def _copies_needed(hits: NDArray[np.float64]) -> int | None:
         hits: number of queries that have each document in their top 10, shape (documents, numbers of copies).
 
     Returns:
-        The smallest such number in `COPIES`; None if even the largest number of copies does not suffice.
+        The smallest number of copies in `COPIES` that suffices; None if even the largest number does not
+        suffice.
     """
     hits_without_copies = hits[:, :1]
     share_with_more_hits = (hits > hits_without_copies).mean(axis=0)

@@ -54,7 +54,10 @@ def headed(
 
 
 def cost_sentence(effect: Row, kind: str) -> str:
-    """Return a sentence on the cost of sticky and benign tokens in a task, and on the test."""
+    """Return a sentence that says how much sticky and benign tokens lower a metric of a task.
+
+    For the main metric, the sentence ends with the conclusion of the permutation test.
+    """
     name = effect["task"]
     metric = effect["metric"]
     needed = ("difference", "drop_sticky", "drop_benign", "clean")
@@ -141,7 +144,7 @@ def _task_sentences(
         impact: the measurement.
         token_id: id of the token.
         benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
-            change that copies of these benign tokens cause.
+            change that copies of the matched benign tokens cause.
         settings: settings of the measurement.
     """
     for effect in impact.effects.filter("main").iter_rows(named=True):
