@@ -159,7 +159,7 @@ def test_columns_are_named_or_found(write):
     refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
     numbers = write("d.parquet", pl.DataFrame({"text": [1]}))
     refused(numbers, "contains Int64", column="text")
-    refused(numbers, "no column", "contains text: it has text")
+    refused(numbers, "no column", "contains text (columns: text)")
     (record,) = read(write("d.parquet", pl.DataFrame({"text": pl.Series(["hello"], dtype=pl.Categorical)})))
     assert record.text == "hello"
     refused(write("e.txt", "a"), "without columns", column="a")

@@ -175,8 +175,9 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
 
     Args:
         path: The file.
-        column: The column that contains the sentences. If None, the first of these that exists is read:
-            ``sentence1`` and ``sentence2``; ``sentence``; ``text``; the only column with text.
+        column: The column that contains the sentences. If ``column`` is None, the columns ``sentence1`` and
+            ``sentence2`` are read or, if they do not exist, the column ``sentence``, the column ``text`` or
+            the only column with text.
 
     Raises:
         InputError: The file or the column cannot be used.
@@ -315,8 +316,8 @@ def text_kinds_frame() -> pl.DataFrame:
     The kinds are those that production systems embed: news, encyclopedia, science, law, medicine, code,
     questions, reviews, chat and email. Each kind has 80 English texts: phrases, sentences and short
     paragraphs. The texts cover as many subjects as their kind allows, so that their mean vector represents
-    the kind rather than a subject. All texts were written for this project. Any living people, companies and
-    cases in them are fictitious.
+    the kind rather than a subject. All texts were written for this project. Apart from historical figures,
+    all people, companies and cases in the texts are fictitious.
     """
     return _bundled("kinds", {"kind": pl.String, "text": pl.String})
 
@@ -572,10 +573,10 @@ class SpanTokenizer(Protocol):
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
     """Return a corpus as the model reads it (see `as_read`), and check its share of unknown characters.
 
-    If the share exceeds `NOTED_UNKNOWN`, a warning is given.
+    A warning is given if the share of unknown characters exceeds `NOTED_UNKNOWN`.
 
     Raises:
-        InputError: The share exceeds `LARGEST_UNKNOWN`.
+        InputError: The share of unknown characters exceeds `LARGEST_UNKNOWN`.
     """
     corpus_as_read = as_read(corpus, tokenizer)
     share = corpus_as_read.unknown or 0.0
@@ -591,11 +592,11 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus with `unknown` set, and without sentences that look to the model like earlier ones.
+    """Return a corpus without sentences that the model cannot tell from earlier sentences.
 
-    A sentence is left out if the tokenizer does not read all of its characters and gives it the same ids as
-    an earlier sentence. Pairs are never left out. The corpus is returned unchanged if the tokenizer is not a
-    `SpanTokenizer`.
+    The share of characters that the tokenizer does not read is stored as `unknown`. A sentence is left out if
+    the tokenizer does not read all of its characters and gives it the same ids as an earlier sentence. Pairs
+    are never left out. The corpus is returned unchanged if the tokenizer is not a `SpanTokenizer`.
     """
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
@@ -611,9 +612,9 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
             unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
-                # The tokenizer reads every character, so a sentence with the same ids can differ only in what
-                # the tokenizer ignores on purpose, such as case or spaces. Both sentences then mean the same
-                # thing, and both are kept.
+                # The tokenizer reads every character, so two sentences with the same ids can differ only in
+                # what the tokenizer ignores on purpose, such as case or spaces. The two sentences mean the
+                # same thing, and both are kept.
                 continue
             unknown_characters += unread
             if tuple(ids) in earlier_ids:

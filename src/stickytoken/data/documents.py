@@ -38,8 +38,9 @@ class Document:
         number: 0-based position of the document among all records of the collection, including skipped ones.
         id: Id of the document. A record without an id is identified by its line, its row or its file name.
         text: Text of the document, in valid Unicode.
-        source: Where the document comes from: the value of the source column or, for a whole file in a
-            folder, its top-level subfolder; None if there is neither.
+        source: Where the document comes from: the value of the source column or, for a document that is a
+            whole file, the top-level subfolder that contains the file; None if there is no source column or
+            subfolder.
         path: The file that contains the document; None if it does not come from a file.
         line: 1-based number of the line on which the document begins; None if it was not read from lines of
             text.
@@ -176,8 +177,8 @@ def require_format(path: Path, columns: NamedColumns) -> None:
         raise InputError(f"{path} is a compressed parquet file: unpack it with gunzip")
     if suffix not in (*tables.TABLE_SUFFIXES, *_LINES):
         raise InputError(
-            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)} (each "
-            "except .parquet may end in .gz too), or a folder"
+            f"{path} has the extension {suffix!r}: use a folder, or a file with the extension .txt, "
+            f"{', '.join(tables.TABLE_SUFFIXES)}, or one of these followed by .gz (except .parquet)"
         )
     if suffix in _LINES and columns.any_named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
@@ -327,7 +328,7 @@ class Row(NamedTuple):
     """A raw record, before its text is extracted.
 
     Attributes:
-        place: Where the record is, for messages, such as "line 3".
+        place: How messages refer to the record, such as "line 3".
         line: 1-based number of the line on which the record begins; None if it was not read from lines of
             text.
         value: The content of the record: a text, an object or another JSON value. If the record cannot be
@@ -480,7 +481,7 @@ class Reader:
         return ""
 
     def texts_of(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return the texts of an object, keyed by column. Joined by spaces, they form the document."""
+        """Return the texts of an object, keyed by column. The document is the texts, joined by spaces."""
         texts = {}
         for column in self.text_columns:
             text = values.get(column)
@@ -588,7 +589,8 @@ class Reader:
     def objects(self, values: Iterable[Any]) -> Iterator[Row]:
         """Yield a row for each text or mapping in an iterable.
 
-        The columns are chosen from the first mapping. A value of another type gives a row with a `Skipped`.
+        The columns are chosen from the first mapping. If a value is neither a text nor a mapping, its row
+        contains a `Skipped`.
         """
         for number, value in enumerate(values):
             self.meter.done += 1
@@ -627,7 +629,7 @@ class Reader:
 
         Args:
             present: All columns.
-            textual: The columns that contain text, in the same order.
+            textual: The columns that contain text, in the same order as in ``present``.
 
         Raises:
             InputError: A column that the user named is missing, or the text column cannot be determined.
@@ -650,7 +652,7 @@ class Reader:
     def _only_text_column(self, textual: Sequence[str], listed: str) -> str:
         """Return the text column with a usual name, or else the only column that can hold the text."""
         if not textual:
-            raise InputError(f"no column of {self.name} contains text: it has {listed}")
+            raise InputError(f"no column of {self.name} contains text (columns: {listed})")
         for name in _TEXT_NAMES:
             if name in textual:
                 return name
@@ -658,8 +660,8 @@ class Reader:
         candidates = [column for column in textual if column not in not_text]
         if len(candidates) != 1:
             raise InputError(
-                f"which column of {self.name} contains the text? It has {listed}: pass the name of one as "
-                "column (in a command, --column)"
+                f"which column of {self.name} contains the text? Pass the name of the column as column (in a "
+                f"command, --column). Columns: {listed}"
             )
         return candidates[0]
 
@@ -807,7 +809,8 @@ def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
                 content = chunk.removeprefix(codecs.BOM_UTF8)
                 offset = len(chunk) - len(content)
             file_lines = [content]
-            # A carriage return before the line feed belongs to the line ending. Any other one ends a line.
+            # A carriage return directly before the line feed belongs to the line ending. Any other carriage
+            # return ends a line by itself.
             has_lone_return = b"\r" in content.removesuffix(b"\r\n")
             if has_lone_return:
                 file_lines = content.splitlines(keepends=True)

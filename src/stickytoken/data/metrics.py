@@ -88,7 +88,7 @@ class Task:
             sample: Indices of the units to use, the same for every condition.
 
         Returns:
-            The metric, shape (C,).
+            The value of the metric under each of the C conditions, shape (C,).
         """
         raise NotImplementedError
 
@@ -261,7 +261,9 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
 
 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
-    """Compute the macro F1 of C predictions: the mean F1 over all labels that are gold or predicted labels.
+    """Compute the macro F1 of C predictions.
+
+    The macro F1 of a prediction is the mean F1 over all labels in ``gold`` or in the prediction.
 
     The arguments and the result have the same shapes as in `v_measures`.
     """

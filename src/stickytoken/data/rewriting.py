@@ -75,7 +75,7 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
     """Check that a file or standard input can be read and written back, and return it as a `Source`.
 
     Raises:
-        InputError: There is no such file, its extension names no format, or it is a folder.
+        InputError: The file does not exist, is a folder, or has an extension that belongs to no known format.
     """
     if str(source) == STDIN:
         suffix = tables.JSON_LINES[0] if columns.any_named else ""
@@ -94,7 +94,7 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
     return Source(str(path), path, suffix, compressed, columns)
 
 
-# Extensions of the same format: JSON lines, and text.
+# The extensions .ndjson and .jsonl denote the same format, as do .txt and no extension.
 _SAME_FORMATS = {".ndjson": ".jsonl", ".txt": ""}
 
 
@@ -117,8 +117,8 @@ def require_same_format(source: Source, out: Path) -> None:
     names_format = suffix in (*tables.TABLE_SUFFIXES, ".txt")
     if names_format and not names_format_of(source, out):
         raise InputError(
-            f"the extension of {out} does not match the format of {source.name}, which is kept: "
-            f"use the extension {source.suffix or '.txt'}"
+            f"the extension of {out} does not match the format of {source.name}, and the format cannot be "
+            f"changed: use the extension {source.suffix or '.txt'}"
         )
 
 
@@ -155,7 +155,7 @@ def rewrite(
     if compress is None:
         compress = source.compressed
     if compress:
-        # Store no time, so that the same documents give the same bytes.
+        # Leave out the timestamp, so that the same documents always give the same bytes.
         with gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0) as packed:
             _rewrite_lines(source, packed, reader, revise, skip)
     else:
@@ -163,7 +163,7 @@ def rewrite(
 
 
 class _Buffer:
-    """Iterates over the lines of a stream, and keeps their bytes in memory until they are taken."""
+    """Iterates over the lines of a stream, and keeps their bytes in memory until `take` is called."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
@@ -304,7 +304,7 @@ def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], s
 
     Args:
         raw: The raw record.
-        literal: The literal of the text before the edits.
+        literal: The literal before the edits.
         edits: Edits of the text.
         write: Function that escapes a replacement as the file's format requires.
     """
@@ -329,8 +329,8 @@ def _edited_json(raw: str, edits_by_column: dict[str, Edits]) -> str:
         literal = _json_literal(raw, start, end)
         write = _json_writer(raw[start:end])
         edited = _spliced(raw, literal, edits, write)
-        # The edits were made after `unicode_text` had replaced each lone surrogate by one character. An edit
-        # may join two lone surrogates to a character. In this case, the whole string is written again.
+        # The edits were made after `unicode_text` had replaced each lone surrogate by one character. If an
+        # edit joins two lone surrogates into one character, the whole string is written again.
         cleaned = edited_text(unicode_text(literal.value), edits)
         if unicode_text(json.loads(edited)) != cleaned:
             edited = f'"{write(cleaned)}"'
@@ -364,7 +364,7 @@ def _json_value_spans(raw: str) -> dict[str, tuple[int, int]]:
 
 
 def _skip_space(raw: str, position: int) -> int:
-    """Return the first position from ``position`` on that has no white space."""
+    """Return the position of the first character at or after ``position`` that is not white space."""
     while raw[position] in " \t\n\r":
         position += 1
     return position
@@ -445,8 +445,8 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
         # Keep the written form of all characters that are not edited, if the result is read correctly.
         written = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
         would_be_empty_row = len(fields) == 1 and not written
-        # If an edit opens quotes and nothing closes them, the quotes would include the fields that follow.
-        # Only a last field whose quotes were open before may stay as it is.
+        # If an edit opens quotes that nothing closes, the quotes would include the fields that follow. Quotes
+        # may stay open only in the last field, and only if they were open before the edit.
         opens_quotes = _fields(written, separator)[-1].is_open and not field.is_open
         if would_be_empty_row or opens_quotes or not _is_read_as(written, edited_value, separator):
             written = f'"{_doubled_quotes(edited_value)}"'
@@ -472,7 +472,7 @@ def _fields(raw: str, separator: str) -> list[_Field]:
 
 
 def _field_from(raw: str, start: int, separator: str) -> _Field:
-    """Return the field that starts at a position of a row.
+    """Return the field of a row that starts at the position ``start``.
 
     A line break within quotes is read as a single ``\\n``, even if it is written as ``\\r\\n``. A field whose
     quotes are never closed extends to the end of the row.
@@ -497,7 +497,8 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
                 continue
             width = 2
         elif not in_quotes and character in (separator, "\r", "\n"):
-            # A record has no line break outside quotes, so a line break from an edit ends the field.
+            # A line break outside quotes ends the field. Only an edit can insert a line break outside quotes,
+            # because in the original file the record would end there.
             break
         elif character == "\r":
             width = 2 if raw.startswith("\r\n", position) else 1

@@ -231,15 +231,15 @@ def _queries_in_corpus(
     """Return the ids of the queries that are also documents of the corpus, with the same id.
 
     In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
-    collections, queries and documents are numbered independently. In these collections, a document that has
-    the id of a query is a different text, and may be relevant to the query.
+    collections, queries and documents are numbered independently, so a document that has the id of a query is
+    a different text, and may be relevant to the query.
 
     A query is a candidate if a document with the id of the query exists and is not judged relevant to the
-    query. The documents of all candidates are taken to be the queries themselves if one of two conditions
-    holds: every query is a candidate, or more than half of these documents contain the text of their query.
+    query. All candidates are assumed to be documents of the corpus if every query is a candidate, or if more
+    than half of the documents that have the id of a candidate contain the text of the candidate.
 
     Returns:
-        The ids; empty if queries and documents are numbered independently.
+        The ids of the queries; empty if queries and documents are numbered independently.
     """
     shared_ids = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
     contained_ids = [
