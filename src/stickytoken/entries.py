@@ -29,10 +29,11 @@ from stickytoken.vocabulary import Category, RoundTripTokenizer, Vocabulary
 
 __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
-# Minimum number of ordinary entries needed to estimate the spread of their distances.
+# Minimum number of ordinary entries needed to estimate the spread of their distances from the mean of the
+# untrained rows.
 _LEAST_ORDINARY = 200
-# An entry is near the mean untrained row if its distance to that mean is at most this quantile of the
-# distances of the untrained rows.
+# An entry is near the mean of the untrained rows if its distance from the mean is at most this quantile of
+# the untrained rows' own distances.
 _UNTRAINED_QUANTILE = 0.95
 # Number of rows read from the file at a time.
 _ROWS = 8192
@@ -58,8 +59,9 @@ class EntryWeights:
 
     Attributes:
         tensor: Name of the embedding matrix in its file.
-        output: Name of the output matrix, if it is stored separately; the cosine distances are then computed
-            from its rows. None if the files have no such matrix.
+        output: Name of the output matrix, from whose rows the cosine distances are computed. If the files
+            contain no separate output matrix, ``output`` is None, and the cosine distances are computed from
+            the embedding matrix.
         dtype: Precision of the stored rows, such as ``F32``.
         dimensions: Number of components in each row.
         untrained: Indices of the rows that cannot have been trained: the rows of reserved entries, and rows
@@ -100,13 +102,13 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     """Find under-trained vocabulary entries from a model's weights, without encoding any text.
 
     The distances were proposed as indicators of under-trained entries by Land and Bartolo, "Fishing for
-    Magikarp" (EMNLP 2024), sections 3.2 and 3.3. Training cannot have changed the rows of unused entries.
-    Rows that training has hardly changed lie near the mean of these untrained rows.
+    Magikarp" (EMNLP 2024), sections 3.2 and 3.3. Training cannot have changed the rows of unused entries (the
+    untrained rows). Rows that training has hardly changed lie near the mean of the untrained rows.
 
-    An entry is under-trained if its distance to the mean untrained row meets two conditions: the distance is
-    at most the 95% quantile of the untrained rows' own distances, and the logarithm of the distance lies at
-    least six median absolute deviations below the median of ordinary entries. Ordinary entries are those that
-    text can produce.
+    An entry is under-trained if its distance from the mean of the untrained rows meets two conditions: the
+    distance is at most the 95% quantile of the untrained rows' own distances, and the logarithm of the
+    distance lies at least six median absolute deviations below the median of ordinary entries. Ordinary
+    entries are those that text can produce.
 
     Args:
         model: Folder or name of a model whose weights are one ``*.safetensors`` file or several shards.
@@ -114,8 +116,8 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         revision: Branch, tag or commit on the hub.
 
     Returns:
-        For every vocabulary entry, the length of its row, the distances to the mean untrained row, how
-        unusual the row is among the rows of ordinary entries, and whether the entry is under-trained.
+        For every vocabulary entry, the length of its row, the distances from the mean of the untrained rows,
+        how unusual the row is among the rows of ordinary entries, and whether the entry is under-trained.
 
     Raises:
         ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
@@ -191,13 +193,13 @@ def _under_trained(
 ) -> NDArray[np.bool_] | None:
     """Return which entries are under-trained.
 
-    An under-trained entry is about as near to the mean untrained row as the untrained rows themselves, and
-    far nearer than ordinary entries.
+    An under-trained entry is about as near to the mean of the untrained rows as the untrained rows
+    themselves, and far nearer than ordinary entries.
 
     Args:
-        distances: Distance of each of N entries to the mean untrained row, shape (N,).
+        distances: Distance of each of N entries from the mean of the untrained rows, shape (N,).
         is_ordinary: Whether each entry is ordinary, shape (N,).
-        distances_of_untrained: Distances of the untrained rows to their own mean.
+        distances_of_untrained: Distances of the untrained rows from their own mean.
 
     Returns:
         Booleans, shape (N,). None if there are too few ordinary entries, or if more than half of them have
@@ -245,7 +247,7 @@ def _distances(
     squared_lengths: NDArray[np.float64],
     scatter: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], Any]:
-    """Compute the Euclidean and cosine distances of all rows to the mean untrained row.
+    """Compute the Euclidean and cosine distances of all rows from the mean of the untrained rows.
 
     Args:
         matrix: The rows, shape (N, D).
@@ -346,7 +348,7 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
         The input matrix and the output matrix. The input matrix has the most common name for input matrices
         among all floating-point matrices with enough rows. The output matrix has a usual name for output
         matrices and the same shape as the input matrix; if several matrices qualify, it is the last of them.
-        It is None if no matrix qualifies.
+        The output matrix is None if no matrix qualifies.
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
@@ -385,8 +387,7 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
 def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix | None:
     """Return a matrix whose name contains one of ``names``; None if there is none.
 
-    If several matrices match, the one that matches the earliest name is returned. If several match this name,
-    the first of them is returned.
+    The names are tried in order, and the first matrix whose name contains the tried name is returned.
     """
     for name in names:
         for matrix in matrices:
@@ -398,7 +399,8 @@ def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix |
 def _weight_files(model: str, revision: str | None) -> list[Path]:
     """Return the paths of a model's safetensors files.
 
-    The files are taken from the model's folder or, if it contains none, from the first subfolder that does.
+    The files are taken from the model's folder or, if the folder contains no safetensors files, from the
+    first subfolder with safetensors files.
 
     Raises:
         ModelError: The model has no safetensors files, or a shard is missing.

@@ -1,8 +1,8 @@
 """Insert copies of tokens into a sentence, as text or as token ids.
 
-These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*:
-one gap for each copy. The gap of a copy is the number of words before it. Step k inserts one more copy into
-the sentence of step k - 1 (Chen et al. 2025).
+These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*,
+which lists the gap of each copy. The gap of a copy is the number of words before the copy. Step k inserts one
+more copy into the sentence of step k - 1 (Chen et al. 2025).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class TokenizedText:
 def insert_as_text(
     token: Token, text: str, placement: Placement, max_copies: int, path: Sequence[int] = ()
 ) -> list[str]:
-    """Return the texts with 1, 2, ... up to ``max_copies`` copies of a token.
+    """Return one text for each number of copies of a token, from 1 to ``max_copies``.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """
@@ -134,7 +134,7 @@ def insert_as_text(
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, max_copies: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Return the ids of the texts with 1, 2, ... up to ``max_copies`` copies of a token.
+    """Return the token ids of one text for each number of copies of a token, from 1 to ``max_copies``.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """

@@ -1,4 +1,4 @@
-"""Look inside a model: at its hidden states, attention weights and Jacobians."""
+"""Inspect the hidden states, attention weights and Jacobians of a model."""
 
 from __future__ import annotations
 

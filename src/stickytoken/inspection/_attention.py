@@ -29,7 +29,7 @@ class _Returned:
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
-        """Return whether ``weights`` equal the returned weights; the two may be on different devices."""
+        """Return whether ``weights`` equal `self.weights`, even if they are on different devices."""
         if self.weights is weights:
             return True
         return self.weights.shape == weights.shape and torch.equal(
@@ -85,7 +85,8 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     weights_by_layer = next((weights for weights in reversed(weight_lists) if weights), [])
     sources: Sources = {}
     for weights in weights_by_layer:
-        # Outer modules may return the weights again, so the first module that returned them computed them.
+        # An outer module may return the weights of an inner module again, so the first module that returned
+        # the weights computed them.
         source = next((candidate for candidate in returned if candidate.equals(weights)), None)
         if source is None:
             return {}
@@ -123,8 +124,8 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
 def _weights_of_layers(output: Any) -> list[torch.Tensor]:
     """Return the attention weights in a model's output, one tensor per layer; empty if there are none.
 
-    For an encoder-decoder model, these are the weights of the decoder if it returns any, and otherwise the
-    weights of the encoder.
+    For an encoder-decoder model, the weights of the decoder are returned or, if the decoder returns no
+    weights, the weights of the encoder.
     """
     weights = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [layer for layer in weights if isinstance(layer, torch.Tensor)]
@@ -142,9 +143,9 @@ def _are_weights(value: Any) -> bool:
 def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """Context manager that yields a list to which each layer appends its attention weights between parts.
 
-    When the model runs, each layer appends a tensor of shape (texts, heads, attending parts, attended parts).
-    The weights are summed over the positions of the attended part, and averaged over the positions of the
-    attending part.
+    When the model runs, each layer appends to the list a tensor of shape (texts, heads, attending parts,
+    attended parts). The weights are summed over the positions of the attended part, and averaged over the
+    positions of the attending part.
 
     Args:
         backbone: The transformer.
@@ -185,7 +186,8 @@ def plain_attention(backbone: Any) -> Iterator[None]:
 
     Fused kernels return no attention weights.
     """
-    # transformers has a public method to set the implementation, but only private names to read it.
+    # transformers has a public method that sets the attention implementation, but only private attributes
+    # tell which implementation is set.
     config = getattr(backbone, "config", None)
     implementation = getattr(config, "_attn_implementation", None)
     set_implementation = getattr(backbone, "set_attn_implementation", None)

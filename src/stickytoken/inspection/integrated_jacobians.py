@@ -5,19 +5,23 @@ section 2. Let e be an encoder, let a and b be the input embeddings of two texts
 input embeddings of their references. The straight line from r_a to a is x(t) = r_a + t (a - r_a). By the
 fundamental theorem of calculus along this line, and along the corresponding line from r_b to b,
 
-    e(a) - e(r_a) = sum_i v_i(a),    v_i(a) = J_a[:, i] (a - r_a)_i,    J_a = int_0^1 de/dx (x(t)) dt
-    e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
+    e(a) - e(r_a) = sum_i v_i(a)  and
+    e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b),
+
+where v_i(a) = J_a[:, i] (a - r_a)_i is the contribution of position i, and J_a = int_0^1 de/dx (x(t)) dt is
+the integrated Jacobian.
 
 Apart from the terms with references, the vector of a text is thus a sum over positions, and the dot product
 of two texts is a sum over pairs of positions. In the paper, models are trained so that the vector of a
-reference is 0, so all terms that contain r_a or r_b vanish. In other models, e(r_a) and e(r_b) are not 0.
-`similarity_matrix` therefore has an additional row and column for the references.
+reference is 0, so all terms that contain r_a or r_b vanish. In models that were trained in any other way,
+e(r_a) and e(r_b) are not 0. `similarity_matrix` therefore has an additional row and column for the
+references.
 
 Here, e returns the *unit* vector, so that the dot product is the cosine. The integrand therefore includes the
 normalisation. It would be simpler to integrate without normalisation, and to divide the result by the length
 of the text's vector afterwards. In some models, however, the vector of the reference is several times as long
-as the vector of the text. If the division came after the integration, the terms that contain r_a or r_b would
-be large in these models, and the contributions of the positions would mostly cancel these terms.
+as the vector of the text, so that division after the integration would make the terms that contain r_a or r_b
+large, and the contributions of the positions would mostly cancel these terms.
 """
 
 from __future__ import annotations
@@ -122,7 +126,7 @@ class _Path:
 
     @property
     def batch(self) -> int:
-        """Maximum number of inputs per batch. For derivatives, each point and direction is an input."""
+        """Maximum number of inputs per batch. For derivatives, an input is a point with a direction."""
         return max(1, _TOKENS // len(self.reference))
 
     def embeddings_at(self, fractions: Vector) -> torch.Tensor:
@@ -157,7 +161,7 @@ class _Path:
         `divisor` is None, by their own lengths.
 
         Args:
-            directions: Directions in the space of embeddings, shape (directions, T, D).
+            directions: Directions in embedding space, shape (directions, T, D).
             rule: Integration points and weights.
             width: Dimension of the text's vector.
             watch: Called after every batch.
@@ -212,8 +216,8 @@ class JacobianIntegrator:
 
     The reference is the text with its content replaced by padding tokens, or by zeros if the model has no
     padding token. In some models, such as static models, the vector of the reference is zero and has no
-    direction. All vectors are then divided by the norm of the text's vector, and the contribution of the
-    reference is zero.
+    direction. If the reference's vector is zero, all vectors are divided by the norm of the text's vector,
+    and the contribution of the reference is zero.
 
     Derivatives are computed exactly, by forward-mode differentiation, and integrals by Gauss-Legendre
     quadrature. A large error indicates that the vector turns sharply on a short section of the path, where
@@ -268,10 +272,11 @@ class JacobianIntegrator:
                 reference_unit = torch.zeros_like(reference_vector)
             # The direction of a part is text minus reference at the positions of the part, and zero
             # elsewhere. The positions around the text belong to no part. `clamp` assigns them to the part of
-            # the first id, which has no effect, because text minus reference is zero there.
+            # the first id, which has no effect, because text minus reference is zero there. ``parts_of_ids``
+            # has shape (ids, parts), and ``parts_of_positions`` has shape (T, parts).
             label_tensor = torch.tensor(labels, device=reference.device)
-            parts_of_ids = torch.nn.functional.one_hot(label_tensor).to(reference)  # shape (ids, parts)
-            parts_of_positions = parts_of_ids[text.content_index.clamp(min=0)]  # shape (T, parts)
+            parts_of_ids = torch.nn.functional.one_hot(label_tensor).to(reference)
+            parts_of_positions = parts_of_ids[text.content_index.clamp(min=0)]
             directions = parts_of_positions.T[:, :, None] * (text.rows - reference)
             try:
                 parts = self._integrals(path, directions, text_unit - reference_unit, steps, watch)
@@ -297,9 +302,10 @@ class JacobianIntegrator:
         """Return the integral for each direction, shape (directions, d).
 
         The number of points is doubled until the sum of the integrals is close to ``expected``, or until the
-        maximum number of points is reached. With many directions, the number of points is chosen with a
-        single integral in the direction of their sum, which equals the sum of the integrals. The integral for
-        each direction is then computed once, at the end.
+        maximum number of points is reached. If there are many directions, the number of points is chosen from
+        a single integral in the direction of the sum of all directions, because this integral equals the sum
+        of the integrals. After the number of points is chosen, the integral for each direction is computed
+        once.
 
         Args:
             path: The path from the reference to the text.

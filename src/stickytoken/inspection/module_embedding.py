@@ -37,14 +37,20 @@ _MAX_POOLING_ERROR = 0.01
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """The token embeddings of a text, and a function that maps them to the text's vector."""
+    """The token embeddings of a text, and a function that maps them to the text's vector.
 
-    rows: torch.Tensor  # embeddings of T tokens, including the tokens around the text, shape (T, D)
-    padding: torch.Tensor  # embedding of the padding token, or zeros if there is none, shape (D,)
-    # For each position, the index of its token in the content ids, or -1 for tokens around the text, shape
-    # (T,). If the prompt repeats the text, several positions have the same index.
+    Attributes:
+        rows: Embeddings of T tokens, including the tokens around the text, shape (T, D).
+        padding: Embedding of the padding token, or zeros if the model has no padding token, shape (D,).
+        content_index: For each position, the index of its token in the content ids, or -1 for tokens around
+            the text, shape (T,). If the prompt repeats the text, several positions have the same index.
+        vectors: Maps embeddings of shape (n, T, D) to vectors of shape (n, d), without any final
+            normalisation.
+    """
+
+    rows: torch.Tensor
+    padding: torch.Tensor
     content_index: torch.Tensor
-    # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), without any final normalisation.
     vectors: Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -54,20 +60,25 @@ class Inside:
 
     T is the total number of tokens in all prompts with the text, including the tokens that the model adds
     around the text. States that the model does not expose are None.
+
+    Attributes:
+        labels: For each position, the index of the part that the token belongs to, shape (T,). The last part
+            consists of the tokens that the model adds around the text.
+        hidden: The embeddings, followed by the states of each layer, shape (layers + 1, T, D).
+        attention: Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the
+            attending part has no positions.
+        pooled: Pooled last hidden states, shape (P,).
+        pooled_by_part: Contribution of each part to the pooled states, shape (parts, P); None if the pooled
+            states are not exposed, or are not a sum over parts.
+        vector: Output of the model, shape (d,).
     """
 
-    # For each position, the index of the part that the token belongs to, shape (T,). The last part consists
-    # of the tokens that the model adds around the text.
     labels: NDArray[np.intp]
-    hidden: NDArray[np.float32] | None  # embeddings, then states of each layer, shape (layers + 1, T, D)
-    # Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the attending
-    # part has no positions.
+    hidden: NDArray[np.float32] | None
     attention: NDArray[np.float64] | None
-    pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # Contribution of each part to the pooled states, shape (parts, P). This is also None if the pooled states
-    # are not a sum over parts.
+    pooled: NDArray[np.float64] | None
     pooled_by_part: NDArray[np.float64] | None
-    vector: NDArray[np.float32]  # output of the model, shape (d,)
+    vector: NDArray[np.float32]
 
 
 def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
@@ -83,8 +94,8 @@ def backbone_of(model: Any) -> Any:
 def input_embeddings(model: Any) -> Any:
     """Return the module with the token embeddings.
 
-    Return None if there is no such module, or if its weights are not a matrix, for example because they are
-    quantized.
+    Return None if the model has no module with token embeddings, or if the weights of the module are not a
+    matrix, for example because they are quantized.
     """
     table: Any = token_table(model)
     weight = getattr(table, "weight", None)
@@ -94,8 +105,8 @@ def input_embeddings(model: Any) -> Any:
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Return all embedding modules that share their weights with ``embeddings``, including ``embeddings``.
 
-    In T5, several modules share their weights. T5 declares one of them as its input embeddings, but calls
-    another one.
+    In T5, several embedding modules share their weights. T5 declares one embedding module as its input
+    embeddings, but calls another module that shares the weights.
     """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
@@ -111,9 +122,11 @@ class Inspector(ABC):
         has_layers: Whether the model has layers. A static embedding model has no layers.
     """
 
-    # Limits on the size of a batch, so that the internal states of its inputs fit into memory.
-    most_weights = 2**25  # number of attention weights in one layer
-    most_states = 2**26  # number of values in the hidden states of all layers
+    # Maximum number of attention weights in one layer of a batch, so that they fit into memory.
+    most_weights = 2**25
+    # Maximum number of values in the hidden states of all layers of a batch, so that they fit into memory.
+    most_states = 2**26
+    # Maximum number of tokens in a batch.
     most_tokens = 2048
 
     encoder: SentenceTransformerEncoder | CausalPromptEncoder
@@ -132,7 +145,7 @@ class Inspector(ABC):
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
-        ``content`` are the content ids of the text.
+        ``content`` contains the content ids of the text.
         """
 
     @abstractmethod
@@ -151,8 +164,8 @@ class Inspector(ABC):
                 model adds around the text.
             labels: For each content id, the index of the part that the token belongs to. Parts are numbered
                 from 0.
-            around_label: Index of the part that consists of the tokens around a text: the largest index
-                of all parts.
+            around_label: Index of the part that consists of the tokens around a text. No part has a larger
+                index.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -204,7 +217,7 @@ class Inspector(ABC):
 
     @contextmanager
     def _computing(self, work: str, *, gradients: bool = False) -> Iterator[None]:
-        """Context manager for a computation with the model.
+        """Context manager that prepares the model for a computation, and explains a lack of device memory.
 
         Args:
             work: Verb for the error message, such as "inspect".
@@ -287,7 +300,7 @@ class ModuleInspector(Inspector):
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
-        ``content`` are the content ids of the text.
+        ``content`` contains the content ids of the text.
 
         Raises:
             ModelError: The token embeddings of the model are not accessible.
@@ -522,9 +535,9 @@ class PromptInspector(Inspector):
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
-        ``content`` are the content ids of the text. The positions are those of all prompts with the text, one
-        prompt after another. If the encoder uses contrast, the auxiliary prompt is included as the last one,
-        because its embeddings also affect the vector.
+        ``content`` contains the content ids of the text. The positions are those of all prompts with the
+        text, one prompt after another. If the encoder uses contrast, the auxiliary prompt is included as the
+        last one, because its embeddings also affect the vector.
         """
         ids = tuple(content)
         prompted = self._prompted
@@ -612,8 +625,8 @@ class PromptInspector(Inspector):
     ) -> list[Inside]:
         """Return the internal states of the model for each text in one of the prompts.
 
-        Attention weights and pooled states are aggregated over the positions of each part. The vector of a
-        text is its pooled states, which are not normalised.
+        Attention weights and pooled states are aggregated over the positions of each part. The pooled states
+        of a text are also its vector, which is not normalised.
 
         Args:
             prompt_index: Index of the prompt.

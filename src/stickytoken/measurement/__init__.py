@@ -159,7 +159,7 @@ def folder_name(kind: str, identity: str) -> str:
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """Return the default folder for a measurement of a model, a folder in ``runs``."""
+    """Return the path of the default folder for a measurement of a model, inside the folder ``runs``."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"
 
@@ -358,8 +358,8 @@ class ResultFolder:
             filled: columns that must not have nulls.
 
         Raises:
-            RunError: the file is missing or damaged, or the table lacks a column, type or value
-                that these arguments require.
+            RunError: the file is missing or damaged, or the table does not meet the requirements of
+                ``columns`` and ``filled``.
         """
         path = self.path / name
         again = "run the same command again"

@@ -46,9 +46,9 @@ _LEAST_SHARD = 1 / 8
 class Stage(Protocol):
     """One pass over tokens: defines which texts to encode per token, and what to compute from their vectors.
 
-    A stage does not encode anything itself. It may have a ``carrier_texts`` attribute, which lists the texts
-    of a token's probes without the copies. The engine then counts the copies that the tokenizer recognizes in
-    each probe, and adds the counts to the token's row as ``seen``.
+    A stage does not encode anything itself. A stage may have the attribute ``carrier_texts``, which lists the
+    texts of a token's probes without the copies. If a stage has ``carrier_texts``, the engine counts the
+    copies that the tokenizer recognizes in each probe, and adds the counts to the token's row as ``seen``.
     """
 
     @property
@@ -151,7 +151,7 @@ P = TypeVar("P")
 
 
 class Work(Protocol[S_contra, P]):
-    """Work that an engine executes shard by shard. It can be pickled, and needs nothing but an encoder."""
+    """Work that an engine executes shard by shard. Work can be pickled, and needs only an encoder to run."""
 
     @property
     def name(self) -> str: ...
@@ -257,10 +257,10 @@ class TokenWork:
         """Encode the probes of a shard, and measure its tokens with the stage.
 
         Returns:
-            One row per token, and the number of probes. A row has the columns ``token_id`` and those of the
-            stage. It also has the column ``seen``, with the numbers of recognized copies, if the stage needs
-            them. If a server gave no vector for some probe of the shard, all rows have the column
-            `UNANSWERED`.
+            One row per token, and the number of probes. A row has the column ``token_id`` and the columns of
+            the stage. If the stage has ``carrier_texts``, a row also has the column ``seen``, with the number
+            of recognized copies in each probe. If a server gave no vector for at least one probe of the
+            shard, all rows have the column `UNANSWERED`.
         """
         stage = self.stage
         tokens = prepared.tokens
@@ -297,7 +297,7 @@ def _copies_seen(
         encoder: the model.
         tokens: the tokens.
         probes: the probes of the first token, then those of the second, and so on. Probes that are token ids
-            are ignored. The other probes are texts, one for each token and carrier.
+            are ignored. Every token has one text probe for each of ``carrier_texts``.
         carrier_texts: the carriers that are texts, in the order of a token's probes.
     """
     carriers = encoder.content_ids(carrier_texts)
@@ -385,12 +385,12 @@ def encode_probes(
     Args:
         encoder: the model.
         probes: the P probes, either all as texts or all as tuples of token ids.
-        precision: precision to run the model in; if None, the model's own. With a precision, the probes must
-            be token ids.
+        precision: precision to run the model in, which requires that the probes are token ids; if None, the
+            model's own precision.
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
-        # `allow_zero` allows rows of NaN as well as zero vectors, so zero vectors are refused here.
+        # `allow_zero` is set to allow rows of NaN. It also allows zero vectors, which are refused here.
         vectors = encoder.encode(texts, allow_zero=True)
         answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
         require_usable(
@@ -401,11 +401,12 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Number of texts to encode between two reports of progress. Even if the texts are long documents, a CPU core
-# encodes them in a few seconds.
+# Number of texts to encode between two progress reports. Even if the texts are long documents, a CPU core
+# encodes this number of texts in a few seconds.
 _TEXTS_PER_REPORT = 128
-# Number of texts to encode between two reports on a GPU, which needs large batches. The number also applies
-# to an encoder that reads only texts, because such an encoder may send a separate request for every call.
+# Number of texts to encode between two progress reports on a GPU, which needs large batches. The number also
+# applies to an encoder that reads only texts, because such an encoder may send a separate request for every
+# call.
 _MOST_TEXTS_PER_REPORT = 4096
 
 
@@ -417,7 +418,7 @@ def encode_texts(
     Args:
         encoder: the model.
         texts: the texts, at least one.
-        title: name of the stage in the reports of progress.
+        title: name of the stage in progress reports.
         progress: called before the first text, and then at regular intervals.
     """
     is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
@@ -463,14 +464,14 @@ def run_work(
 
     Args:
         name: name of the stage, under which its shards are stored.
-        make_work: returns the work, and the cost of preparing the work. If the folder has all shards, this
-            function is not called.
+        make_work: prepares the work, and returns the work and the cost of its preparation. ``make_work`` is
+            not called if the folder already has all shards.
         shards: all shards of the work.
         rows: defines which rows the stored table of a shard must have.
         engine: computes the shards.
         folder: stores the shards.
         progress: called before the first shard, and then after every shard.
-        title: name of the stage in the reports of progress; if None, ``name``.
+        title: name of the stage in progress reports; if None, ``name``.
 
     Returns:
         One table per shard, in the order of ``shards``.

@@ -250,7 +250,7 @@ class ShardWorker:
         """Compute a shard of some work, and return the result.
 
         Args:
-            key: number that identifies the work. The worker fetches the work only if this number has changed.
+            key: number that identifies the work. The worker fetches the work only if ``key`` has changed.
             reference: Ray's reference to the work, as the only item of a list. If the reference itself were
                 passed, Ray would fetch the work on every call.
             shard: the shard.
@@ -452,8 +452,8 @@ class RayEngine:
         Args:
             worker: the worker that died.
             stage: name of the work, for messages.
-            attempts: number of workers that each shard has crashed, keyed by shard index. If the worker was
-                computing a shard, this method adds 1 to the number of that shard.
+            attempts: number of workers that died while they were computing each shard, keyed by shard index.
+                If the worker was computing a shard, the count of the shard is increased by 1 in place.
             error: the error that Ray reported when the worker died.
 
         Returns:
@@ -467,7 +467,8 @@ class RayEngine:
         reason = type(error).__name__
         self._ray.kill(worker.actor)  # the worker may still be computing although it is unreachable
         if lost_shards:
-            # A worker computes its shards in order, so it died while it was computing the first one.
+            # A worker computes its shards in order, so it died while it was computing its first unfinished
+            # shard.
             current_index = lost_shards[0].index
             attempts[current_index] += 1
             if attempts[current_index] >= _ATTEMPTS:
