@@ -44,7 +44,7 @@ def test_what_is_said_of_minilm_is_what_the_run_found():
     [
         ("70% of queries find the document that answers them", DETECT, "70% without copies"),
         ("letter ذ, to 22%", DETECT, "in the top 10 for 22% of the queries"),
-        ("an ordinary token in the document lower this share to 59%", DETECT, "59% with copies of an ordinary token"),
+        ("document lower this share to 59%", DETECT, "59% with copies of an ordinary token"),
     ],
 )
 def test_the_figures_of_the_readme_were_printed(said, command, printed):
