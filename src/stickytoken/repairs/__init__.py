@@ -272,8 +272,8 @@ class RepairJob:
         """Build, verify and document the repaired model, and finally move it to ``out``.
 
         Args:
-            identity_parts: all inputs that can change the result of the repair. The digest of these inputs
-                identifies the repair.
+            identity_parts: all inputs that can change the result of the repair, which is identified by the
+                digest of the inputs.
             out: final folder of the model.
             began: value of `time.perf_counter` when the repair began.
 
@@ -356,9 +356,9 @@ class RepairJob:
 
         - If the first strategy of a token's plan edits the tokenizer, this strategy is chosen.
         - If the user requested a strategy that makes new rows, this strategy is chosen.
-        - Otherwise, the strategies of a token's plan are tried one after another: the repaired model is built
-          and measured, until copies of the token act like copies of an ordinary token. Without verification,
-          nothing is measured, so the first possible repair is chosen.
+        - For any other token, the strategies of its plan are tried one after another: for each strategy, the
+          repaired model is built and measured, until copies of the token act like copies of an ordinary
+          token. Without verification, nothing is measured, so the first possible repair is chosen.
         """
         choices = {}
         strategies_to_try = {}
@@ -431,7 +431,7 @@ class RepairJob:
     def _token_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
-        """Return one record per token: its repair, the reason for it, and the repairs that were tried."""
+        """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
         repaired_tokenizer = load_tokenizer(self.build_folder, route=self.route)
         replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST

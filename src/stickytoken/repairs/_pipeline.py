@@ -106,8 +106,8 @@ def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
 class _RemainingMerges(NamedTuple):
     """The merges of a byte pair encoding that remain after some entries are removed."""
 
-    ranks: dict[Pair, int]  # rank of each merge; the merge with the lowest rank is applied first
-    # entries that are not removed, but that the remaining merges no longer produce
+    ranks: dict[Pair, int]  # Rank of each merge; the merge with the lowest rank is applied first.
+    # Entries that were not removed, but that the remaining merges no longer produce.
     no_longer_merged: tuple[str, ...]
 
 
@@ -125,7 +125,7 @@ class EditableVocabulary:
         from tokenizers import Tokenizer
 
         self._document = document
-        # A function, because it loads a tokenizer: it is called only if its answer is needed.
+        # This function is called only if its result is needed, because it loads a tokenizer.
         self._uses_stored_steps = uses_stored_steps
         self._model: dict[str, Any] = document["model"]
         # Kind of the vocabulary: BPE, WordPiece, Unigram or WordLevel.
@@ -216,15 +216,15 @@ class EditableVocabulary:
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
         """Return whether an entry that is built from removed entries occurs only at the beginning of words.
 
-        The entry must begin with a removed entry: otherwise, the remaining merges may divide the text before
-        the removed entry differently in longer words. An entry with a word mark, such as ``Ġriver``, then
-        occurs only at the beginning of words. The first word of a text has no mark, so an entry without a
-        mark, such as ``river``, may begin that word. For an entry without a mark, the result is True if two
-        more conditions hold:
+        The result is false if the entry does not begin with a removed entry, because in longer words, the
+        remaining merges may divide the text before the removed entry differently. An entry that begins with a
+        removed entry and a word mark, such as ``Ġriver``, occurs only at the beginning of words. The first
+        word of a text has no mark, so an entry without a mark, such as ``river``, may begin that word. An
+        entry without a mark must also meet two conditions:
 
         - The vocabulary also has the entry with a word mark (``Ġriver``).
-        - Every entry that contains the string begins with it, apart from a word mark. ``rivers`` does, but
-          ``upriver`` does not.
+        - Every entry that contains the string begins with it, apart from a word mark. For example, ``rivers``
+          begins with ``river``, but ``upriver`` does not.
         """
         if not entry.startswith(tuple(removed)):
             return False
@@ -240,11 +240,12 @@ class EditableVocabulary:
         """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.
 
         - In a WordPiece or Unigram vocabulary, the entries are renamed, so that no text matches them.
-        - In a byte pair encoding, the merges that use or produce the entries are deleted. If this affects no
-          other entry, and the tokenizer does not look up whole words before it merges, nothing else changes.
-        - If the remaining merges no longer produce some other entries, the tokenizer is set to look up whole
-          words before it merges, so that it still produces the other entries. If the tokenizer looks up whole
-          words, the removed entries are also renamed.
+        - In a byte pair encoding, the merges that use or produce the entries are deleted. If the deletion
+          affects no other entry, and the tokenizer does not look up whole words before it merges, nothing
+          else changes.
+        - If the remaining merges no longer produce an entry that is not removed, the tokenizer is set to look
+          up whole words before it merges, so that it still produces this entry. If the tokenizer looks up
+          whole words, the removed entries are also renamed.
         """
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
@@ -262,10 +263,11 @@ class EditableVocabulary:
         new_names |= _unreachable_names(self._never_produced)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # Only whole words are looked up. If ``riv`` is removed, so that ``river`` is no longer merged, the
+        # Only whole words are looked up. If ``riv`` is removed and ``river`` is no longer merged, the
         # tokenizer finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``. So
-        # an additional pre-tokenizer splits the entry off the beginning of longer words. The same holds for
-        # entries that begin with it, such as ``rivers``, because a word is split after its longest entry.
+        # an additional pre-tokenizer splits ``river`` off the beginning of longer words. The pre-tokenizer
+        # splits a word after the longest entry that the word begins with, so it must also know the entries
+        # that begin with ``river``, such as ``rivers``.
         prefixes = tuple(remaining.no_longer_merged)
         if prefixes:
             entries_to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(prefixes)]
@@ -283,7 +285,7 @@ class EditableVocabulary:
         return [list(pair) for pair in pairs]
 
     def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
-        """Return the merges that remain without some entries, and the entries that are no longer merged.
+        """Return the merges without the removed entries, and the entries that these merges no longer produce.
 
         Merges that use or produce the removed entries are deleted. If another entry was produced by a deleted
         merge, but the remaining merges still reduce its characters to two pieces, a merge of these two pieces
@@ -329,8 +331,8 @@ class EditableVocabulary:
     def _can_look_up_words(self) -> bool:
         """Whether the tokenizer can be set to look up whole words before it merges (ignore_merges).
 
-        This requires everything that `without` does for such a tokenizer to be possible: it renames entries,
-        it relies on the division of texts into words, and it may add a pre-tokenizer.
+        To set ignore_merges, `without` must be able to rename entries and to add a pre-tokenizer, and the
+        tokenizer must divide texts into words.
         """
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
@@ -383,7 +385,7 @@ def _is_concatenation(text: str, entries: Collection[str]) -> bool:
 
 
 def merge_pairs(model: Mapping[str, Any]) -> list[Pair] | None:
-    """Return the merges of a byte pair encoding in their order; None if the model has no merges."""
+    """Return the merges of a byte pair encoding by ascending rank; None if the model has no merges."""
     if "merges" not in model:
         return None
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
@@ -422,8 +424,8 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
 
     The tokens are removed from the list of added tokens, which the tokenizer finds in a text before anything
     else. The tokens stay in the vocabulary with their ids, but an entry is renamed if the vocabulary would
-    still match its text. The padding token is always renamed: it remains the padding token in the new
-    configuration, where the name of the padding token must differ from the text that becomes plain text.
+    still match its text. The padding token is always renamed: it keeps its role in the new configuration, but
+    its old name becomes plain text.
 
     Args:
         document: the content of tokenizer.json.
@@ -445,7 +447,8 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         # vocabulary entries.
         model = _with_entries(model, outside_vocabulary, ids)
         entries |= outside_vocabulary
-    # Rename entries, so that the vocabulary does not match the text of a token that is no longer added.
+    # Rename entries that the vocabulary would still match in a text, although they are no longer added
+    # tokens.
     edited = document | {"model": model}
     ids_to_rename = [
         token_id
@@ -465,8 +468,8 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
         # The new configuration sets split_special_tokens (see `_tokenizer_config`), so transformers no longer
-        # finds tokens in a text that are marked as special. It must still find the remaining added tokens, so
-        # these are no longer marked.
+        # finds special tokens in a text. Transformers must still find the remaining added tokens, so the
+        # remaining tokens are no longer marked as special.
         remaining = [added | {"special": False} for added in remaining]
     changed = document | {"model": renamed_model(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")
@@ -483,7 +486,7 @@ def _with_entries(
     Args:
         model: the original ``model`` part.
         new_entries: strings of the new entries, keyed by token id, in ascending order of ids.
-        ids: ids of the tokens that are being edited. The error message names the first of these tokens that
+        ids: ids of the tokens that are being edited. The error message names the first edited token that
             needs a new entry.
 
     Raises:
@@ -504,7 +507,7 @@ def _with_entries(
 
 
 def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether the tokenizer can produce an entry from text once the entry is not an added token.
+    """Return whether the tokenizer can produce an entry from text even if it is not an added token.
 
     Args:
         document: the content of tokenizer.json.

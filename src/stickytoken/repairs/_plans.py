@@ -44,19 +44,19 @@ _SECOND_CHOICES = {
 class TokenFacts:
     """Properties of a token that decide which repairs are possible."""
 
-    name: str  # name in error messages, such as: token 'river' (id 7)
-    # whether this is a special or added token, which the tokenizer finds in a text before other tokens
+    name: str  # Name in error messages, for example "token 'river' (id 7)".
+    # Whether this is a special or added token, which the tokenizer finds in a text before other tokens.
     special: bool = False
-    templated: bool = False  # whether the model adds the token before or after every text
-    unsplittable: str | None = None  # why the token's text cannot be split into pieces; None if it can
+    templated: bool = False  # Whether the model adds the token before or after every text.
+    unsplittable: str | None = None  # Why the token's text cannot be split into pieces; None if it can.
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     """The repairs to try for a token."""
 
-    strategies: tuple[Strategy, ...]  # the strategies to try, in this order
-    reason: str  # why the first strategy is preferred to the others
+    strategies: tuple[Strategy, ...]  # The strategies to try, in this order.
+    reason: str  # Why the first strategy is preferred to the others.
 
     def reason_for(self, chosen: Strategy) -> str:
         """Return the reason for choosing the given strategy."""
@@ -176,8 +176,8 @@ class Candidate:
 class Choice:
     """The repair that was chosen for a token."""
 
-    candidate: Candidate  # the chosen repair
-    # effect that copies of the token still had after each repair that was tried and measured
+    candidate: Candidate  # The chosen repair.
+    # For each repair that was tried and measured, the effect that copies of the token still had.
     tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)
 
 
@@ -193,12 +193,13 @@ def choose_candidates(
 ) -> dict[int, Choice]:
     """Choose a repair for each token.
 
-    The first repair after which copies of the token act like copies of an ordinary token is chosen. If there
-    is no such repair, the one that leaves the smallest effect of copies is chosen.
+    The first repair after which copies of the token act like copies of an ordinary token is chosen. If no
+    repair makes the copies act like those of an ordinary token, the repair that leaves the smallest effect is
+    chosen.
 
     Args:
-        strategies: the strategies to try for each token, keyed by token id. They are tried in the order
-            `_ORDER`, each for all tokens that still need a repair, so that a model is built only once per
+        strategies: the strategies to try for each token, keyed by token id. Strategies are tried in the order
+            of `_ORDER`, each on all tokens that still need a repair, so that only one model is built per
             strategy.
         compute_rows: function that makes new rows with a strategy.
         trial: function that measures candidates; if None, the first candidate that can be made is chosen.
@@ -228,14 +229,15 @@ def choose_candidates(
         if not candidates_of_token:
             # No strategy can make a row for this token. This call raises the error that says why.
             compute_rows(strategies[token_id][-1], [token_id])
-        # Leave out effects whose lift or erased share is undefined, so that `reach` is NaN.
+        # Leave out effects whose `reach` is NaN because their lift or erased share is undefined.
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token
             if candidate.effect is not None and not math.isnan(candidate.effect.reach)
         }
-        # An ordinary candidate is the last one that was tried, and it has the smallest remaining effect.
-        # Without a trial, each token has only one candidate.
+        # If copies act like those of an ordinary token after one of the repairs, no further repair was tried,
+        # and this repair has the smallest remaining effect. Without a trial, each token has only one
+        # candidate.
         best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices

@@ -88,13 +88,15 @@ def kept_rows(
     ordinary = _measure_copies(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
     mean_direction = _mean_direction(encoder, texts, contexts, seed)
     target_effects = _target_effects(measured.many_copies, ordinary.many_copies, mean_direction)
-    # The target for a text with one copy is its vector with the current row. The target for a text with many
-    # copies follows from the vector without copies and the target effects. The targets for each number of
-    # copies have shape (n, T, d), for n training texts. Each text has two contexts, so there are 2n contexts.
+    # The target for a text with one copy is the vector that the model gives to this text with the current row
+    # of the token. The target for a text with many copies follows from the vector without copies and the
+    # target effects. The targets for each number of copies have shape (n, T, d), for n training texts. Each
+    # text has one context with one copy and one with many copies, so there are 2n contexts.
     remaining_share = (1 - target_effects.contraction)[None, :, None]
     without_copies = measured.without_copies[:, None, :]
     many_copies = unit_vectors(remaining_share * without_copies + target_effects.pull[None, :, :])
-    # Contexts alternate between one copy and many copies of the same text, and so must their targets.
+    # The two contexts of a text follow each other, first the one with one copy, so the targets are
+    # interleaved in the same way.
     target_vectors = np.stack([measured.one_copy, many_copies], axis=1)
     target_vectors = target_vectors.reshape(len(contexts), len(entry_ids), -1)
     targets = torch.from_numpy(target_vectors.astype(np.float32)).to(network.table.device)
@@ -231,7 +233,8 @@ def _trained_rows(
     with torch.enable_grad():
         for step, group in enumerate(order, 1):
             batch = [contexts[number] for number in groups[group]]
-            # One text per context and row: first the first context with each of the rows, and so on.
+            # One text per pair of a context and a row: the first context with each row, then the second
+            # context with each row, and so on.
             contents = [context.filled((any_id,)) for context in batch for _ in rows]
             vectors = network.vectors(contents, rows, _row_positions(batch, len(rows)))
             targets_of_batch = targets[groups[group]].flatten(0, 1)
@@ -306,8 +309,8 @@ def contexts_among(
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
     if not by_length:
         raise RepairError(
-            f"none of the {len(distinct)} texts can be used to train rows on: a text must fit into the model "
-            f"with {MANY} copies added, and contain none of the repaired tokens; pass short sentences"
+            f"none of the {len(distinct)} texts can be used for training: a text must fit into the model with "
+            f"{MANY} copies added, and must not contain a repaired token; pass short sentences"
         )
     # Take the most frequent of the preferred lengths. If no text has one of these, take the shortest lengths.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]
@@ -367,7 +370,7 @@ class Network:
                 "trained on texts: use the strategy relatives"
             )
         embedding: Any = input_embeddings(self._model)
-        # The model may call another embedding module than the one that it declares, with the same weights.
+        # The model may call an embedding module that shares its weights with the declared module.
         self._embedding_modules = sharing_weights(self._model, embedding)
         self.table: torch.Tensor = embedding.weight.detach()
         first_ids = torch.arange(min(_CHECKED_ROWS, len(self.table)), device=self.table.device)
@@ -386,8 +389,8 @@ class Network:
         """Encode texts with ``rows`` in place of some token embeddings. Gradients flow back to the rows.
 
         Args:
-            contents: token ids of the texts. The id at a position whose embedding is replaced by a row is
-                ignored, and may be any id.
+            contents: token ids of the texts. At a position where a row replaces the embedding, the id is
+                ignored and may be any id.
             rows: the rows, shape (T, D).
             positions: index of the row that replaces the embedding at each position of each text; -1 where
                 the embedding is not replaced.

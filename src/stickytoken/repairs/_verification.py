@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Largest loss of the main score that passes the check in any case, and largest loss that passes if the
-# confidence interval of the change contains zero. Scores range from 0 to 1.
+# The check tolerates a loss in the main score up to the first limit. If the confidence interval of the change
+# contains zero, the check tolerates a loss up to the second limit. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
 # Number of bootstrap samples from which the confidence interval of a change is computed. With 400 samples,
@@ -120,11 +120,11 @@ class Verification:
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
-    source: Path  # folder of the original model
-    route: str | None  # route that was repaired; None for the default route
-    folder: Path  # folder of the repaired model
-    before: Recheck  # measures the original model in texts that the run has not used
-    after: Recheck  # measures the repaired model in the same texts
+    source: Path  # Folder of the original model.
+    route: str | None  # Route that was repaired; None for the default route.
+    folder: Path  # Folder of the repaired model.
+    before: Recheck  # Measures the original model in texts that the run has not used.
+    after: Recheck  # Measures the repaired model in the same texts as the original model.
     corpus: Sentences
     task: tasks.AnyTask
     seed: int  # seed for the outcomes of the task and for the bootstrap
@@ -198,7 +198,7 @@ class Verification:
         before: Mapping[int, RecheckedToken],
         after: Mapping[int, RecheckedToken],
     ) -> list[RepairedTokenRecord]:
-        """Return the tokens with their measurements before and after the repair, and with curves.
+        """Return the tokens with their measurements and curves before and after the repair.
 
         Args:
             tokens: the repaired tokens.
@@ -375,15 +375,15 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
 
     Args:
         answer: the output of the fresh process (see `_SCRIPT`). The entry ``loaders`` lists the names of the
-            loaders, such as ``AutoTokenizer``. The entry ``unequal`` has the loaders whose token ids newly
-            differ from those of sentence-transformers: it maps the name of each such loader to the first text
-            with a new difference. The entry ``as_before`` has the loaders whose token ids already differed
-            before the repair: it maps the name of each such loader to the number of texts that differ.
+            loaders, such as ``AutoTokenizer``. The entry ``unequal`` maps the name of a loader to the first
+            text for which the repair made its token ids differ from those of sentence-transformers. The entry
+            ``as_before`` maps the name of a loader to the number of texts for which its token ids already
+            differed before the repair. Loaders without differences are left out.
         count: number of texts that were tokenized.
 
     Returns:
-        The record of the check. If there is a new difference, the finding names one loader and one text with
-        a new difference. Otherwise, the finding mentions any differences that existed before the repair.
+        The record of the check. If the repair made a loader differ, the finding names one loader and one text
+        for which it differs. If all differences existed before the repair, the finding mentions them.
     """
     loaders = ", ".join(answer["loaders"])
     first_difference_by_loader = answer["unequal"]

@@ -267,7 +267,8 @@ def _require_only_rows(
     """Raise an error if a written weight file differs from the original in anything but the new rows.
 
     The tables are compared row by row, all other tensors byte by byte. The written file must not have the
-    mapping and the weights of a folded table, because `write_rows` replaces this table by a plain one.
+    mapping and the weights of a folded table, because `write_rows` replaces a folded table with one that has
+    a separate row for every token.
 
     Args:
         tables: the original tables of token embeddings.

@@ -1,4 +1,4 @@
-"""Write the documents of a repair: REPAIR.md, and a block in the model card."""
+"""Write REPAIR.md and the block on the repair in the model card."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ def _number(value: float, digits: int) -> str:
 class MeanCurves(NamedTuple):
     """Curves averaged over the repaired tokens."""
 
-    copies: Sequence[int]  # numbers of copies, beginning with 0
-    lines: dict[str, list[float]]  # mean similarities of unrelated texts, keyed by name of the curve
+    copies: Sequence[int]  # Numbers of copies, beginning with 0.
+    lines: dict[str, list[float]]  # Mean similarities of unrelated texts, keyed by name of the curve.
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:

@@ -86,8 +86,8 @@ class RecheckedToken:
     # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
     # the ordinary token do, in standard deviations of the model's similarities.
     lift_sd: float
-    # Erased share: of the part of a text's meaning that copies of the ordinary token leave, the share that
-    # copies of this token erase. None if the tokenizer reads the copies as other tokens.
+    # Erased share: how large a share of the meaning that copies of the ordinary token leave in a text is
+    # erased by copies of this token. None if the tokenizer reads the copies as other tokens.
     erased: float | None
     verdict: Verdict
     # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this value
@@ -116,12 +116,12 @@ class Recheck:
     Attributes:
         job: the model, its vocabulary, and the settings with the thresholds of the rule.
         plan: carriers and anchors, which are the same for the original model and for every repaired model.
-        ordinary_tokens: random tokens that are neither flagged nor repaired. The median of the effects of
-            these tokens is called the effect of the ordinary token.
+        ordinary_tokens: random tokens that are neither flagged nor repaired. The median effect of the
+            ordinary tokens is called the effect of the ordinary token.
         progress: called as texts are encoded.
         name: label of the model in the progress display, such as ``before``.
-        ordinary_of: recheck whose measurements of the ordinary tokens are reused. If it is None, this recheck
-            measures the ordinary tokens.
+        ordinary_of: recheck whose measurements of the ordinary tokens are reused. If ``ordinary_of`` is None,
+            this recheck measures the ordinary tokens.
     """
 
     job: Job[ProfileSettings]
@@ -165,7 +165,8 @@ class Recheck:
         ordinary_ids = [token.id for token in self.ordinary_tokens]
         # A run first screens all tokens in a few texts, and then confirms the most suspicious tokens in more
         # texts. A recheck measures every token in all texts at once, so the same measurements serve as both.
-        # A run's ordinary tokens are called pilots, so the ordinary tokens of the recheck are passed as such.
+        # A run's ordinary tokens are called pilots, so the ordinary tokens of the recheck are passed as
+        # pilots.
         measured = Measured(
             job=self.job,
             plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
@@ -247,8 +248,8 @@ class Recheck:
         curves: dict[int, list[float]] = {}
         for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
-                # The column "below" holds the curve over the pairs of unrelated texts, which count for the
-                # lift. The column "above" holds the curve over all other pairs.
+                # The column "below" holds the curve over the pairs of unrelated texts, from which the lift is
+                # computed. The column "above" holds the curve over all other pairs.
                 curves |= {row["token_id"]: row["below"] for row in run(stage, tokens).to_dicts()}
         return curves
 

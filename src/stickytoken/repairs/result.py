@@ -50,8 +50,8 @@ class MeasuredRecord(resume.Record):
     # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
     # the ordinary token do, in standard deviations of the model's similarities.
     lift_sd: float
-    # Erased share: of the part of a text's meaning that copies of the ordinary token leave, the share that
-    # copies of this token erase. Null if the tokenizer splits each copy into several pieces: a longer
+    # Erased share: how large a share of the meaning that copies of the ordinary token leave in a text is
+    # erased by copies of this token. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
     verdict: str | None  # null in some older records
@@ -91,8 +91,8 @@ class RepairedTokenRecord(resume.Record):
 class NeighbourRecord(resume.Record):
     token_id: int
     token: str
-    near: str  # vocabulary string of the repaired token with a similar row
-    in_run: str | None  # verdict of the run on the neighbour; null if it has none
+    near: str  # Vocabulary string of the repaired token with a similar row.
+    in_run: str | None  # Verdict of the run on the neighbour; null if the neighbour has none.
     before: MeasuredRecord
     after: MeasuredRecord
 
@@ -136,9 +136,9 @@ class RepairRecord(resume.MeasurementRecord):
     """repair.json: what was done to a model, and whether it was verified."""
 
     schema_version: int = REPAIR_SCHEMA_VERSION
-    model: str  # name of the model, without its organisation
-    run: str  # identity of the run
-    strategy: str  # the requested strategy
+    model: str  # Name of the model, without its organisation.
+    run: str  # Identity of the run.
+    strategy: str  # The requested strategy.
     settings: dict[str, Any]
     tokens: list[RepairedTokenRecord]
     verification: VerificationRecord | None  # null if verification was switched off
@@ -298,7 +298,8 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
     try:
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
-    except ValueError as error:  # zip raises it if there are fewer texts than ids, or fewer ids than texts
+    except ValueError as error:
+        # With strict=True, zip raises this error if the numbers of texts and ids differ.
         raise RepairError(f"the numbers of names and documents differ: {error}") from error
 
 
@@ -360,7 +361,7 @@ class Repair:
 
     @property
     def tokens(self) -> pl.DataFrame:
-        """One row per repaired token: strategy, reason; erased share, lift and verdict before and after."""
+        """One row per repaired token: its repair, with measurements before and after the repair."""
         return pl.DataFrame(token_rows(self.record), infer_schema_length=None)
 
     def affected(

@@ -55,8 +55,8 @@ def new_rows(
         avoided: ids of entries that may be sticky, whose rows are not used to make new rows.
 
     Returns:
-        The new rows, keyed by token id, each of shape (D,). An entry that has neither relatives nor pieces is
-        left out.
+        The new rows, keyed by token id, each of shape (D,). An entry is left out if it has neither relatives
+        (entries with similar spelling) nor pieces (entries into which its text can be split).
 
     Raises:
         RepairError: no row can be made.
@@ -100,11 +100,11 @@ def related_rows(
 ) -> dict[int, Row]:
     """Predict an entry's row from the rows of its pieces and of its relatives.
 
-    The relatives of an entry are the entries with the most similar spelling. Its pieces are the entries into
-    which the tokenizer would split its text if the vocabulary did not contain the entry. The deviation of the
-    row from the mean row is predicted as a weighted sum of the relatives' mean deviation and the pieces' mean
-    deviation. The weight of the relatives and the weight of the pieces are fitted on a random sample of
-    entries.
+    The relatives of an entry are the entries with the most similar spelling. The pieces of an entry are the
+    entries into which the tokenizer would split its text if the entry were not in the vocabulary. The
+    deviation of the row from the mean row is predicted as a weighted sum of the relatives' mean deviation and
+    the pieces' mean deviation. The weight of the relatives and the weight of the pieces are fitted on a
+    random sample of entries.
 
     Args:
         matrix: the token embeddings, shape (V, D).
@@ -131,8 +131,8 @@ def related_rows(
     known = _KnownRows(matrix, known_ids, mean_row, spellings)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
     # `pieces_of` cuts entries as if the vocabulary contained none of the given entries. The first call cuts
-    # the entries of the sample. The second call cuts the entries that need a row once more, now with the
-    # sample in the vocabulary, because entries of the sample may be their pieces.
+    # the entries of the sample. The second call cuts the entries that need a row. The sample is not passed to
+    # the second call, because the pieces of an entry that needs a row may be entries of the sample.
     pieces = pieces_of(backend, [*sample_ids, *avoided])
     pieces |= pieces_of(backend, sorted(avoided))
     predictions = _predicted_deviations(known, [*sample_ids, *ids], pieces)
@@ -157,9 +157,9 @@ def related_rows(
 
 
 def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
-    """Return the lower-case spellings of the given entries and of all other entries with a letter.
+    """Return the lower-case spellings of the given entries and of all other entries that contain a letter.
 
-    Other entries are left out if they are added tokens or have no row.
+    Apart from the given entries, added tokens and entries without a row are left out.
 
     Args:
         backend: the model's tokenizer.
@@ -215,7 +215,7 @@ class _PredictedDeviations(NamedTuple):
 
 
 class _PredictorWeights(NamedTuple):
-    """The weights of the two predictions in their weighted sum."""
+    """The weights with which the predictions from relatives and from pieces are added."""
 
     relatives: float
     pieces: float
@@ -226,9 +226,9 @@ def _predicted_deviations(
 ) -> _PredictedDeviations:
     """Predict how the rows of entries deviate from the mean row.
 
-    One prediction is the weighted mean deviation of an entry's relatives. The weight of a relative is the
-    square of its similarity in spelling: the cosine between the TF-IDF vectors of character n-grams. The
-    other prediction is the mean deviation of the entry's pieces.
+    One prediction is the weighted mean deviation of an entry's relatives. Each relative (an entry with
+    similar spelling) has a weight: the square of the cosine between the TF-IDF vectors of character n-grams
+    in the two spellings. The other prediction is the mean deviation of the entry's pieces.
 
     Args:
         known: the rows from which the deviations are predicted.
@@ -236,7 +236,7 @@ def _predicted_deviations(
         pieces: ids of the pieces of each entry, keyed by token id.
 
     Returns:
-        The two predictions, in the order of ``ids``.
+        The predictions from relatives and from pieces, in the order of ``ids``.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -267,10 +267,10 @@ def _predicted_deviations(
 
 
 def _fitted_weights(predictions: _PredictedDeviations, deviations: Rows) -> _PredictorWeights:
-    """Fit the weights of the two predictions by non-negative least squares.
+    """Fit the weights of the predictions from relatives and from pieces by non-negative least squares.
 
     Args:
-        predictions: the predicted deviations of the rows of the S entries of the sample.
+        predictions: the predicted deviations of the S rows of the sample.
         deviations: the true deviations of the sample's rows from the mean row, shape (S, D).
 
     Returns:

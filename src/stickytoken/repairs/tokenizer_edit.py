@@ -84,10 +84,10 @@ class Pipeline:
     def uses_stored_steps(self) -> bool:
         """Return whether transformers would use the normalizer and pre-tokenizer of an edited tokenizer.json.
 
-        Some tokenizer classes ignore these steps and build their own. To find out, a small tokenizer.json
-        with an unusual normalizer is loaded, together with the config.json of this folder, because its model
-        type can decide which class transformers loads. If the class keeps the normalizer, it is taken to keep
-        the pre-tokenizer too.
+        Some tokenizer classes ignore the stored steps and build their own. To test the class, a small
+        tokenizer.json with an unusual normalizer is loaded, together with the config.json of this folder,
+        because the model type in config.json can decide which class transformers loads. If the class keeps
+        the normalizer, it is assumed to keep the pre-tokenizer as well.
         """
         if self.tokenizer is None:
             return True
@@ -121,8 +121,8 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
     path = folder / _TOKENIZER_FILE
     stored = read_object(path) or None
     has_config = any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json"))
-    # Static models load tokenizer.json without transformers. Without a configuration, transformers cannot
-    # load the tokenizer.
+    # Static models load tokenizer.json without transformers, and transformers cannot load a tokenizer without
+    # a configuration. In both cases, tokenizer.json is loaded with the tokenizers library.
     without_transformers = module.is_static or not has_config
     if stored and without_transformers:
         loaded = json.loads(Tokenizer.from_file(str(path)).to_str())
@@ -205,14 +205,14 @@ def reasons_against_splitting(
 
 
 class _EditedTokenizer(NamedTuple):
-    """An edited tokenizer.json, with the facts that decide which other files must change too.
+    """An edited tokenizer.json, with the information needed to decide which other files must change.
 
     Attributes:
         document: the content of tokenizer.json.
         new_names: new strings of the renamed entries, keyed by token id.
         is_rebuilt: whether the document was made from the tokenizer that transformers loads, and not from the
-            stored tokenizer.json. If the document was rebuilt in this way, the configuration must make
-            transformers load the tokenizer that the document defines.
+            stored tokenizer.json; if so, the configuration must make transformers load the tokenizer that the
+            document defines.
     """
 
     document: dict[str, Any]
@@ -263,7 +263,7 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
 
     If only the vocabulary and the merges change, the stored tokenizer.json is edited. If other steps of the
     tokenizer or its added tokens change, or there is no stored tokenizer.json, the content is rebuilt from
-    the tokenizer that transformers loads. This tokenizer may differ from the stored tokenizer.json.
+    the tokenizer that transformers loads, which may differ from the stored tokenizer.json.
     """
     rebuilt_document = _rebuilt_document(pipeline)
     is_rebuilt = bool(edit.plain_specials) or pipeline.stored is None
@@ -461,10 +461,10 @@ def _tokenizer_config(
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token, so the padding token keeps its role under a new name. To keep the tokenizer
-        # from finding this token in a text, split_special_tokens is set: the tokenizer then finds no special
-        # token in a text. Every token with a role is special, so all other tokens lose their roles, and the
-        # tokenizer still finds them.
+        # Padding needs a token, so the padding token keeps its role under a new name. The setting
+        # split_special_tokens keeps the tokenizer from finding the padding token in a text, but also from
+        # finding all other special tokens. A token is special if it has a role, so the roles of all other
+        # tokens are removed to let the tokenizer still find these tokens.
         config |= dict.fromkeys(roles)
         config["pad_token"] = edited.new_names[pad_id]
         config["split_special_tokens"] = True
@@ -574,7 +574,8 @@ def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes 
     model = formats.ModelProto()
     try:
         model.ParseFromString(content)
-    except DecodeError:  # a tiktoken file can have the same name
+    except DecodeError:
+        # A tiktoken file can have the same name as a SentencePiece model.
         return None
     normal = formats.ModelProto.SentencePiece.NORMAL
     renamed_pieces = [
