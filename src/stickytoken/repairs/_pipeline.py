@@ -218,9 +218,9 @@ class EditableVocabulary:
 
         The result is false if the entry does not begin with a removed entry, because in longer words, the
         remaining merges may divide the text before the removed entry differently. An entry that begins with a
-        removed entry and a word mark, such as ``Ġriver``, occurs only at the beginning of words. The first
-        word of a text has no mark, so an entry without a mark, such as ``river``, may begin that word. An
-        entry without a mark must also meet two conditions:
+        removed entry and has a word mark, such as ``Ġriver``, occurs only at the beginning of words. The
+        first word of a text has no mark, so an entry without a mark, such as ``river``, may begin that word.
+        An entry without a mark must also meet two conditions:
 
         - The vocabulary also has the entry with a word mark (``Ġriver``).
         - Every entry that contains the string begins with it, apart from a word mark. For example, ``rivers``

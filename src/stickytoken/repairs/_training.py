@@ -95,8 +95,8 @@ def kept_rows(
     remaining_share = (1 - target_effects.contraction)[None, :, None]
     without_copies = measured.without_copies[:, None, :]
     many_copies = unit_vectors(remaining_share * without_copies + target_effects.pull[None, :, :])
-    # The two contexts of a text follow each other, first the one with one copy, so the targets are
-    # interleaved in the same way.
+    # The context of a text with one copy is followed by the context of the same text with many copies, so the
+    # targets are interleaved in the same way.
     target_vectors = np.stack([measured.one_copy, many_copies], axis=1)
     target_vectors = target_vectors.reshape(len(contexts), len(entry_ids), -1)
     targets = torch.from_numpy(target_vectors.astype(np.float32)).to(network.table.device)
@@ -309,8 +309,8 @@ def contexts_among(
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
     if not by_length:
         raise RepairError(
-            f"none of the {len(distinct)} texts can be used for training: a text must fit into the model with "
-            f"{MANY} copies added, and must not contain a repaired token; pass short sentences"
+            f"none of the {len(distinct)} texts can be used for training: a text must fit into the model "
+            f"with {MANY} copies added, and must not contain a repaired token; pass short sentences"
         )
     # Take the most frequent of the preferred lengths. If no text has one of these, take the shortest lengths.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# The check tolerates a loss in the main score up to the first limit. If the confidence interval of the change
-# contains zero, the check tolerates a loss up to the second limit. Scores range from 0 to 1.
+# The check allows the main score, which ranges from 0 to 1, to fall by at most `_TOLERATED_LOSS` or, if the
+# confidence interval of the change contains zero, by at most `_EXCUSED_LOSS`.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
 # Number of bootstrap samples from which the confidence interval of a change is computed. With 400 samples,

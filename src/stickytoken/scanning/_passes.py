@@ -222,7 +222,8 @@ def search(
     """
     meter = Meter()
     tally = Tally(sampled)
-    # Batches that cannot be added before earlier batches, and the rows of each; keyed by batch number.
+    # Batches that wait until all earlier batches have been added to the totals, with the rows of each; keyed
+    # by batch number.
     waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
     computed = 0  # documents that were searched in this call
 
@@ -284,7 +285,8 @@ def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
 QUERIES = 100
 # Maximum number of clean documents that documents with findings are compared with.
 REFERENCE = 200
-# Minimum number of clean documents for queries, and for comparison.
+# Minimum number of clean documents whose first words serve as queries, and minimum number of clean documents
+# that documents with findings are compared with.
 _FEWEST = 10
 # Number of words at the beginning of a document that form a query.
 _QUERY_WORDS = 30
@@ -304,8 +306,8 @@ Vector = NDArray[np.float64]
 class Effect(StrEnum):
     """How the effect of copies on a document is determined."""
 
-    MEASURED = "measured"  # each document is encoded with and without its copies
-    PREDICTED = "predicted"  # each document is encoded once, unchanged; the effect is computed from the run
+    MEASURED = "measured"  # Each document is encoded with and without its copies.
+    PREDICTED = "predicted"  # Each document is encoded once, unchanged; the effect is computed from the run.
 
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
@@ -439,7 +441,7 @@ class EffectPass:
               over the queries.
             - ``moves_up``: share of queries for which the document overtakes at least a tenth of the clean
               documents.
-            - ``predicted``: the shift that is predicted from the run.
+            - ``predicted``: the value of ``shift`` that is predicted from the run.
 
             If effects are only predicted, all entries of ``shift``, ``rise`` and ``moves_up`` are None.
         """
@@ -477,7 +479,7 @@ class EffectPass:
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
         """Return one unit vector per text, and a mask of the texts with a nonzero vector.
 
-        The unit vectors of all other texts are placeholders.
+        The unit vector of a text with a zero vector is a placeholder.
         """
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
         usable = np.linalg.norm(vectors, axis=1) > 0
@@ -511,13 +513,13 @@ def predicted_shifts(
 ) -> Vector:
     """Predict how much copies change the mean similarity of documents to the queries.
 
-    Copies of a token move the vector of every text toward the same point, which is the token's pull divided
-    by its contraction (see `stickytoken.methods.statistics.Effects`). If a document has copies of several
-    tokens, the weighted mean of the tokens' points is used. The run has measured pull and contraction with
-    short texts, so it does not tell how far copies move a long document. The prediction assumes that a
-    document without its copies would be at the mean of the clean documents. The document's vector is
-    projected onto the line from this mean to the point; the projection estimates how far the copies have
-    moved the document.
+    Copies of a token move the vector of every text toward the same point, the target point of the token,
+    which is the token's pull divided by its contraction (see `stickytoken.methods.statistics.Effects`). If a
+    document has copies of several tokens, the weighted mean of their target points is used. The run has
+    measured pull and contraction with short texts, so it does not tell how far copies move a long document.
+    The prediction assumes that a document without its copies would be at the mean of the clean documents. The
+    document's vector is projected onto the line from the mean of the clean documents to the target point; the
+    projection estimates how far the copies have moved the document.
 
     Args:
         vectors: unit vectors of the documents with their copies, shape (n, d).
@@ -541,16 +543,17 @@ def predicted_shifts(
         ids = ids[has_effects]
         contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
         # The vector of a text with one copy consists of the share 1 - k of the text and the share k of the
-        # token's point, where k is the contraction. So a copy has k / (1 - k) times the weight of the text,
-        # and n copies have n times this weight: n * k / (1 - k). The point is pull / k, so the product of
-        # weight and point is n * pull / (1 - k).
+        # token's target point, where k is the contraction. So a copy has k / (1 - k) times the weight of the
+        # text, and n copies have n times this weight: n * k / (1 - k). The target point is pull / k, so the
+        # product of weight and target point is n * pull / (1 - k).
         scaled_copies = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
         total_weight = float(scaled_copies @ contraction)
         if total_weight <= 0:  # no token has a measured effect, or the copies do not contract texts
             continue
         point = (scaled_copies @ effects.pull[rows].astype(np.float64)) / total_weight
         to_point = point - clean_mean
-        # Position of the document between the mean of the clean documents (0) and the tokens' point (1).
+        # Position of the document between the mean of the clean documents (0) and the point toward which
+        # copies of the tokens move it (1).
         covered = float(np.clip((vectors[number] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0))
         shifts[number] = covered * float(to_point @ mean_query)
     return shifts

@@ -1,9 +1,9 @@
 """Examine texts for copies, special tokens and repetitions, in this process or in worker processes.
 
-A worker is this module, started as a program. It first reads a JSON line with the rules. Then it answers each
-JSON line of texts with a JSON line of their findings, until its standard input ends. Unlike with
-multiprocessing, a script that scans needs no ``if __name__ == "__main__"``, and a worker loads neither NumPy
-nor Polars.
+A worker is this module, started as a program. A worker first reads one line, the rules as JSON. Until its
+standard input ends, the worker then reads lines, each a list of texts as JSON, and answers each line with a
+line that contains the findings of the texts as JSON. Unlike with multiprocessing, a script that scans needs
+no ``if __name__ == "__main__"``, and a worker loads neither NumPy nor Polars.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
-    """Return an excerpt around the first findings: pieces of text, each with whether it is a finding."""
+    """Return an excerpt around the first findings, as pairs of a text and a flag that marks findings."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
     return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]

@@ -132,8 +132,8 @@ class ScanRecord(resume.MeasurementRecord):
 class Scan:
     """A finished scan.
 
-    ``documents`` has one row per document with findings, in the order of the collection. Its columns are
-    described below. All columns from ``shift`` on are null if effects were not determined.
+    ``documents`` has one row per document with findings, in the order of the collection, and the following
+    columns. All columns from ``shift`` on are null if effects were not determined.
 
     - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
       collection, and where the document comes from.
@@ -150,7 +150,7 @@ class Scan:
       the queries.
     - ``moves_up``: The share of queries for which the document overtakes at least a tenth of the clean
       documents.
-    - ``predicted``: The shift that is predicted from the run.
+    - ``predicted``: The value of ``shift`` that is predicted from the run.
     - ``effect``: The shift divided by the standard deviation of the similarities between queries and clean
       documents.
     - ``severity``: The grade of the effect: mild, serious or severe; null for a smaller effect.
@@ -160,8 +160,8 @@ class Scan:
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
-    path: Path | None  # folder of the scan; None if nothing was written
-    notes: tuple[str, ...] = ()  # remarks on the current call, which are not stored in the folder
+    path: Path | None  # Folder of the scan; None if nothing was written.
+    notes: tuple[str, ...] = ()  # Remarks on the current call, which are not stored in the folder.
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -260,7 +260,7 @@ _QUERIES_KEPT = 500
 # Seed for drawing the queries.
 _QUERIES_SEED = 42
 
-# Part of a scan's identity. Increase it when the findings in a document change or are renamed.
+# Part of a scan's identity. Increase this number when a change to the code alters or renames findings.
 _IDENTITY_VERSION = 2
 
 
@@ -269,8 +269,8 @@ class ScanOptions(NamedColumns):
     """The columns of the documents to read, and the options of a scan."""
 
     effect: Effect | None = None
-    queries: SentenceSource | None = None  # queries for effects; if None, first words of clean documents
-    workers: int | None = None  # number of processes; if None, one per core
+    queries: SentenceSource | None = None  # Queries for effects; if None, first words of clean documents.
+    workers: int | None = None  # Number of processes; if None, one per core.
 
     def __post_init__(self) -> None:
         if self.effect is not None:
@@ -311,14 +311,16 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         source_column: column with the source of a document. If None, a column with a common name for sources
             is used, if there is one.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
-            twice, with and without the copies. ``predicted`` encodes the document once, as it is, and
-            computes the rest from the run. If None, effects are not determined.
+            twice, with and without the copies. ``predicted`` encodes each document with findings once,
+            unchanged, and computes the effect of its copies from the run. If None, effects are not
+            determined.
         queries: queries on which effects are determined. If None, the first words of clean documents are
             used.
         workers: number of processes; if None, one per core.
         encoder: the model of the run, needed only for effects. If None, the model that the run names is
             loaded.
-        out: folder for the scan, where an interrupted scan is continued. If None, nothing is written.
+        out: folder for the scan. If the folder contains an interrupted scan, that scan is continued. If
+            ``out`` is None, nothing is written.
         progress: called after every step.
 
     Returns:
@@ -512,7 +514,7 @@ class _ScanJob:
             folder: folder of the scan; None if nothing is written.
 
         Returns:
-            The finished scan. The caller writes its record and its table to the folder.
+            The finished scan, whose record and table the caller writes to the folder.
 
         Raises:
             InputError: there is no readable document.
@@ -826,9 +828,9 @@ def counts_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str,
 def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
     """Yield one finding per document, the worst document first.
 
-    A document with findings of several kinds is reported under a single kind: in the order of `SpanKind`, the
-    first of its kinds that is in ``failing_kinds``, or the first of all its kinds if none is in
-    ``failing_kinds``.
+    A document with findings of several kinds is reported under a single kind. In the order of `SpanKind`,
+    this is the first kind that is in ``failing_kinds``; if none of the document's kinds is in
+    ``failing_kinds``, the document is reported under the first of its kinds.
 
     Args:
         scan: a finished scan.
