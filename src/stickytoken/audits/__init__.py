@@ -127,7 +127,7 @@ def _record(
     column: str | None,
     settings: AuditSettings,
 ) -> AuditRecord:
-    """Return the record of an audit that has not begun yet. Its identity is a hash of all inputs."""
+    """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
@@ -200,11 +200,12 @@ def _measure(
         )
         return _Round.of(tokens, documents, ranks, index, search, settings)
 
-    # Queries that contain a word are not evaluated for this word either. So a word that all queries contain
-    # cannot be measured.
+    # For each word, the queries that contain it are not evaluated, so a word that all queries contain cannot
+    # be measured.
     tokens = [token for token in candidates.tokens if not pairs_by_word.is_in_all_queries(token.text)]
     first = measure_round(_stuffing.STUFFED, tokens, stuffed.first)
-    # With many tokens, some seem to help only by chance. So they are measured again with other documents.
+    # If many tokens are measured, some seem to help documents only by chance, so the tokens that seem to help
+    # are measured again with other documents.
     ids_to_repeat = {row["token_id"] for row in first.tokens if row["helps"] or row["may_help"]}
     second = None
     if ids_to_repeat and stuffed.second:
@@ -242,7 +243,7 @@ class _Round:
 
     Attributes:
         documents: index positions of the documents that received copies.
-        ranks_without: ranks of these documents without copies, shape (queries, documents).
+        ranks_without: ranks of the documents without copies, shape (queries, documents).
         evaluated: whether each pair of a query and a document is evaluated, shape (queries, documents). For a
             single token, queries that contain the token are excluded as well.
         tokens: rows of tokens.parquet, in the order of the table.
@@ -384,7 +385,7 @@ def _token_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, in the order of the candidates.
 
-    Each row has the effect of the token's best number of copies, the one that helps documents most.
+    Each row has the effect of the token's best number of copies, as decided by `_Outcome.sort_key`.
 
     Args:
         candidates: the tokens.
@@ -436,7 +437,7 @@ class _Outcome:
 
     @property
     def sort_key(self) -> tuple[bool, bool, float, float]:
-        """Sort key: the larger the key, the more this number of copies helps documents."""
+        """Sort key of a number of copies; a larger or more certain rise gives a larger key."""
         return (
             self.is_large and self.is_certain,
             self.is_large,

@@ -93,8 +93,9 @@ def rank_documents(
         probes = [text.clean(settings.insertion) for text in texts]
         vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
         position_of = {number: position for position, number in enumerate(index.places)}
-        # For each document, its position in the index, where both of its texts are ranked in its place. The
-        # position is -1 if the document is not in the index; its texts are then ranked as additional ones.
+        # For each document, its position in the index: the text with copies and the text without copies are
+        # each ranked in place of the document at this position. For a document that is not in the index, the
+        # position is -1, and the two texts are ranked in addition to the documents in the index.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):

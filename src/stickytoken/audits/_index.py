@@ -254,15 +254,15 @@ def encode_in_shards(
 ) -> Vectors:
     """Encode texts shard by shard.
 
-    `run_work` stores the shards in the folder under ``name``. It does not encode shards again that an
-    interrupted audit has stored.
+    `run_work` stores the shards in the folder under ``name``. Shards that an interrupted audit has stored are
+    not encoded again.
 
     Returns:
         The vectors, shape (texts, dimensions).
     """
 
     def make_work() -> tuple[_Encoding, ShardCost]:
-        """Return the work, and the cost of preparing it, which is zero."""
+        """Return the work for the engine, and the preparation cost, which is zero."""
         return _Encoding(name), ShardCost(seconds=0, sequences=0)
 
     def text_numbers(shard: Shard[Probe]) -> list[int]:

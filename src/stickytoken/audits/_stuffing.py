@@ -81,13 +81,15 @@ def _condition_of(token: Token, seed: int) -> Condition:
 
 @dataclass(frozen=True)
 class StuffedDocuments:
-    """Positions in the index of the documents that receive copies.
+    """The documents that receive copies, given by their positions in the index.
+
+    No document is used in both rounds, so the documents of the second round do not affect which tokens are
+    measured again.
 
     Attributes:
         first: documents of the first round, in which all tokens are measured.
-        second: documents of the second round, in which the tokens that seem to help are measured again. No
-            document is used in both rounds, so the documents of the second round do not affect which tokens
-            seem to help. Empty if the index has too few documents.
+        second: documents of the second round, in which the tokens that seem to help are measured again; empty
+            if the index has too few documents.
     """
 
     first: list[int]
@@ -105,7 +107,7 @@ def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSetting
     Returns:
         The index positions of the documents for the first round and for the second round.
     """
-    # `Index.places` gives the index in `Index.documents` of the document at each index position.
+    # For each position in the index, `Index.places` has the number of the document in `Index.documents`.
     clean_positions = [
         position for position, number in enumerate(index.places) if number not in with_findings
     ]
@@ -164,7 +166,8 @@ def measure_ranks(
             # The number of tokens that the copies take.
             room = needed_room(encoder, conditions, copies, settings.insertion)
             fitted.append(fit_texts(encoder, texts, room, settings.insertion, index.record.name))
-        # The work reads only these settings; `with_copies` gets the number of copies as an argument.
+        # `_StuffingWork` needs no settings other than these: the number of copies is an argument of
+        # `with_copies`.
         impact_settings = ImpactSettings(
             placement=settings.placement, insertion=settings.insertion, seed=settings.seed
         )
@@ -250,7 +253,7 @@ class Pairs:
         return np.asarray(((self.query_weights @ values) * self.document_weights).sum(axis=1))
 
     def _interval(self, values: NDArray[np.float64]) -> Interval:
-        """Return the first value, with an interval computed from all other values, the bootstrap samples."""
+        """Return the first value, with an interval computed from the other values (bootstrap samples)."""
         tail = (1 - self.confidence) / 2
         low, high = np.quantile(values[1:], [tail, 1 - tail]).tolist()
         return Interval(float(values[0]), low, high)

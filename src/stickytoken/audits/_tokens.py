@@ -43,9 +43,10 @@ class Candidate:
         group: flagged, in documents, strongest or ordinary.
         predicted: predicted share of queries whose top 10 includes a document with copies of the token;
             None without a prediction.
-        lift_sd: lift of the token on these documents, in standard deviations; None if it was not
+        lift_sd: lift of the token on the documents of the audit, in standard deviations; None if it was not
             measured.
-        severity: severity of the token by its lift; None if the token is not flagged on these documents.
+        severity: severity that the token's lift implies; None if the token is not flagged on the documents of
+            the audit.
     """
 
     token_id: int
@@ -63,7 +64,7 @@ class Candidates:
 
     Attributes:
         tokens: the tokens.
-        predicted: number of tokens with a predicted share; the measured tokens are chosen from these.
+        predicted: number of tokens in the vocabulary for which a share of queries was predicted.
         notes: remarks on the choice, such as the reason why tokens could not be judged.
     """
 
@@ -86,12 +87,12 @@ def choose_candidates(
 ) -> Candidates:
     """Choose the tokens to measure.
 
-    The flagged tokens are the tokens that the run flags and the tokens that are sticky on these documents.
+    The flagged tokens are those that the run flags and those that are sticky on the documents of the audit.
     The found tokens are tokens whose copies the documents already contain. The strongest tokens have the
-    largest predicted shares of queries or the largest lifts on these documents. The ordinary tokens are drawn
-    at random. A token that belongs to several groups is listed only in the first one. ``settings.tokens``
-    limits the number of tokens in each group; the strongest tokens by share and by lift are limited
-    separately.
+    largest predicted shares of queries or the largest lifts on the documents of the audit. The ordinary
+    tokens are drawn at random. A token that belongs to several groups is listed only in the first of these
+    groups. ``settings.tokens`` limits the number of tokens in each group; the strongest tokens by share and
+    by lift are limited separately.
 
     Args:
         run: the run of the model.
@@ -104,7 +105,7 @@ def choose_candidates(
             copies.
         texts: texts of the documents on which the tokens are judged.
         settings: settings of the audit.
-        folder: folder of the audit, which keeps the judgement.
+        folder: folder of the audit, in which the judgement is stored.
         progress: called after every step of the judgement.
 
     Returns:
@@ -154,7 +155,7 @@ def _groups_by_id(
 
     Returns:
         The group of each token to measure, keyed by token id. A flagged token is in no other group, even if
-        there are too many flagged tokens to measure it.
+        the token is not measured because too many tokens are flagged.
     """
     flagged = flagged_ids(run.tokens)
     by_lift: list[int] = []
@@ -291,8 +292,8 @@ def predicted_shares(
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p; see `stickytoken.methods.statistics.Effects`. A document is
-    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. Only evaluated
-    pairs of a query and a document count.
+    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. The shares are
+    computed from the evaluated pairs of a query and a document only.
 
     Args:
         effects: contraction k and pull p of the tokens.

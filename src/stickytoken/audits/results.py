@@ -69,56 +69,88 @@ _FILLED = (
 
 
 class IndexRecord(resume.Record):
-    """Describes the index that was searched."""
+    """Describes the index that was searched.
+
+    Attributes:
+        read: number of documents in the collection.
+        documents: number of documents in the index.
+        cut: number of indexed documents that exceed the model's input limit and are therefore truncated.
+        blank: number of documents without text.
+        skipped: number of records that could not be read.
+        skipped_first: reason why the first skipped record could not be read; None if no record was skipped.
+        text_columns: columns whose texts, joined by a space, are the text of a document.
+    """
 
     name: str
-    read: int  # documents in the collection
-    documents: int  # documents in the index
-    cut: int  # indexed documents that exceed the model's input limit and are therefore truncated
-    blank: int  # documents without text
-    skipped: int  # records that could not be read
-    skipped_first: str | None  # why the first skipped record could not be read
-    text_columns: tuple[str, ...] = ()  # columns whose texts, joined by a space, are the text of a document
+    read: int
+    documents: int
+    cut: int
+    blank: int
+    skipped: int
+    skipped_first: str | None
+    text_columns: tuple[str, ...] = ()
     queries: int
     queries_from: str
     fingerprint: str
 
 
 class AuditResultRecord(resume.Record):
-    """The totals of an audit."""
+    """The totals of an audit.
 
-    share_without: float  # share of queries that have a random document in their top 10, without copies
-    mean_rank_without: float  # mean rank of the random documents, without copies
-    stuffed_ids: list[str]  # ids of the documents that received copies, one at a time
-    # Ids of the tokens that were measured again in a second round, because they seemed to help in the first
-    # round.
+    Attributes:
+        share_without: share of queries that have a random document in their top 10, without copies.
+        mean_rank_without: mean rank of the random documents, without copies.
+        stuffed_ids: ids of the documents that received copies, one document at a time.
+        second_round_tokens: ids of the tokens that were measured again in a second round, because they seemed
+            to help documents in the first round.
+        second_round_ids: ids of the documents that received copies in the second round.
+        predicted: number of tokens whose share was predicted from the run; 0 if the run allows no prediction.
+        helping: number of tokens whose copies get documents into wrong results.
+        with_copies: number of documents in the collection that already contain copies.
+        suspected: number of documents with only suspected copies.
+        causes: number of documents for each cause.
+        rising: number of documents that are in the top 10 of more queries with their copies than without.
+        searched: number of documents that were searched for copies.
+        ranked: number of documents with copies whose ranks were measured.
+        sequences: number of texts encoded for the index and of documents encoded with inserted copies.
+        seconds: wall time.
+    """
+
+    share_without: float
+    mean_rank_without: float
+    stuffed_ids: list[str]
     second_round_tokens: tuple[int, ...] = ()
-    # Ids of the documents that received copies in the second round.
     second_round_ids: tuple[str, ...] = ()
-    predicted: int  # tokens whose share was predicted from the run; 0 if the run allows no prediction
-    helping: int  # tokens whose copies get documents into wrong results
-    with_copies: int  # documents of the collection that already contain copies
-    suspected: int  # documents with only suspected copies
-    causes: dict[str, int]  # number of documents for each cause
-    rising: int  # documents in the top 10 of more queries with their copies than without
-    searched: int  # documents that were searched for copies
-    ranked: int  # documents with copies whose ranks were measured
-    sequences: int  # texts encoded for the index, and documents encoded with inserted copies
-    seconds: float  # wall time
+    predicted: int
+    helping: int
+    with_copies: int
+    suspected: int
+    causes: dict[str, int]
+    rising: int
+    searched: int
+    ranked: int
+    sequences: int
+    seconds: float
 
 
 class AuditRecord(resume.MeasurementRecord):
-    """audit.json."""
+    """The contents of audit.json.
+
+    Attributes:
+        run: the run folder, as the user named it.
+        documents: the documents as the user named them, for the suggested commands.
+        column: the column that the user named, for the suggested commands; None if the user named none.
+    """
 
     schema_version: int = AUDIT_SCHEMA_VERSION
-    run: str  # the run folder, as the user named it
+    run: str
     run_identity: str
     model: str
     device: str
     settings: dict[str, Any]
     index: IndexRecord
-    documents: str  # the documents as the user named them, for the suggested commands
-    column: str | None = None  # the column that the user named, for the suggested commands
+    documents: str
+    column: str | None = None
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -142,9 +174,9 @@ class Audit:
         path: folder of the audit.
         record: what was measured, and how.
         result: the totals.
-        tokens: one row per measured token, starting with the token that helps documents most.
-        shares: one row per token and number of copies: the share of queries that have a document with that
-            many copies in their top 10, the rise over the share without copies, and the mean rank.
+        tokens: one row per measured token; the tokens that help documents come first.
+        shares: one row per token and number of copies, with the share of queries that have a document with
+            copies in their top 10, the rise over the share without copies, and the mean rank.
         documents: one row per document that already contains copies, with its top-10 hits and mean rank, both
             with and without these copies.
 
@@ -182,7 +214,7 @@ class Audit:
 
     @property
     def undecided(self) -> pl.DataFrame:
-        """The tokens whose share is large enough to help, but whose rise has an interval that includes 0."""
+        """The tokens whose copies raise the share of queries enough, but with an interval that includes 0."""
         return self.tokens.filter("may_help")
 
     @property

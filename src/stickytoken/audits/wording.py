@@ -81,10 +81,10 @@ def criterion() -> str:
 
 
 def _closest_sentences(audit: Audit) -> list[str]:
-    """Return sentences about the token that comes closest to helping documents, and about the largest share.
+    """Return sentences about the token that comes closest to the factor `HELPS_FROM`, and the largest share.
 
-    The closest token is the one whose copies raise the share of queries by the largest factor; the threshold
-    is the factor `HELPS_FROM`. There is no sentence about it if no copies raise a share above zero.
+    The closest token is the one whose copies raise the share of queries by the largest factor. If `_closest`
+    finds no token, only the sentence about the largest share is returned.
     """
     sentences = []
     largest = largest_share(audit)
@@ -109,7 +109,8 @@ def _closest(audit: Audit) -> dict[str, Any] | None:
     """Return the row of shares.parquet whose share rises by the largest factor because of copies.
 
     The row also has ``share_without``, the share without copies, and ``ratio``, the share with copies divided
-    by the share without copies. If no copies raise a share that is above zero without copies, return None.
+    by the share without copies. A token whose share without copies is zero is left out, because its share has
+    no factor. Return None if copies raise the share of no other token.
     """
     without_copies = audit.shares.filter(pl.col("copies") == 0).select("token_id", share_without="share")
     with_copies = audit.shares.filter(pl.col("copies") > 0).join(without_copies, on="token_id")
@@ -123,7 +124,7 @@ def _closest(audit: Audit) -> dict[str, Any] | None:
 
 def _rounded_down(ratio: float) -> float:
     """Round a ratio down to two decimals, so that one just below the threshold does not seem to reach it."""
-    # Rounding first removes errors of floating point, by which 1.15 would become 1.14.
+    # The inner rounding removes floating-point errors, which would otherwise turn 1.15 into 1.14.
     return math.floor(round(100 * ratio, 6)) / 100
 
 
@@ -234,8 +235,9 @@ def _rising_sentence(audit: Audit) -> str:
 def _gain(document: Mapping[str, Any]) -> str:
     """Say how many top 10 lists a document enters and leaves because of its copies, and name some of them.
 
-    Example: "d7 (3 queries instead of 1: rank 2 instead of 40 for "first query", rank 9 instead of 11 for
-    "second query", and 1 more, but no longer for 1 query)".
+    The text begins with the counts, as in "d7 (3 queries instead of 1". The ranks of the named queries come
+    next, as in "rank 2 instead of 40 for "first query"". The end is "and 1 more" for a query that is not
+    named, and "but no longer for 1 query" for a list that the document leaves.
 
     Args:
         document: a row of documents.parquet.
@@ -295,9 +297,8 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
 def share_rows(audit: Audit) -> pl.DataFrame:
     """Return the rows of the token table, in the order of tokens.parquet.
 
-    Each row has a token's shares of queries for every number of copies. The other columns compare the token's
-    best number of copies, the one that helps documents most, with no copies. `share_columns` gives the
-    heading of each column.
+    Each row has a token's shares of queries for every number of copies, and compares the token's best number
+    of copies, as given in tokens.parquet, with no copies. `share_columns` gives the heading of each column.
     """
     rows = []
     for token in audit.tokens.iter_rows(named=True):
@@ -392,7 +393,7 @@ def next_steps(audit: Audit) -> list[NextStep]:
 
 
 def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
-    """Return the step that repairs the words that help documents; empty if there are none."""
+    """Return the step that repairs the model if words help documents; empty if no word does."""
     helping = audit.helping
     if helping.is_empty():
         return []
@@ -403,7 +404,7 @@ def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
 
 
 def _optional_repair(audit: Audit, run: str) -> list[NextStep]:
-    """Return a repair step for flagged tokens if no word helps documents; empty if no token is flagged."""
+    """Return a repair step for flagged tokens; empty if there are none, or if `_urgent_repair` has a step."""
     has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
     if not audit.helping.is_empty() or not has_flagged:
         return []
