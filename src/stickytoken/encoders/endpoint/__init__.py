@@ -65,7 +65,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
 
     Args:
         name: the name.
-        key_variable: name of the environment variable that holds the key. If None, OPENAI_API_KEY for
+        key_variable: name of the environment variable that holds the key; if None, OPENAI_API_KEY for
             ``openai:MODEL`` and STICKYTOKEN_API_KEY for a URL.
 
     Raises:
@@ -75,7 +75,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
     if key_variable is not None and not (key_variable.isascii() and key_variable.isidentifier()):
         # The message does not repeat the value, because the user may have passed the key itself.
         raise InputError(
-            "the key variable is not the name of an environment variable: pass a name such as "
+            "key_variable is not the name of an environment variable: pass a name such as "
             f"{_OPENAI_KEY}, never the key itself"
         )
     if name.startswith(_OPENAI_PREFIX):

@@ -107,7 +107,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
     all_have_index = len(numbers) == count
     if all_have_index and len(set(numbers)) == 1:  # equal indices say nothing about the order
         return in_order
-    if all_have_index and sorted(numbers) == list(range(1, count + 1)):  # the server counts from 1
+    if all_have_index and sorted(numbers) == list(range(1, count + 1)):  # the server counts texts from 1
         return [number - 1 for number in numbers]
     free_positions = sorted(set(in_order) - set(numbers))
     if len(numbers) == count - 1 and len(free_positions) == 1:
@@ -120,7 +120,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
 
 
 def _index(value: Any) -> int | None:
-    """Return an index as an integer; None if the value is neither a whole number nor a string with one."""
+    """Return an index, which may be a number or a string, as an integer; None if it is not a whole number."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -176,9 +176,9 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
 
     Returns:
         Whether the body is a JSON object with an error, and the message. Without an error, the message is the
-        body itself as text, or ``a web page`` if the body is HTML or XML. For example, the message of
-        ``{"error": {"message": "too long"}}`` is ``too long``. An error that is not a string is returned as
-        JSON.
+        body itself as text, or ``a web page`` if the body is HTML or XML. For example, the message is ``too
+        long`` if the body has an ``error`` object whose ``message`` is ``too long``. An error that is not a
+        string is returned as JSON.
     """
     if is_web_page(content):
         return False, "a web page"
@@ -189,7 +189,7 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
     is_error = isinstance(body, dict) and any(name in body for name in _ERROR_FIELDS)
     message = body
     for name in _ERROR_FIELDS:
-        # If the field holds another object, the next field is looked up in that object.
+        # If a field holds an object rather than a message, the next field is looked up in this object.
         if isinstance(message, dict) and name in message:
             message = message[name]
     return is_error, message if isinstance(message, str) else json.dumps(message)

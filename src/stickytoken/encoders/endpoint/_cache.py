@@ -68,7 +68,7 @@ class Answers:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
     def fact(self, name: str) -> str | None:
-        """Return the fact that `note` stored under a name; None if no fact has this name."""
+        """Return the value that `note` stored under a name; None if `note` stored no value under it."""
         rows = self._rows_of("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 
@@ -91,8 +91,8 @@ class Answers:
         """Return the values that a query finds, keyed by text; texts without a value are left out.
 
         Args:
-            query: SQL that selects the hash of a text and a value, and ends with ``IN``; the hashes to look
-                up are appended.
+            query: SQL that selects two columns (the hash of a text, and a value) and ends with ``IN``; the
+                hashes to look up are appended.
             texts: texts to look up.
         """
         by_key = {_key(text): text for text in texts}

@@ -43,8 +43,8 @@ _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 # Maximum number of times that the pause is doubled, so that it does not overflow after many failures.
 _MOST_DOUBLINGS = 10
-# If the server asks for a wait (Retry-After), the pause before a retry is that wait up to this many failures.
-# After more failures, the pause is also at least as long as it would be without Retry-After.
+# If the server asks for a wait (Retry-After), only this wait determines the pause before a retry, until this
+# many failures have occurred. After more failures, the pause is also at least as long as without Retry-After.
 _TRUSTED_WAITS = 8
 # A request with a limited number of attempts fails after this many attempts without a complete answer.
 _MOST_UNREACHED = 2
@@ -148,9 +148,9 @@ class Spending:
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens in the requests in flight.
-        largest_token_ratio: number of tokens that the server counted, divided by the expected number: the
-            largest ratio of any answered request, and at least 1. The cost of pending requests is estimated
-            from their expected tokens times this ratio.
+        largest_token_ratio: number of tokens that the server counted for a request, divided by the expected
+            number of tokens; the largest such ratio among the answered requests, and at least 1. The expected
+            number of tokens in pending requests is multiplied by this ratio to estimate their cost.
     """
 
     price_per_million: float | None = None
@@ -208,9 +208,9 @@ class Attempts:
 
     Attributes:
         patience: how long to keep retrying after the first failure, in seconds.
-        limit: number of failures after which to give up, not counting failures because the server was busy.
-            If there is a limit, the request is also given up after _MOST_UNREACHED attempts that got no
-            complete answer. If None, there is no limit.
+        limit: number of failures after which to give up, not counting failures because the server was busy;
+            if None, there is no limit. A request with a limit is also given up after _MOST_UNREACHED attempts
+            that got no complete answer.
         failed: number of failures.
         counted: number of failures that count towards `limit`.
         unreached: number of attempts that got no complete answer from the server.
@@ -228,7 +228,8 @@ class Attempts:
         """Count a failure of this request, and return the number of seconds until its next attempt.
 
         Return None if there is no further attempt. Only requests that find out how a server works have a
-        limit. A web page instead of an answer ends these at once, because the URL is probably wrong.
+        limit on failures. A request with a limit is given up at once if the server returns a web page,
+        because the URL is probably wrong.
 
         Args:
             error: the failure.
@@ -251,9 +252,9 @@ class Attempts:
     def _pause(self, requested: float | None) -> float:
         """Return the seconds until the next attempt.
 
-        Without a requested wait, the pause is random and grows with each failure. If the server requested a
-        wait, the pause is slightly longer than that wait. After more than _TRUSTED_WAITS failures, it is also
-        at least as long as a random pause.
+        If the server requested no wait, the pause is random and grows with each failure. If the server
+        requested a wait, the pause is slightly longer than this wait. After more than _TRUSTED_WAITS
+        failures, the pause is also at least as long as the random pause without a requested wait.
 
         Args:
             requested: seconds that the server asked the client to wait; None if it asked for no wait.
@@ -311,14 +312,14 @@ def as_one(replies: Sequence[Reply]) -> Reply:
 class Client:
     """Sends one request, and turns every outcome into a reply or an error of this module.
 
-    The retries of the `openai` library are switched off: the waits of that library cannot be interrupted,
+    The retries of the `openai` library are switched off, because the library's waits cannot be interrupted,
     other threads would not learn that the server is busy, and failed attempts that the server charges for
     would not count towards `max_cost`.
 
     Attributes:
         address: the server and the name of the model.
-        options: the options for the server: key variable, number of components, price, spending limit and
-            time limits.
+        options: the options for the server, such as the variable that holds the key, the price of tokens, and
+            the spending and time limits.
         spending: the cost of all requests that this process made.
         request_format: the format of every request.
         held_until: time before which no request may be sent, on the monotonic clock. A server that is too

@@ -76,7 +76,7 @@ class _Request:
         is_half: whether these texts are part of a batch that failed while the server answered other texts.
         one_attempt: whether to give up after one failure, because the text failed in an earlier session.
         failures: number of failed attempts.
-        controls: number of failed attempts after which the server answered the control text.
+        controls: number of failed attempts that were each followed by an answer to the control text.
         failed_since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 
@@ -190,9 +190,9 @@ class Sender:
         """Send a request once, pass the vectors to `keep`, and return the requests to send next.
 
         Returns:
-            An empty list if every text of the request has a vector or has been given up. Otherwise, the same
-            request, reduced to the texts that still need a vector, or two requests with half of these texts
-            each; see `_after_refusal` and `_after_failure`.
+            An empty list if every text of the request has a vector or has been given up. If some texts still
+            need a vector, either the same request, reduced to these texts, or two requests with half of these
+            texts each; see `_after_refusal` and `_after_failure`.
         """
         self._pause(0.0)
         try:
@@ -209,8 +209,8 @@ class Sender:
         self.keep({text: vector for text, vector in vectors.items() if text not in bad_texts})
         reason = next(iter(reply.problems.values()))
         if len(bad_texts) < len(request.texts):
-            # The server answered the other texts of the batch, so these texts are the faulty part of a batch,
-            # like half of a batch that failed, and get as few attempts.
+            # The server answered the other texts of the batch, so the fault is probably in the bad texts.
+            # Like half of a batch that failed, the bad texts therefore get fewer attempts.
             request.is_half = True
         request.texts = tuple(bad_texts)
         return self._after_failure(request, TemporaryError(reason, Failure.UNUSABLE))
@@ -235,8 +235,9 @@ class Sender:
             request.failed_since = time.monotonic()
         has_several_texts = len(request.texts) > 1
         may_refuse_all = error.if_all_refused is not None
-        # The control text shows whether the server refuses every text. Unless the error suggests this, a
-        # batch is split first, and the control text is sent only after the refusal of a single text.
+        # The control text shows whether the server refuses every text. Unless the error suggests that the
+        # server refuses every text, a batch is split first, and the control text is sent only after the
+        # refusal of a single text.
         if may_refuse_all or not has_several_texts:
             # Any answer since the first failure shows that the server does not refuse every text.
             control = self._control_result_since(request.failed_since)
@@ -254,7 +255,7 @@ class Sender:
         """Decide what to do after a temporary failure of a request.
 
         If the texts of the request are at fault, the request is split, or its only text is given up. If the
-        server is at fault, wait for a retry of the same request.
+        server is at fault, wait before the same request is sent again.
 
         Returns:
             The requests to send next: the same request, its two halves, or nothing if its only text was given
@@ -307,14 +308,15 @@ class Sender:
         The texts are taken to be at fault if the request has failed `_failures_before_control` times although
         the server answers other texts. For several texts, an answer to any other request since the first
         failure is enough. A single text is taken to be at fault only if the server answered the control text
-        right after _CONTROLS_OF_TEXT failures. A request with ``one_attempt`` is at fault after its first
-        failure, without a control text. If the server cannot be reached, texts are never at fault.
+        right after _CONTROLS_OF_TEXT failures. The text of a request with ``one_attempt`` is taken to be at
+        fault after the first failure, and no control text is sent. If the server cannot be reached, texts are
+        never at fault.
 
         Args:
             request: the request that failed.
             error: the last failure of the request.
-            is_last_attempt: whether no further attempt is allowed. If so, one failure is enough, and one
-                answer to the control text.
+            is_last_attempt: whether no further attempt is allowed, in which case one failure and one answer
+                to the control text are enough evidence.
         """
         if error.failure is Failure.UNREACHED:
             return False
@@ -324,9 +326,11 @@ class Sender:
         if not has_enough_failures and not is_last_attempt:
             return False
         if len(request.texts) > 1:
-            # A wrong decision only splits the batch without need, so one answer is enough evidence.
+            # A batch that is wrongly taken to be at fault is only split needlessly, so one answer is enough
+            # evidence.
             return self._control_result_since(request.failed_since or 0.0) is _ControlResult.ANSWERED
-        # A wrong decision leaves the text without a vector, so more evidence is needed for a single text.
+        # A single text that is wrongly taken to be at fault is left without a vector, so more evidence is
+        # needed than for a batch.
         if self._send_control() is not _ControlResult.ANSWERED:
             return False
         request.controls += 1

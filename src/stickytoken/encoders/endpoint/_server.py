@@ -51,9 +51,9 @@ _ENDS = ("river", "stone")
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
 # further apart.
 _ROUNDING = 5e-5
-# If vectors are noisy, the two texts of a pair share only their first half. The server counts as having
-# distinguished them if the distance between their vectors exceeds this multiple of the largest distance
-# between two vectors of the same text.
+# If vectors are noisy, the two texts of a pair share only their first half. The server is taken to
+# distinguish the two texts of a pair if their vectors are further apart than this multiple of the largest
+# distance between two vectors of the same text.
 _DISTANCE_PER_NOISE = 3.0
 # Largest number of texts to try in one request.
 _MOST_TEXTS = 256
@@ -67,11 +67,11 @@ _CALLS_WITH_FIXED_TEXTS = 3
 _PATIENCE_SECONDS = 60.0
 # Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
-# The server and the user count how many more tokens the longer texts below have than the short ones. Both are
-# taken to use the same tokenizer if the two results differ by at most this many tokens. With the same
-# tokenizer, only special tokens could differ, and they cancel out. Between the tokenizers of BERT, RoBERTa,
-# T5, XLM-R and Gemma, the results differ by four or more, because tokenizers split names, numbers, code and
-# different scripts differently.
+# The server and the user's tokenizer each count how many more tokens the longer texts below have than the
+# short texts. The server is taken to use the same tokenizer if its count differs from the user's by at most
+# this many tokens. Special tokens do not affect the counts, because they cancel out. Between the tokenizers
+# of BERT, RoBERTa, T5, XLM-R and Gemma, the counts differ by four or more, because tokenizers split names,
+# numbers, code and different scripts differently.
 _MOST_DIFFERENT_TOKENS = 2
 _SHORT = ("a", "in", "the", "is", "of", "on")
 _LONGER = (
@@ -146,8 +146,8 @@ class ServerBehaviour(BaseModel):
 
     @property
     def most_tokens(self) -> int:
-        """Maximum number of tokens in a request, such that the answer comes well before the time-out."""
-        # The measured time per token may be 0, so a lower bound is used that corresponds to _MOST_TOKENS.
+        """Maximum number of tokens in a request, chosen so that the answer comes well before the time-out."""
+        # The measured time per token may be 0, so it is raised to the time that gives _MOST_TOKENS.
         seconds_per_token = max(self.token_seconds, _LONGEST_REQUEST_SECONDS / _MOST_TOKENS)
         return max(_LEAST_TOKENS, int(_LONGEST_REQUEST_SECONDS / seconds_per_token))
 
@@ -169,9 +169,9 @@ class ServerBehaviour(BaseModel):
             vectors: the vectors that the server now gives for the fixed texts.
 
         Returns:
-            None if the model has not changed since the fixed texts were first sent. Otherwise, the lowest
-            cosine between a new vector and the stored vector of the same text; 0 if the vectors differ in
-            length.
+            None if the model has not changed since the fixed texts were first sent. If the model has changed,
+            the lowest cosine between a new vector and the stored vector of the same text; 0 if the vectors
+            differ in length.
         """
         if any(len(vector) != self.dimension for vector in vectors):
             return 0.0
@@ -495,22 +495,22 @@ class _Discovery:
     def counting(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
         """Find out how the server counts tokens, from one request with short texts and one with longer texts.
 
-        If the server and the user's tokenizer count almost equally many more tokens for the longer texts than
-        for the short texts, the server uses the same tokenizer.
+        The server is taken to use the user's tokenizer if both find almost the same difference between the
+        number of tokens in the longer texts and the number of tokens in the short texts.
 
         Args:
             max_length: maximum number of tokens that the model reads; None if unknown.
             tokenizer_known: whether the user passed a tokenizer and said that the server uses it.
 
         Returns:
-            For a server with the same tokenizer, the number of special tokens per text as ``overhead``; for a
-            server with a different tokenizer, the number of tokens that the server counts for each token of
-            the user's tokenizer as ``tokens_per_unit``. If the server reports no counts, or counts something
-            other than tokens, ``counts_tokens`` is False.
+            A `_Counting`. If the server uses the same tokenizer, ``overhead`` is the number of special tokens
+            per text. If the server uses a different tokenizer, ``tokens_per_unit`` is the number of tokens
+            that the server counts for each token of the user's tokenizer. If the server reports no counts, or
+            counts something other than tokens, ``counts_tokens`` is False.
 
         Raises:
-            ModelError: the user said that the server uses this tokenizer, but the server counts other numbers
-                of tokens.
+            ModelError: the user said that the server uses the given tokenizer, but the server's token counts
+                differ.
         """
         tokens_of_longer = self.count(_LONGER)
         longer = [
@@ -544,7 +544,8 @@ class _Discovery:
             raise ModelError(
                 f"the tokenizer does not belong to {self.name}: for a long request, it counts "
                 f"{own_difference} more tokens than for a short one, but the server counts "
-                f"{server_difference} more: pass the model's tokenizer, or candidates if it is unpublished"
+                f"{server_difference} more: pass the model's tokenizer or, if the tokenizer is unpublished, "
+                "a list of candidates"
             )
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
@@ -557,8 +558,8 @@ class _Discovery:
 class _LengthSearch:
     """Tests whether the server reads texts with a given number of words in full.
 
-    The test sends two texts that differ only after that many words. If the vectors of the two texts are
-    equal, the server truncated the texts.
+    The test sends two texts that differ only after the given number of words. If the server gives both texts
+    equal vectors, the server truncated the texts.
 
     Attributes:
         is_exact: whether vectors have no noise, so that the texts of a pair need to differ in only one word.
@@ -617,7 +618,8 @@ def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
         calls: unit vectors of the fixed texts in each call, shape (texts, d).
 
     Returns:
-        The square root of the variance between calls, averaged over all pairs of texts.
+        The square root of the mean, over all pairs of texts, of the variance of the pair's cosine between
+        calls.
     """
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])

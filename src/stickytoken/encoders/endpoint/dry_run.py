@@ -51,11 +51,11 @@ class CostEstimate:
 
 
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
-    """Stands in for the encoder of an endpoint: it records texts instead of sending them.
+    """Stands in for the encoder of an endpoint, and records texts instead of sending them.
 
-    A text with a cached vector gets the cached vector. Any other text gets an artificial vector: the mean of
-    one random vector per token, plus a small random vector for the text. Copies of a token therefore move an
-    artificial vector roughly as they move a real one.
+    A text with a cached vector gets the cached vector. A text without a cached vector gets an artificial
+    vector, which is the mean of one random vector per token, plus a small random vector for the text. Copies
+    of a token therefore move an artificial vector roughly as they move a real vector.
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
@@ -68,8 +68,9 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """
         super().__init__(encoder)
         self._uncertain = uncertain
-        self._certain: CostEstimate | None = None  # before the uncertain stage; None until it is reached
-        self._recorded: set[str] = set()  # texts that have been counted, without the prompt
+        # The cost of all stages before the uncertain stage, or None until the uncertain stage is reached.
+        self._certain: CostEstimate | None = None
+        self._recorded: set[str] = set()  # Texts that have been counted, without the prompt.
         self._requests = 0
         self._texts_to_send = 0
         self._cached_texts = 0
@@ -129,7 +130,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return replace(super().capabilities, spec=None, makes_up_vectors=has_uncached_texts)
 
     def reached(self, stage: str) -> None:
-        """Record that a stage begins; from the uncertain stage on, texts depend on earlier results."""
+        """Record that a stage begins; if it is the uncertain stage, keep the cost of the stages before it."""
         if stage == self._uncertain and self._certain is None:
             self._certain = self._recorded_cost()
 
@@ -148,8 +149,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """Return the requests and the cost of all texts recorded so far."""
         encoder = self._encoder
         server = encoder.server
-        # The encoder sends the fixed texts again after every CHECKED_EVERY requests, including those that it
-        # sent before the dry run.
+        # The encoder sends the fixed texts again after every CHECKED_EVERY requests, and requests from before
+        # the dry run count too.
         checks = 0
         if self._requests:
             checks = (encoder.requests_since_check + self._requests) // CHECKED_EVERY
@@ -191,9 +192,8 @@ def estimate_cost(
 
     Args:
         encoder: the encoder of the endpoint.
-        measurement: a function that takes an encoder and runs the measurement with it, such as ``lambda
-            dry_run: detect(dry_run, out=folder)``. The function must call ``dry_run.reached(stage)`` when a
-            stage begins.
+        measurement: a function that takes a `DryRun` and runs the measurement with the `DryRun` as encoder.
+            The function must call `DryRun.reached` when a stage begins.
         uncertain: name of the first stage whose texts depend on earlier results; None if there is no such
             stage.
     """

@@ -72,8 +72,8 @@ class EndpointEncoder(TextEncoder):
             address: the server and the name of the model.
             tokenizer: the model's tokenizer, or a vocabulary of candidate strings in place of it.
             prompt: text put before every input.
-            options: the options for the server: key variable, number of components, price, spending limit and
-                time limits.
+            options: the options for the server, such as the variable that holds the key, the price of tokens,
+                and the spending and time limits.
             max_length: maximum number of tokens that the model reads; if None, this number is measured.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
         """
@@ -106,8 +106,8 @@ class EndpointEncoder(TextEncoder):
         """Return the server's behaviour from the cache, or measure it now with a few requests.
 
         If the behaviour is in the cache, `_request_format` is set to the format that the server accepts, for
-        the client that is created later. If the behaviour is measured, the client keeps this format, and the
-        model need not be checked again before the first request.
+        the client that is created later. If the behaviour is measured, the client keeps the format with which
+        it was measured, and the model need not be checked again before the first request.
 
         Args:
             max_length: maximum number of tokens that the model reads; if None, this number is measured.
@@ -202,7 +202,7 @@ class EndpointEncoder(TextEncoder):
         prompted_texts = [self.prompt + text for text in texts]
         vectors = self.answers.find(prompted_texts)
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
-        refused_before = self.answers.refusals(unanswered)  # reasons from earlier sessions, keyed by text
+        refused_before = self.answers.refusals(unanswered)  # reasons for earlier refusals, keyed by text
         needed = set(unanswered) - set(refused_before)
         to_send: list[list[str]] = []
         # The batches are formed from all texts, including cached texts; see `batches`.
@@ -343,8 +343,8 @@ def load_endpoint(
         prompt: text put before every input.
         max_length: maximum number of tokens that the model reads; if None, this number is measured.
         truncate_dim: keep only this many leading components of each vector; if None, keep all.
-        options: the options for the server: key variable, number of components, price, spending limit and
-            time limits; if None, the defaults.
+        options: the options for the server, such as the variable that holds the key, the price of tokens, and
+            the spending and time limits; if None, the defaults.
 
     Raises:
         InputError: the address is malformed, or there is neither a tokenizer nor candidates.
