@@ -1,9 +1,10 @@
 """The prompts that turn a language model into a sentence encoder, and the settings that change its states.
 
-PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
-et al. 2024 (2404.03921); the mean of both: Cheng et al., ACL 2025 (2505.12831). MetaEOL: Lei et al. 2024
-(2402.18458). Echo: Springer et al. 2024 (2402.15449). The position of the placeholder: Fu et al., ACL 2025
-(2412.11556).
+PromptEOL was published by Jiang and others in 2023 (arXiv 2307.16645). Pretended chain of thought and
+knowledge enhancement were published by Zhang and others in 2024 (2404.03921), and the mean of these two by
+Cheng and others at ACL 2025 (2505.12831). MetaEOL was published by Lei and others in 2024 (2402.18458), and
+the echo prompt by Springer and others in 2024 (2402.15449). The placeholder is placed as by Fu and others at
+ACL 2025 (2412.11556).
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One or more templates. The vector of a sentence is the mean over all templates."""
+    """One or more templates. The vector of a sentence is the mean over all templates.
 
-    name: str  # name of a known prompt, or ``own``
-    templates: tuple[str, ...]  # each with one `SENTENCE` (two for an echo) and at most one `PLACEHOLDER`
+    Attributes:
+        name: name of a known prompt, or ``own``.
+        templates: the templates, each with one `SENTENCE` (two for an echo) and at most one `PLACEHOLDER`.
+    """
+
+    name: str
+    templates: tuple[str, ...]
 
     @property
     def echoes(self) -> bool:

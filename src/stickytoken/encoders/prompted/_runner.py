@@ -1,6 +1,6 @@
 """Run filled prompts through a model, and compute the states of common prefixes only once.
 
-Two methods avoid repeated computation. Both are exact up to rounding. `_PromptReuse` caches the states of
+Two methods avoid repeated computation, and are exact up to rounding. `_PromptReuse` caches the states of
 the tokens before the placeholder or the sentence, which are the same for all sentences. `_SentenceReuse`
 computes a common prefix of several sentences once; this requires that no state depends on later tokens,
 which excludes token prepending. Each method is first tested on a few inputs, and is used only if it leaves
@@ -102,7 +102,7 @@ class PromptRunner(BatchEngine):
         Args:
             rows: the sentences and the prompts to fill with them.
             cache: the cached states of the prompts; if None, whole prompts are computed.
-            layer_counts: numbers of layers after which states are returned.
+            layer_counts: numbers of layers; the states after each of these numbers of layers are returned.
             auxiliary: attention outputs of the auxiliary prompt for each sentence, shape (sentences, heads *
                 size); None without contrast.
         """
@@ -136,7 +136,7 @@ class PromptRunner(BatchEngine):
         Args:
             rows: sentences and prompts; all rows have the same length.
             cache: the cached states of the prompts; if None, whole prompts are computed.
-            layer_counts: numbers of layers after which states are returned.
+            layer_counts: numbers of layers; the states after each of these numbers of layers are returned.
             auxiliary: attention outputs of the auxiliary prompt for each row, shape (rows, heads * size);
                 None without contrast.
 
@@ -242,7 +242,7 @@ class _SentenceReuse:
             contents: token ids of each sentence.
             layer_count: number of layers to run.
             prompts_are_cached: whether `_PromptReuse`, which is used if this method returns None, would skip
-                the tokens at the start of each prompt. If so, reuse of sentence prefixes saves less.
+                the tokens at the start of each prompt, so that reuse of sentence prefixes saves less.
 
         Returns:
             The vectors, shape (sentences, d); None if reuse is impossible or saves too little.
@@ -285,7 +285,7 @@ class _SentenceReuse:
                 return states_after(decoder, [layer_count], inputs)[layer_count]
 
             def vectors_of_last_tokens(last_states: torch.Tensor) -> torch.Tensor:
-                """Return the vectors, shape (n, d), from the states of last tokens, shape (n, 1, d)."""
+                """Return the vectors, shape (n, d), from the states of the last tokens, shape (n, 1, d)."""
                 return last_states[:, 0]
 
             self._by_template[template, layer_count] = prefixes.PrefixReuse(

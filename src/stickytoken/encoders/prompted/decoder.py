@@ -118,9 +118,9 @@ def find_decoder(model: Any, name: str) -> Decoder:
 
 
 def _is_recurrent(backbone: Any) -> bool:
-    """Return whether a model is recurrent and unsuitable for prompts.
+    """Return whether a model is recurrent in a way that makes it unsuitable for prompts.
 
-    Such models either have no attention, like Mamba and RWKV, or read padding as text.
+    An unsuitable model either has no attention, like Mamba and RWKV, or reads padding as text.
     """
     attends = getattr(backbone.config, "num_attention_heads", None) is not None
     # transformers has no public attribute for this.

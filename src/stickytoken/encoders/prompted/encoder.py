@@ -67,8 +67,8 @@ class CausalPromptEncoder(ModelEncoder):
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides. If the variable is not set, packed weights are
-                used if a measurement shows that they are faster, or if `precision` is set.
+                variable STICKYTOKEN_PACKED_LAYERS decides. Without STICKYTOKEN_PACKED_LAYERS, packed weights
+                are used if `precision` is set or a measurement shows that packed weights are faster.
 
         Raises:
             ModelError: the model or its tokenizer cannot be used with prompts.

@@ -113,9 +113,9 @@ class PromptedModel:
         layer_count: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        is_auxiliary: whether this is the model of an auxiliary prompt. If so, its result is not a state, but
-            the attention output of the last layer that runs; contrast subtracts this output from the main
-            prompt's output in the same layer.
+        is_auxiliary: whether this is the model of an auxiliary prompt. The result of such a model is not a
+            state, but the attention output of the last layer that runs; contrast subtracts this output from
+            the main prompt's output in the same layer.
     """
 
     def __init__(
@@ -159,9 +159,9 @@ class PromptedModel:
         """Return the model of the auxiliary prompt, which runs up to the contrast layer.
 
         Raises:
-            InputError: the model has no such layer, the vector is read before this layer, or a sentence has
-                different tokens in the prompt and in the auxiliary prompt.
-            ModelError: contrast cannot change this layer.
+            InputError: the model does not have the contrast layer, the vector is read before this layer, or a
+                sentence has different tokens in the prompt and in the auxiliary prompt.
+            ModelError: the contrast layer has no output projection, so contrast cannot change its output.
         """
         name = self.decoder.name
         existing_layers = len(self.decoder.layers)
@@ -173,8 +173,8 @@ class PromptedModel:
         if contrast.layer >= self.layer_count:
             raise InputError(
                 f"the contrast layer is {contrast.layer}, counted from 0, but vectors of {name} are read "
-                f"after {self.layer_count} layers, so nothing would change: pass 0 to "
-                f"{self.layer_count - 1}, or read a later layer"
+                f"after {self.layer_count} layers, so contrast would change nothing: pass 0 to "
+                f"{self.layer_count - 1}, or read the vectors after a later layer"
             )
         output_projection(self.decoder, contrast.layer)  # raises an error if the layer has no projection
         reading = Reading(AUXILIARY, prepending=None, layer=contrast.layer + 1)
@@ -183,8 +183,8 @@ class PromptedModel:
         contents = [text.ids for text in self.tokenize(_COMPARED_SENTENCES)]
         if contents != [text.ids for text in auxiliary.tokenize(_COMPARED_SENTENCES)]:
             raise InputError(
-                f"the tokenizer of {name} splits a sentence in this prompt differently than in the "
-                f'auxiliary prompt of contrast: write "{SENTENCE}" with a space on both sides'
+                f"the tokenizer of {name} splits a sentence differently in this prompt and in the auxiliary "
+                f'prompt of contrast: write "{SENTENCE}" with a space on both sides'
             )
         return auxiliary
 
@@ -254,9 +254,10 @@ class PromptedModel:
                 `PromptIds.prefix_length`.
 
         Returns:
-            Tensors, keyed by the names in `_LAYOUT`: token ids, masks (0 for padding) and positions of shape
-            (rows, tokens), and indices of shape (rows, 3): of the first and the last pooled token, and of the
-            placeholder. In a prompt without a placeholder, the index of the placeholder has no meaning.
+            Tensors, keyed by the names in `_LAYOUT`. Token ids, masks (0 for padding) and positions have the
+            shape (rows, tokens). Indices have the shape (rows, 3), and are the indices of the first pooled
+            token, of the last pooled token and of the placeholder. In a prompt without a placeholder, the
+            index of the placeholder has no meaning.
         """
         filled: list[Ids] = []
         skipped_counts: list[int] = []
@@ -321,9 +322,9 @@ def _padded(
     """Pad filled prompts at the start, and return them as the features that `PromptedModel.layout` returns.
 
     Args:
-        filled: token ids of each prompt, without the tokens that a cache holds.
-        cached_counts: number of tokens before each prompt that a cache holds. Positions are counted from the
-            first cached token; the mask does not include the cached tokens.
+        filled: token ids of each prompt, without cached tokens.
+        cached_counts: number of cached tokens that precede each prompt. Positions are counted from the first
+            cached token; the mask does not include the cached tokens.
         indices_from_end: indices of tokens in each prompt, counted from its end, so that -1 is the last
             token. The returned indices are counted from the start of the padded row.
     """
@@ -352,8 +353,8 @@ class PromptCache:
 
         Args:
             model: the decoder with its prompts.
-            layer_counts: numbers of layers after which vectors will be read. States are computed up to the
-                largest of these numbers of layers.
+            layer_counts: numbers of layers after which vectors will be read; states are computed up to the
+                largest of these numbers.
         """
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -361,7 +362,7 @@ class PromptCache:
         # Classes of cache layers that hold only keys and values for each row.
         self._plain_kinds = (DynamicLayer, DynamicSlidingWindowLayer)
         prefixes = [prompt.before[: prompt.prefix_length] for prompt in model.prompts]
-        # A batch needs three indices for each row: of two pooled tokens, and of the placeholder. These
+        # A batch needs three indices for each row, those of two pooled tokens and of the placeholder. The
         # indices have no effect on the cache, so all of them are set to the last token.
         indices_from_end = [[-1, -1, -1] for _ in prefixes]
         layout = _padded(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)

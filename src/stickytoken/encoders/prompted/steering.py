@@ -39,9 +39,9 @@ TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
     """Subtract the attention outputs of auxiliary prompts from those of prompts, and scale the difference.
 
-    If a sliding window hides the words in which a prompt differs from its auxiliary prompt, their outputs are
-    equal up to rounding errors. Their difference is then set to zero, because a rule that preserves the norm
-    would magnify the rounding errors, which depend on the batch.
+    If a sliding window hides the words in which a prompt differs from its auxiliary prompt, the outputs of
+    the two prompts are equal up to rounding errors. A difference that consists of rounding errors is set to
+    zero, because a rule that preserves the norm would magnify the errors, which depend on the batch.
 
     Args:
         values: attention outputs at the last tokens of the prompts, shape (rows, heads * size).
@@ -91,7 +91,7 @@ def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
     """Return the output projection of a layer's attention.
 
     Raises:
-        ModelError: the layer has no such projection.
+        ModelError: the layer's attention has no output projection.
     """
     projection = _projection_of(decoder.layers[layer])
     if projection is not None:
@@ -219,8 +219,8 @@ def prompt_states(
     """Run filled prompts, with token prepending and contrast as the batch specifies.
 
     Returns:
-        ``keep(states)`` for each number of layers in ``layer_counts``, keyed by that number. The number 0
-        stands for the embedding.
+        ``keep(states)`` for each number of layers in ``layer_counts``, keyed by this number of layers (0 for
+        the embedding).
     """
     hooks = _prepending_hooks(decoder, batch)
     if batch.contrast is not None and batch.auxiliary is not None:
@@ -231,8 +231,9 @@ def prompt_states(
 def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
     """Return hooks that overwrite the placeholder's state with the last token's state.
 
-    The last token's state represents the whole sentence. Once this state is in the placeholder's position,
-    all tokens after the placeholder can attend to it. The list of hooks is empty if token prepending is off.
+    The last token's state represents the whole sentence. Once the last token's state is at the placeholder's
+    position, all tokens after the placeholder can attend to it. The list of hooks is empty if token
+    prepending is off.
     """
     if batch.prepending is None:
         return []
@@ -245,7 +246,7 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         # A model may be spread over several devices, so indices are moved to the device of this layer.
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
-        changed = states.clone()  # the original may have been recorded, so only a copy is changed
+        changed = states.clone()  # another hook may have recorded the states, so only a copy is changed
         changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
         if args:
             return (changed, *args[1:]), kwargs
@@ -281,8 +282,8 @@ def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, aux
 def attention_output(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
     """Return the attention output of a layer at the last token of each row, shape (rows, heads * size).
 
-    The attention output is the input of the output projection: the concatenated outputs of all heads. The
-    decoder stops when it reaches this projection.
+    The attention output consists of the concatenated outputs of all heads, before the output projection. The
+    decoder stops when it reaches the output projection.
 
     Raises:
         ModelError: the decoder does not call the projection.

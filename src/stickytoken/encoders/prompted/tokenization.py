@@ -29,12 +29,19 @@ _BARE_SAMPLES = (*_WORD_SAMPLES, *_SIGNED)
 
 @dataclass(frozen=True)
 class PromptIds:
-    """The ids of a template around a sentence, or around the two copies of the sentence in an echo."""
+    """The ids of a template around a sentence, or around the two copies of the sentence in an echo.
 
-    before: Ids  # special tokens and the template before the (first) sentence
-    between: Ids | None  # template between the two copies of an echo; None without an echo
-    after: Ids  # template after the (last) sentence
-    placeholder: int | None  # index of the placeholder, from the end if negative; None without a placeholder
+    Attributes:
+        before: ids of special tokens, and of the template's part before the (first) sentence.
+        between: ids of the template's part between the two copies of an echo; None without an echo.
+        after: ids of the template's part after the (last) sentence.
+        placeholder: index of the placeholder, counted from the end if negative; None without a placeholder.
+    """
+
+    before: Ids
+    between: Ids | None
+    after: Ids
+    placeholder: int | None
 
     def fill(self, content: Ids) -> Ids:
         """Return the ids of the prompt, with the given ids in the place of the sentence."""
@@ -67,9 +74,9 @@ class PromptIds:
 
     @property
     def prefix_length(self) -> int:
-        """Number of tokens before the placeholder or, without a placeholder before it, the sentence.
+        """Number of tokens before the sentence, or before the placeholder if it precedes the sentence.
 
-        The states of these tokens depend on neither the sentence nor token prepending.
+        The states of the tokens in this prefix depend on neither the sentence nor token prepending.
         """
         if self.placeholder is None or self.placeholder < 0:
             return len(self.before)
@@ -98,7 +105,8 @@ class _MergedQuotes:
     def separate(self, content: Ids) -> TokenizedText:
         """Return a `TokenizedText` with the ids of a quoted sentence.
 
-        The ids of the quotation marks, if present, are its head and tail. Every other id counts as a word.
+        The ids of the quotation marks, if present, form the head and the tail of the `TokenizedText`. Each of
+        the remaining ids counts as a word.
         """
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
@@ -139,7 +147,7 @@ class PromptTokenizer:
         Args:
             tokenizer: the tokenizer, which knows the placeholder if token prepending is on.
             special: ids of the special tokens before every text.
-            prompt: the prompt. Its templates contain the sentence once or, in an echo prompt, twice.
+            prompt: the prompt, whose templates contain the sentence once or, in an echo prompt, twice.
             prepending: whether token prepending is on.
 
         Raises:
@@ -166,8 +174,8 @@ class PromptTokenizer:
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
         """Return the token ids of each sentence inside the prompt, grouped by word.
 
-        A token may cover the start or the end of the sentence and also punctuation of the template. Such a
-        token goes into the head or the tail of the `TokenizedText`, not into a word.
+        A token that covers the start or the end of the sentence and also punctuation of the template goes
+        into the head or the tail of the `TokenizedText`, not into a word.
         """
         *front, back = self._first_template
         # The text before the sentence or, in an echo, before its second copy.
@@ -204,7 +212,7 @@ class PromptTokenizer:
         return _words_by_characters(content_ids, content_spans, filled)
 
     def _content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
-        """Find the sentence's ids in ``filled.ids``, which stand between the ids of the first template.
+        """Find the sentence's ids, which stand between the ids of the first template in ``filled.ids``.
 
         Returns:
             The indices of the sentence's ids; None if ``filled.ids`` does not begin and end with the ids of
@@ -224,10 +232,10 @@ class PromptTokenizer:
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
         """Find the ids of the sentence's second copy in the ``filled.ids`` of an echo.
 
-        The copy's ids are those whose spans begin or end in the copy or in the blanks before it.
+        The copy's ids are the ids whose spans begin or end in the copy or in the blanks before the copy.
 
         Returns:
-            The indices of these ids; None if the first of them also covers earlier characters.
+            The indices of the copy's ids; None if the first of these ids also covers earlier characters.
         """
         spans = filled.spans or ()  # never None, because `_echo_ids_around` requires spans
         first_character = _index_before_blanks(filled.text, filled.start)
@@ -275,8 +283,9 @@ class PromptTokenizer:
         """Return the ids of quotation marks that the tokenizer merges with the sentence between them.
 
         A quoted sentence usually ends with a full stop, which the tokenizer may merge with the quotation
-        mark. Two samples that end with a full stop are encoded inside the first template. After removal of
-        the template's ids, the ids that both samples begin or end with are those of merged marks.
+        mark. Two samples that end with a full stop are encoded inside the first template, and the template's
+        ids are removed. If the remaining ids of both samples begin or end with the same ids, these are the
+        ids of merged quotation marks.
         """
         prompt = self.prompts[0]
         texts = [sample.join(self._first_template) for sample in ("a.", "The b.")]
@@ -300,7 +309,9 @@ class PromptTokenizer:
         return distinct_ids.pop()
 
     def _echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
-        """Return the ids of an echo template around one sentence, found by their character spans.
+        """Encode an echo template with a sentence, and return the ids of the template.
+
+        The character spans of the ids show which ids belong to the template.
 
         Raises:
             ModelError: the tokenizer reports no character spans.
@@ -424,8 +435,8 @@ class PromptVocabulary(HuggingFaceTokenizer):
     """Encodes vocabulary entries as parts of a sentence in the prompt.
 
     Sentences are cleaned before they are put into the prompt. Cleaning changes a token that contains unusual
-    whitespace or, in a prompt that quotes the sentence, a double quotation mark. Since no cleaned sentence
-    contains such a token, the token is encoded to the ids of its cleaned form.
+    whitespace or, in a prompt that quotes the sentence, a double quotation mark. A token that cleaning
+    changes never occurs in a cleaned sentence, so the ids of its cleaned text are used.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
