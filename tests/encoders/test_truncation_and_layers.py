@@ -189,9 +189,9 @@ def test_the_layer_may_be_named_in_a_prompting(saved):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (0, "layer is 0, and .* has 2 layers: pass 1 to 2"),
-        (-1, "layer is -1, and .* has 2 layers: pass 1 to 2"),
-        (3, "layer is 3, and .* has 2 layers: pass 1 to 2"),
+        (0, "layer is 0, but .* has 2 layers: pass 1 to 2"),
+        (-1, "layer is -1, but .* has 2 layers: pass 1 to 2"),
+        (3, "layer is 3, but .* has 2 layers: pass 1 to 2"),
         (1.5, "layer is 1.5: it must be a whole number"),
         ("1", "layer is '1': it must be a whole number"),
     ],

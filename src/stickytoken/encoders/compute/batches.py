@@ -261,7 +261,8 @@ class BatchRunner(BatchEngine):
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
         """Return the first module's inputs for equally long sequences of content ids, on the model's device.
 
-        The inputs are ids with special tokens, masks and token types, or one flat list of ids with offsets.
+        The inputs are either ids (including special tokens), masks and token types, or one flat list of ids
+        with offsets.
         """
         template = self._template
         length = len(contents[0])

@@ -38,7 +38,7 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
             "layer"
         )
     if not 1 <= count <= layers:
-        raise InputError(f"layer is {count}, and {name} has {layers} layers: pass 1 to {layers}")
+        raise InputError(f"layer is {count}, but {name} has {layers} layers: pass 1 to {layers}")
     if count == layers:
         return model
     shorter = _copy_with_shared_weights(model)

@@ -41,8 +41,8 @@ class LinearSite:
         module: the layer itself, or a module that consists of the layer and a GELU.
         layer: the layer.
         has_gelu: whether the module applies an exact GELU to the output of the layer.
-        feeds_layer: whether only another linear layer reads the module's output. In bfloat16, this output is
-            not converted back to float32.
+        feeds_layer: whether only another linear layer reads the module's output, so that an output in
+            bfloat16 is not converted back to float32.
     """
 
     module: torch.nn.Module
@@ -127,9 +127,9 @@ class PackedLinear:
     def refresh(self) -> None:
         """Pack the weight again if it has changed."""
         weight = self._layer.weight.detach()
-        # The version reveals every change that torch records, but not a change through ``.data``. The product
-        # of the weight with a fixed vector reveals such a change too, unless an outlier in the same row is so
-        # large that rounding hides the change.
+        # The version of the weight reveals every change that torch records, but not a change through
+        # ``.data``. The product of the weight with a fixed vector also reveals a change through ``.data``,
+        # unless an outlier in the same row is so large that rounding hides the change.
         version = weight_version(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
@@ -188,8 +188,8 @@ Forward: TypeAlias = PackedLinear | _GatedBlock
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the states as rows, padded with rows of zeros, and the number of rows before padding."""
-    # oneDNN keeps a kernel for every number of rows. Padding the rows to a multiple limits the number of
-    # kernels.
+    # oneDNN keeps a kernel for every number of rows. Padding the number of rows to a multiple of
+    # TOKEN_MULTIPLE limits the number of kernels.
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
     row_count = flat.shape[0]
     missing = -row_count % TOKEN_MULTIPLE
@@ -299,7 +299,7 @@ class PackedLinears:
     def _replace_gated_blocks(
         self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]
     ) -> None:
-        """Let one forward pass compute each gated block, instead of one forward pass for each linear layer.
+        """Replace the forward passes of the layers in each gated block by one forward pass of the block.
 
         The new forward pass is tested on the first block of each class. If the block's new output differs
         from its original output, all blocks of this class are left unchanged.
@@ -377,7 +377,7 @@ _MEASUREMENT_VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the inputs of a trial: as many of the last id sequences as the limits on a trial allow.
+    """Return the inputs of a trial: the id sequences at the end of ``contents``, as many as its limits allow.
 
     The list is empty if the model has no linear layers that can be packed.
     """
@@ -413,10 +413,11 @@ def measured(
     stored = recalled(key) or {}
     if all(isinstance(stored.get(name), float) for name in trials):
         return {name: stored[name] for name in trials}
+    # The first run of each trial is not timed, because it also packs weights and builds kernels.
     for run in trials.values():
-        run()  # not timed, because the first run also packs weights and builds kernels
-    # The trials alternate. The shortest time of each is kept, because other processes can only slow a run
-    # down.
+        run()
+    # The trials alternate. The shortest time of each trial is kept, because other processes can only slow a
+    # run down.
     shortest = dict.fromkeys(trials, math.inf)
     deadline = time.perf_counter() + _MEASURED_SECONDS
     rounds = 0

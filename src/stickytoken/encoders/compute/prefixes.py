@@ -67,7 +67,7 @@ def build_trees(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     roots: dict[tuple[int, int], Branch] = {}
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
-        """Return the sort key of an input: first its negative length, then its tokens."""
+        """Return a sort key that puts longer inputs first, and sorts equally long inputs by their tokens."""
         return (-len(inputs[row]), inputs[row])
 
     # Inputs that are prefixes of others come later, so they end on existing branches.
@@ -121,7 +121,7 @@ _MASKS = {
     "qwen3": _BY_KIND,
     "gemma2": _BY_KIND,
 }
-# Implementations of attention that accept these masks.
+# Implementations of attention that accept the masks of prefix trees.
 _ATTENTION = ("sdpa", "eager")
 # Largest accepted difference between a component computed with reuse and the same component computed without
 # it, as a fraction of the largest vector norm.
@@ -166,8 +166,8 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
     """Return whether two ways to compute the same vectors give equal results, up to rounding errors.
 
     Args:
-        vectors: vectors that were computed in a faster way.
-        plain: the same vectors, computed in the plain way.
+        vectors: vectors that were computed by a faster method.
+        plain: the same vectors, computed by the original method.
         rounding: machine epsilon of the arithmetic.
     """
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
@@ -187,22 +187,33 @@ class PrefixReuse:
     """Computes vectors through prefix trees, so that the states of a common prefix are computed only once.
 
     Trees are used only if they do not change the vectors of a few samples.
+
+    Attributes:
+        backbone: backbone of a causal model.
+        before: the template's tokens before the content of an input.
+        after: the template's tokens after the content of an input.
+        states: a function that returns the backbone's states for its inputs, shape (rows, tokens, d).
+        finish: a function that turns the states of the inputs' last tokens, shape (n, 1, d), into vectors,
+            shape (n, components).
+        engine: gives the token budget, and the name and device for messages.
+        limits: limits within which trees are used.
+        samples: content ids of the samples.
+        plain: a function that computes the vectors of inputs, given by their content ids, without trees.
+        rounding: machine epsilon of the arithmetic.
+        memory_left: false once trees have run out of memory.
     """
 
-    backbone: Any  # backbone of a causal model
-    before: tuple[int, ...]  # the template's tokens before the content of an input
-    after: tuple[int, ...]  # the template's tokens after the content of an input
-    # Returns the backbone's states for its inputs, shape (rows, tokens, d).
+    backbone: Any
+    before: tuple[int, ...]
+    after: tuple[int, ...]
     states: Callable[[dict[str, Any]], torch.Tensor]
-    # Turns the states of the inputs' last tokens, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
-    engine: BatchEngine  # supplies the token budget, and the name and device for messages
+    engine: BatchEngine
     limits: ReuseLimits
-    samples: Sequence[tuple[int, ...]]  # content ids of the samples
-    # Computes the vectors of inputs without trees, from their content ids.
+    samples: Sequence[tuple[int, ...]]
     plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
-    rounding: float  # machine epsilon of the arithmetic
-    memory_left: bool = True  # false once trees have run out of memory
+    rounding: float
+    memory_left: bool = True
 
     def vectors_if_cheaper(
         self, contents: Sequence[tuple[int, ...]], cached: int = 0
@@ -211,8 +222,8 @@ class PrefixReuse:
 
         Args:
             contents: content ids of the inputs.
-            cached: number of tokens at the start of each input whose states are cached. Without trees, these
-                tokens need no computation.
+            cached: number of tokens at the start of each input that a computation without trees would skip,
+                because their states are cached.
         """
         roots = self._trees_if_cheaper(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
@@ -270,7 +281,7 @@ class PrefixReuse:
 
         Each row of the batch holds the tokens of one branch, followed by a suffix for each input that ends on
         the branch. The suffix consists of the template's tokens after the content. Tokens before the branch
-        are not computed again: their keys and values come from the parent.
+        are not computed again, because their keys and values come from the parent.
 
         Args:
             branches: the branches.
@@ -305,7 +316,7 @@ class PrefixReuse:
             # tokens and two suffixes of 2 tokens, the last tokens of the suffixes have the indices 4 and 6.
             input_numbers = range(1, len(input_lengths) + 1)
             last_indices = [size + number * len(self.after) - 1 for number in input_numbers]
-        else:  # the last token of an input is on the branch itself
+        else:  # without suffixes, the last token of an input is a token of the branch
             last_indices = [length - start - 1 for length in input_lengths]
         last_states = states[:, last_indices].flatten(0, 1)
         vectors = self.finish(last_states[:, None]).float()
@@ -427,12 +438,12 @@ def _positions_and_attention(
 
     A row contains the tokens before a branch, the branch's own tokens, and one suffix for each input that
     ends on the branch. A suffix consists of the template's tokens after the content. A token of the branch
-    attends to the branch up to itself. A token of a suffix attends to its own input, and to its own suffix up
-    to itself.
+    attends to itself and to all tokens before it. A token of a suffix attends to itself, to all tokens of the
+    input that its suffix belongs to, and to the earlier tokens of its suffix.
 
     For example, with the token ``a`` before the branch ``b c``, the inputs ``a b`` and ``a b c``, and a
     suffix of one token, a row is ``a b c s1 s2``, and the positions are 0, 1, 2, 2, 3. The new tokens are
-    ``b c s1 s2``. Of these, ``s1`` attends to ``a b s1``, and ``s2`` attends to ``a b c s2``.
+    ``b c s1 s2``, of which ``s1`` attends to ``a b s1``, and ``s2`` attends to ``a b c s2``.
 
     Args:
         start: number of tokens before the branch.
@@ -441,8 +452,8 @@ def _positions_and_attention(
         after_size: number of tokens in a suffix.
 
     Returns:
-        Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). New tokens are those
-        of the branch and of the suffixes.
+        Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). The new tokens are the
+        tokens of the branch and the tokens of the suffixes.
     """
     branch_end = start + size
     position_list = list(range(branch_end))
