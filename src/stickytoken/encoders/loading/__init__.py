@@ -151,10 +151,11 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             which a loaded model always keeps.
         token_budget: maximum number of tokens per batch; if None, a number that suits the device.
         packed_layers: whether to compute float32 linear layers on a CPU with oneDNN, which packs the weights
-            once. If None, the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) decides. If the
-            variable is not set, packed weights are used at a lower precision. Otherwise, both ways are timed,
-            which takes at least half a second, and the faster one is used; the times are kept in the cache
-            folder.
+            once. If None, the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) decides. Without
+            STICKYTOKEN_PACKED_LAYERS, packed weights are used if the arithmetic is less precise than the
+            weights. At the precision of the weights, computing with and without packed weights is timed,
+            which takes at least half a second, and the faster computation is used; the times are kept in the
+            cache folder.
         truncate_dim: keep only this many leading components of each vector, as models trained with a
             Matryoshka loss allow; if None, keep all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
@@ -165,7 +166,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             `encode_query` and `encode_document` of sentence-transformers, or another route of the model's
             Router. If None, the model's default route.
         tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
-            or ``tiktoken:NAME``. Other models have their own tokenizer.
+            or ``tiktoken:NAME``; any other model has its own tokenizer.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         endpoint: key, price and limits of a model behind an endpoint; if None, the defaults.
 
@@ -203,7 +204,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the options that the user has set and that take effect only during loading, with values."""
+    """Return the values of the options that the user has set and that take effect only during loading."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
     return {
         name: value
@@ -424,9 +425,9 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
     Raises:
         InputError: the model is guarded or has no weights, or an option cannot be applied to a loaded model.
     """
-    if hasattr(type(model), "unguarded"):  # token ids would bypass the guard
+    if hasattr(type(model), "unguarded"):  # the guard cleans texts, but would not clean token ids
         raise InputError(
-            f"{name} is guarded, so that copies of a token would not reach it: pass its attribute unguarded"
+            f"{name} is guarded, so copies of a token would not reach the model: pass its attribute unguarded"
         )
     device = spec.device
     if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
@@ -483,7 +484,7 @@ def _normalizes(modules: list[str], name: str) -> bool:
         name: name of the model, for messages.
 
     Raises:
-        InputError: CausalPrompt is not the first module, or it is followed by anything but one Normalize.
+        InputError: the modules are not CausalPrompt alone or CausalPrompt followed by one Normalize.
     """
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(
@@ -595,7 +596,7 @@ def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer, or a transformers model with the library's guess of its pooling."""
+    """Load a SentenceTransformer, or a transformers model with the pooling that the library guesses."""
     import torch
     from sentence_transformers import SentenceTransformer
 

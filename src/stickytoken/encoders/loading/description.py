@@ -53,7 +53,7 @@ _TEXT = "text"  # name of the text modality in the mappings of a Router
 def require_single_vectors(folder: Path, name: str) -> None:
     """Check that a model gives one dense vector per text.
 
-    Cross-encoders, classifiers, bags of words, and sparse and multi-vector models do not.
+    Cross-encoders, classifiers, bags of words, and sparse and multi-vector models are refused.
 
     Args:
         folder: folder with some or all of the files that describe the model.
@@ -191,9 +191,9 @@ def route_taken(
 ) -> str:
     """Return the route that texts take, by the precedence rules of sentence-transformers.
 
-    Mappings come first, then a route with the requested name, then a route named ``text``, and last the
-    default. So any requested name is accepted if a mapping applies to every task, or if a route is named
-    ``text``.
+    A mapping takes precedence over a route with the requested name, which takes precedence over a route named
+    ``text``; the last resort is the default. If a mapping applies to every task, or if a route is named
+    ``text``, any requested name is accepted.
 
     Args:
         routes: names of a Router's routes.

