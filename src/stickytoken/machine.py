@@ -20,8 +20,8 @@ _LOG = logging.getLogger("stickytoken")
 def cache_folder() -> Path:
     """Return the folder of stickytoken's cache, which need not exist.
 
-    The cache holds small facts, such as whether packed layers are faster on this machine. The environment
-    variable STICKYTOKEN_CACHE overrides the default folder.
+    The cache holds measured values, such as the times with and without packed layers on this machine. The
+    environment variable STICKYTOKEN_CACHE overrides the default folder.
     """
     configured = os.environ.get("STICKYTOKEN_CACHE")
     if configured:
@@ -59,7 +59,7 @@ class SharedSetting(Generic[Value]):
     """A setting of the whole process that several threads may change at once.
 
     The first thread to enter `at` remembers the user's value, and the last thread to leave `at` restores the
-    user's value. If each thread restored the value that was set when it entered, a thread could restore
+    user's value. If each thread restored the value that it found on entering `at`, a thread could restore
     another thread's temporary value.
 
     Args:
@@ -91,7 +91,7 @@ class SharedSetting(Generic[Value]):
         """Set a value for the duration of a ``with`` block.
 
         The first block to begin remembers the value that the user has set, and the last block to end restores
-        this value. If the setting is thread-local, every block restores the value in its own thread.
+        this value. If the setting is thread-local, each ``with`` block restores the value in its own thread.
         """
         with self._guard:
             if self._active_blocks == 0:

@@ -64,7 +64,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     If a route is named for a model without a Router, the name is taken as a task; see `_copy_for_task`.
 
     Args:
-        model: the user's model. It is returned unchanged if it is a `RoutedModel`, or if it has no Router and
+        model: the user's model; returned unchanged if it is a `RoutedModel`, or if it has no Router and
             `route` is None.
         route: the route that the user names, such as ``query`` or ``document``; if None, the route that
             `encode` takes.
@@ -147,7 +147,7 @@ def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedMo
             f"{name} encodes queries and documents in the same way, because it has no routes or prompts for "
             f"them: leave out the route {task!r}"
         )
-    # Modules that use the task may support any task, so its name is checked only if there are none.
+    # A module that reads the task may support any task, so the name is checked only if no module reads it.
     if task not in _PROMPTS and not reads_tasks:
         raise InputError(f"{name} has no route {task!r}: use {QUERY} or {DOCUMENT}")
     all_modules = OrderedDict(model.named_children())

@@ -152,7 +152,7 @@ def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: s
     """
     try:
         features = model.preprocess([sample], prompt=prompt or None)
-    except Exception as error:  # image and audio processors fail in many ways; the cause is chained
+    except Exception as error:  # image and audio processors raise many kinds of errors
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         raise ModelError(
             f"{name} does not accept text as its only input ({type(error).__name__}: {reason}): pass a text "

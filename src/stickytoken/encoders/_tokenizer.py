@@ -61,8 +61,8 @@ class HuggingFaceTokenizer:
 
         Args:
             tokenizer: the tokenizer.
-            shared: whether other code uses the tokenizer too. If so, its pipeline is copied before any change
-                is made.
+            shared: whether other code uses the tokenizer too, so that its pipeline must be copied before any
+                change is made.
             rows: number of rows in the model's embedding matrix; None if it is unknown or unlimited.
 
         Raises:
@@ -95,7 +95,8 @@ class HuggingFaceTokenizer:
         """Compare the Rust pipeline with the tokenizer on a sample.
 
         `_decoding_pipeline` is set to None if pipeline and tokenizer decode differently, and `_pipeline` is
-        set to None if they encode differently. The tokenizer itself is then called instead.
+        set to None if they encode differently. The tokenizer itself is called in place of a pipeline that is
+        None.
         """
         ids = list(self.entries)
         step = -(-len(ids) // _COMPARED_ENTRIES)
@@ -140,7 +141,7 @@ class HuggingFaceTokenizer:
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
     def _encoded_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, computed by the tokenizer itself rather than its pipeline.
+        """Return the ids of each text, as computed by the tokenizer itself rather than by its pipeline.
 
         Raises:
             ModelError: the tokenizer has no id for part of a text, and no token for unknown text.
@@ -166,7 +167,7 @@ class HuggingFaceTokenizer:
     def restoring_settings(self) -> Iterator[None]:
         """Restore the user's padding and truncation at the end of a ``with`` block.
 
-        Calls of the tokenizer change these settings of its pipeline.
+        Calling the tokenizer changes the padding and truncation settings of its pipeline.
         """
         pipeline = _pipeline_of(self._tokenizer)
         if pipeline is None:
@@ -335,9 +336,9 @@ def vocabulary_size(tokenizer: Any) -> int | None:
 def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
     """Split the ids of a prompt and a text into the ids of the prompt (the head) and the ids of each word.
 
-    For example, with the prompt ``Say: ``, the tokens ``Say``, ``:``, `` river``, ``bed`` and `` dry`` give
-    the head (``Say``, ``:``) and the words (`` river``, ``bed``) and (`` dry``). A token of whitespace alone
-    belongs to the word before it; at the start of the text, it belongs to the first word.
+    For example, with the prompt ``A note ``, the tokens ``A``, `` note``, `` river``, ``bed`` and `` dry``
+    give the head (``A``, `` note``) and the words (`` river``, ``bed``) and (`` dry``). A token that consists
+    only of whitespace belongs to the word before the token or, at the start of the text, to the first word.
 
     Args:
         encoding: the ids and their character spans.

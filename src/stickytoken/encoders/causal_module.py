@@ -32,7 +32,7 @@ class CausalPrompt(InputModule):
 
     Sentences are never truncated: a filled prompt that exceeds the context raises an error.
     sentence-transformers loads a saved model only with ``trust_remote_code=True``, as it does for every
-    module that is not its own. `stickytoken.load_encoder` loads a saved model without this argument.
+    module that is not its own; `stickytoken.load_encoder` loads a saved model without this argument.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -193,13 +193,14 @@ class _Preset:
 
 
 # Published settings, keyed by model family and number of layers. Each value holds the start and the exit of
-# token prepending, and the layer after which the vector is read.
+# token prepending, and the layer after which the vector is read. The models are, in this order, Llama 3 8B,
+# Llama 2 7B, Llama 2 13B, Qwen2 7B and Gemma 2 9B.
 _PUBLISHED = {
-    ("llama 3", 32): (1, 3, -2),  # Llama 3 8B
-    ("llama", 32): (1, 7, 27),  # Llama 2 7B
-    ("llama", 40): (1, 7, -2),  # Llama 2 13B
-    ("qwen2", 28): (1, 6, -2),  # Qwen2 7B
-    ("gemma2", 42): (1, 6, -2),  # Gemma 2 9B
+    ("llama 3", 32): (1, 3, -2),
+    ("llama", 32): (1, 7, 27),
+    ("llama", 40): (1, 7, -2),
+    ("qwen2", 28): (1, 6, -2),
+    ("gemma2", 42): (1, 6, -2),
 }
 # Settings of Llama 2 7B: number of layers, exit of token prepending, layer after which the vector is read,
 # and layer that contrast changes. A model without published settings uses layers at the same relative depth.
@@ -227,8 +228,8 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
-    # Contrast was published only for Llama 2 7B and Llama 3 8B. Every other model contrasts the layer at the
-    # same relative depth as in Llama 2 7B, even if its other settings were published.
+    # Contrast was published only for Llama 2 7B and Llama 3 8B. In every other model, contrast changes the
+    # layer at the same relative depth as in Llama 2 7B, even if other settings of the model were published.
     contrast_layer = _at_depth(_LLAMA_2_CONTRAST, count)
     contrast_strength = prompts.DEFAULT_STRENGTH
     # Llama 3 8B and Llama 2 7B have the same family name and number of layers, but different vocabularies.
@@ -266,8 +267,9 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
     Returns:
         The `Reading`, and how its layer was chosen. The layer is the user's choice or, without one, the
-        published layer. If no layer was published, it is the layer at the same relative depth as in Llama 2
-        7B if token prepending or contrast is on; otherwise, it is the last layer.
+        published layer. For a model without a published layer, the default with token prepending or contrast
+        is the layer at the same relative depth as in Llama 2 7B, and the default without either is the last
+        layer.
 
     Raises:
         InputError: an option is wrong or has no effect.
@@ -295,7 +297,8 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     prepending = None
     if options.token_prepending:
         start = preset.start if options.start is None else options.start
-        # The user may choose a start that is not before the preset's exit.
+        # The user may choose a start layer that does not come before the preset's exit layer, so the exit is
+        # at least the layer after the start.
         end = max(preset.exit, start + 1) if options.exit is None else options.exit
         prepending = prompts.TokenPrepending(start, end)
     contrast = None
@@ -321,7 +324,7 @@ def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> i
         layer: the layer after which the vector is read; a negative number counts from the end.
         preset_layer: the contrast layer of the preset.
     """
-    layer_count = decoder.layer_number(layer)  # number of layers that run; the last one is layer_count - 1
+    layer_count = decoder.layer_number(layer)  # number of layers that run; the last has index layer_count - 1
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < layer_count]
     if not possible_layers:
         return min(preset_layer, layer_count - 1)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Where possible, the number of tokens in a batch is a multiple of this constant. Matrix kernels are fastest
-# for multiples of 64 and for few different sizes.
+# if the number of tokens is a multiple of 64, and if batches have only a few different sizes.
 TOKEN_MULTIPLE = 64
 
 

@@ -1,4 +1,4 @@
-"""Determine how many tokens a model can read, from its positions and from its tokenizer's limit."""
+"""Determine how many tokens a model can read, from its number of positions and its tokenizer's limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
 
     Args:
         model: any torch model.
-        max_length: maximum input length in tokens that the user requests; None if there is no such request.
+        max_length: maximum input length requested by the user, in tokens; None if the user requests none.
         name: name of the model, for the error message.
 
     Raises:

@@ -60,7 +60,7 @@ def isoscore(covariance: NDArray[np.float64]) -> float | None:
     isotropy_defect = np.linalg.norm(normalized_variances - 1) / np.sqrt(2 * (size - np.sqrt(size)))
     # Fraction of the dimensions that are used: 1 / size if the defect is 1, and 1 if it is 0.
     used_fraction = (size - isotropy_defect**2 * (size - np.sqrt(size))) ** 2 / size**2
-    # Scale the fraction from the range 1 / size to 1 to the range 0 to 1.
+    # Rescale the fraction from the interval [1 / size, 1] to the interval [0, 1].
     return float((size * used_fraction - 1) / (size - 1))
 
 
@@ -82,8 +82,8 @@ def mean_similarity(
         encoder: the model.
         report: called with the number of entries encoded so far (first with 0) and the number of entries to
             encode.
-        most: maximum number of entries to encode. If the vocabulary has more, u is estimated from a random
-            sample of this size. If None, all are encoded.
+        most: maximum number of entries to encode; if the vocabulary has more entries, u is estimated from a
+            random sample of this size. If ``most`` is None, all entries are encoded.
         chunk: number of entries to encode at a time.
 
     Raises:
@@ -164,7 +164,8 @@ def _estimated(
     # The mean over all pairs of the sample, `mean @ mean`, includes the pair of each entry with itself, whose
     # cosine is 1. The mean over pairs of different entries leaves these pairs out.
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)
-    # In the vocabulary, u includes the pair of each entry with itself too: one of every `entries` pairs.
+    # For the whole vocabulary, u also includes the pair of each entry with itself, which is one in `entries`
+    # pairs.
     value = between_entries + (1 - between_entries) / entries
     # A small change of the mean vector changes its squared norm by 2 * (mean @ change). So the error of u is
     # twice the error of the mean of `vectors @ mean`. The factor 1 - count / entries makes the error 0 if the

@@ -105,7 +105,7 @@ class Encoder(Protocol):
 
         Raises:
             EncodingError: A text is too long or has no tokens, or its vector is zero or not finite. The
-                message names the text.
+                error message names the text.
         """
 
 

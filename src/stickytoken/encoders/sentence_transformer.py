@@ -59,8 +59,8 @@ class ModelEncoder(ABC):
     The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what depends on
     the weights (dimension, encoders at lower precisions, whether faster ways to compute are exact). Every
     call of `encode` checks for changes that are cheap to detect: addresses and versions of the weights, the
-    size of the vocabulary, the prompt and the maximum input length. `identity` compares everything that can
-    change the vectors, so each run begins with the current model.
+    size of the vocabulary, the prompt and the maximum input length. `identity`, which every run reads,
+    detects all changes to the model that can change the vectors.
 
     Attributes:
         own_tokenizer: a copy of the user's tokenizer.
@@ -81,7 +81,7 @@ class ModelEncoder(ABC):
     def __init__(
         self, network: torch.nn.Module, name: str, precision: Precision | None, packed_layers: bool | None
     ) -> None:
-        """Prepare an encoder: read the tokenizer, template and lengths, and choose how to compute.
+        """Read the model's tokenizer, template and maximum input length, and choose the arithmetic.
 
         Args:
             network: the torch model.
@@ -89,8 +89,8 @@ class ModelEncoder(ABC):
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides. If the variable is not set, packed weights are
-                used if a measurement shows that they are faster, or if `precision` is set.
+                variable STICKYTOKEN_PACKED_LAYERS decides. Without STICKYTOKEN_PACKED_LAYERS, packed weights
+                are used if `precision` is set or a measurement shows that packed weights are faster.
         """
         if precision is not None:
             batches.require_precision(network, precision, name)
@@ -103,8 +103,8 @@ class ModelEncoder(ABC):
         # weights change.
         self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
-        # What the encoder was prepared for. Later calls compare it with the model's current state, to find
-        # out whether the user has changed the model.
+        # The state of the model when the encoder was made. Later calls compare the stored state with the
+        # model's current state, to find out whether the user has changed the model.
         self._known_weight_versions = self._weight_versions()
         self._configure()
         self._known_input_settings = self._input_settings()
@@ -196,8 +196,8 @@ class ModelEncoder(ABC):
             if weights != self._weights_hash:
                 self._forget_derived()
                 self._weights_hash = weights
-            # `_apply_model_changes` notices another tokenizer or size of the vocabulary, but only the
-            # fingerprint reveals every change of the tokenizer.
+            # `_apply_model_changes` notices if the tokenizer has been replaced or its vocabulary size has
+            # changed, but only the fingerprint reveals every change to the tokenizer.
             if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
                 self._reconfigure()
             self._apply_model_changes()
@@ -295,9 +295,10 @@ class ModelEncoder(ABC):
     def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
         """Raise an `EncodingError` that names the first input that the model cannot read, if any.
 
-        Whether an input is readable depends on its length and on its smallest and largest id. So if the
-        shortest and longest inputs and those with the smallest and largest ids are readable, all others are
-        too. Checking only these few inputs avoids a slow loop over all inputs while a GPU waits.
+        Whether an input is readable depends on its length and on its smallest and largest id. All inputs are
+        readable if the shortest and the longest input are readable, and so are the inputs with the smallest
+        and the largest id. Checking only these four inputs avoids a slow loop over all inputs while a GPU
+        waits.
         """
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
@@ -319,7 +320,8 @@ class ModelEncoder(ABC):
         del exact
         return np.float32(0)
 
-    # The choice between packed and plain weights, and the sample inputs on which computations are compared.
+    # The methods below choose between packed and plain weights, and give the sample inputs on which different
+    # computations are compared.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
         """Return a function that returns the context manager to use around the model's computations.
@@ -471,8 +473,8 @@ class SentenceTransformerEncoder(ModelEncoder):
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides. If the variable is not set, packed weights are
-                used if a measurement shows that they are faster, or if `precision` is set.
+                variable STICKYTOKEN_PACKED_LAYERS decides. Without STICKYTOKEN_PACKED_LAYERS, packed weights
+                are used if `precision` is set or a measurement shows that packed weights are faster.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             layer: number of layers to run (at least 1); if None, all are run.
             route: route that texts take, such as ``query``; if None, the model's default route.
@@ -487,8 +489,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        # `truncate_dim` and `layer` stay None if they have no effect, because the model's own values are the
-        # same.
+        # The attributes `truncate_dim` and `layer` stay None if the requested values are the model's own
+        # values, and thus have no effect.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
         if layer is not None:
@@ -537,7 +539,7 @@ class SentenceTransformerEncoder(ModelEncoder):
                 f"max_length is {max_length}: the special tokens and the prompt of {self.name!r} take "
                 f"{taken} tokens, which leaves no room for a text; pass a larger limit"
             )
-        with suppress(AttributeError):  # a static embedding has the property without a setter
+        with suppress(AttributeError):  # in a static embedding, `max_seq_length` has no setter
             self.model.max_seq_length = max_length
         if self.model.max_seq_length != max_length:
             raise InputError(
@@ -569,7 +571,10 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _longest_input(self) -> int | None:
-        """Return the smallest token limit of tokenizer, model and positions; None if no limit is set."""
+        """Return the smallest of the token limits that the tokenizer, the model and its positions set.
+
+        Return None if there is no limit.
+        """
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
@@ -683,7 +688,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Return an object that computes common prefixes of inputs only once.
 
         Returns:
-            The object; None if reuse is off or the model does not allow it.
+            The object that computes prefixes once; None if reuse is off or the model does not allow reuse.
         """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
@@ -749,8 +754,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _skippable_attention(self) -> torch.nn.Module | None:
         """Return the last layer's attention module if its output can be limited to the first token.
 
-        The feed-forward part of the layer then skips all other tokens. A few sample inputs show whether
-        skipping these tokens changes the vectors.
+        If the output is limited, the feed-forward part of the layer skips all tokens but the first. A few
+        sample inputs show whether skipping the other tokens changes the vectors.
 
         Returns:
             The attention module; None if the vectors change, or if the model is not of a suitable type.

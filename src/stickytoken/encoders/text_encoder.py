@@ -47,9 +47,10 @@ class TextModel(Protocol):
     - ``max_length``: maximum input length in tokens, including special tokens; a longer text is an error.
     - ``device``: device on which the model computes.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
-      weights. A run is tied to its model by this string. If the model has no fingerprint, the vectors of six
-      fixed texts, rounded to four decimals, take its place. The vectors of a model can differ between
-      machines, so a run without a fingerprint may not be resumable on another machine.
+      weights. A run records the fingerprint of its model, and can be resumed only with the same fingerprint.
+      If the model has no fingerprint, the vectors of six fixed texts, rounded to four decimals, take the
+      place of the fingerprint. The vectors of a model can differ between machines, so a run without a
+      fingerprint may not be resumable on another machine.
     """
 
     def encode(self, texts: Sequence[str]) -> Any: ...
@@ -241,7 +242,7 @@ class TextEncoder:
             return 0
         try:
             return int(count_special_tokens())
-        except TypeError:  # in the tokenizers library, an argument is required: whether the input is a pair
+        except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
             return int(count_special_tokens(False))
 
 
@@ -313,7 +314,10 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
-        """Decode the content ids after the prompt's; shorten the text until the model reads it in full."""
+        """Decode the content ids that follow the ids of the prompt.
+
+        The decoded text is shortened until the model reads the text in full.
+        """
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
