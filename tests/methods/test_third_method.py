@@ -159,7 +159,7 @@ SHOWN = [  # command, 1 for standard output or 2 for standard error, words
     ("help", 1, "Default: ids (profile), text (std), ids (norm)."),
     ("lacking", 2, "--set budget is not an option of the method norm: leave it out, or use profile"),
     ("its own", 2, "--set cut is not an option of the method profile: leave it out, or use norm"),
-    ("topical", 2, "has no verdict 'topical': list by sticky or benign"),
+    ("topical", 2, "gives no token the verdict 'topical': choose sticky or benign"),
     ("validated", 2, "judges every token"),
     ("wrong sort", 2, "sort by norm, z"),
 ]

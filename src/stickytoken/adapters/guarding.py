@@ -29,9 +29,9 @@ def guard(
 ) -> GuardedModel:
     """Return a model that cleans every text before encoding it.
 
-    The new model can replace the old one: it is an instance of the same class and has the same weights,
-    modules, prompts and methods. The old model does not change. Texts inside pairs, messages and multimodal
-    inputs are cleaned too. Prompts, images, audio and video are not changed.
+    The returned model can replace ``model``, because it is an instance of the class of ``model`` and has the
+    weights, modules, prompts and methods of ``model``. ``model`` itself does not change. Texts inside pairs,
+    messages and multimodal inputs are cleaned too. Prompts, images, audio and video are not changed.
 
     Args:
         model: A SentenceTransformer.

@@ -47,15 +47,15 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     ``context`` is not an option: Typer passes the context of the command to this parameter.
 
     Args:
-        settings: Names of options that are rarely needed in this command. In this command, these options can
-            only be set with ``--set name=value`` or in a settings file.
+        settings: Names of options that are rarely needed in this command, and can therefore be set only with
+            ``--set name=value`` or in a settings file.
     """
 
     def decorate(function: _Command) -> _Command:
         """Return the function that Typer calls for a command.
 
-        Its signature lists all options of the command, and its docstring is the text of --help. It builds the
-        dataclasses of the option groups, and calls the decorated function.
+        The signature of the returned function lists all options of the command, and its docstring is the text
+        of --help. The returned function builds the dataclasses of the option groups, and calls ``function``.
         """
         groups = _groups_of(function)
         sources = _sources_of(function, groups)
@@ -247,12 +247,12 @@ _INSTEAD = {
 class _DefaultValues(ChainMap[str, Any]):
     """Values that replace the defaults of options, keyed by parameter name.
 
-    The first of the three sources that has a value for an option decides.
+    An option gets its value from the first of the three attributes that has a value for the option.
 
     Attributes:
-        from_set: Values of --set.
-        from_config: Values in the file of --config.
-        from_project: Values in pyproject.toml.
+        from_set: Values from --set.
+        from_config: Values from the --config file.
+        from_project: Values from pyproject.toml.
     """
 
     def __init__(self) -> None:
@@ -285,8 +285,8 @@ class PanelledCommand(TyperCommand):
                 name = _key(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                # `parse_args` gives the settings their values, from --set and from files. Only error messages
-                # show this name.
+                # The settings get their values in `parse_args`, from --set and from files, so this option
+                # name appears only in error messages.
                 param.opts = [f"--set {name}"]
                 param.secondary_opts = []
 
@@ -367,7 +367,7 @@ def _key(param: Any) -> str:
 def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
     """Store the values of --set as defaults in the context. For ``--set help``, print all settings.
 
-    This function is the callback of --set. ``value`` holds each text that was passed with the option.
+    This function is the callback of --set. ``value`` is the list of the texts that were passed with --set.
     """
     command: Any = ctx.command
     defaults: Any = ctx.default_map
@@ -498,8 +498,8 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
     This function is the callback of --config, which Typer also calls if the option was not passed.
 
     Args:
-        ctx: Context of the command. pyproject.toml is not read while Typer only completes a command line.
-        value: The file of --config; None if the option was not passed.
+        ctx: Context of the command. During shell completion, pyproject.toml is not read.
+        value: The --config file; None if --config was not passed.
     """
     defaults: Any = ctx.default_map
     if not ctx.resilient_parsing:
@@ -561,7 +561,7 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
     if ctx.info_name == _PROJECT_COMMAND:
-        # The model is an argument on the command line. A project sets it in its file instead.
+        # The model is an argument on the command line, but a setting in pyproject.toml.
         options["model"] = next(param for param in own_params if isinstance(param, TyperArgument))
     params = options | ctx.command.settings
     values = {}
@@ -597,11 +597,11 @@ def _typed_value(param: Any, value: Any, folder: Path) -> Any:
     Args:
         param: The option or setting.
         value: The value, as TOML gives it.
-        folder: Folder of the settings file. A relative path in the file is relative to this folder.
+        folder: Folder of the settings file. A relative path in a settings file is relative to ``folder``.
 
     Returns:
-        A boolean as it is; a number as text; a relative path, joined to ``folder`` unless this is the current
-        folder; any other text as it is.
+        A boolean as it is; a number as text; a relative path, joined to ``folder`` unless ``folder`` is the
+        current folder; any other text as it is.
 
     Raises:
         typer.BadParameter: The value is not of the option's type, or is an empty text.

@@ -56,7 +56,7 @@ class Declaration:
     Attributes:
         factory: `typer.Argument` or `typer.Option`.
         names: Names of the option, such as ``--ids``. If empty, the option is named after the parameter.
-        details: Keyword arguments of the factory.
+        details: Keyword arguments for `typer.Argument` or `typer.Option`.
         is_setting: Whether the option is rarely needed, and can only be set with ``--set name=value`` or in a
             settings file.
     """
@@ -175,7 +175,7 @@ def _category(name: str) -> str:
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    """Return all categories in the letter case of the input. Typer offers those that match the input."""
+    """Return all categories in the letter case of the input. Typer offers only the matching categories."""
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
@@ -244,7 +244,7 @@ class EngineOptions:
             this machine.
         ray_address: With engine=ray: host:port of the head node, or auto. Default: the environment variable
             RAY_ADDRESS, or else a new cluster on this machine.
-        workers: With engine=ray: number of workers. Default: one per GPU, or without a GPU, one
+        workers: With engine=ray: number of workers. Default: one per GPU or, without a GPU, one
             per four cores.
     """
 
@@ -402,7 +402,8 @@ def load_for(
         # A command that takes `AnyModelOptions` can use a model behind an endpoint.
         if recorded.endpoint is not None and isinstance(loading, AnyModelOptions):
             if loading.tokenizer or loading.candidates:
-                # A tokenizer and candidates exclude each other, so both recorded values are replaced.
+                # An endpoint has either a tokenizer or candidates, not both. So if the user passes one of the
+                # two options, both recorded values are replaced.
                 vocabulary = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
                 endpoint = recorded.endpoint.model_copy(update=vocabulary)
                 recorded = recorded.model_copy(update={"endpoint": endpoint})
@@ -446,7 +447,7 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Add what the user named, a run or a model, to the message of a ModelError that the block raises."""
+    """Add ``source``, the run or model that the user named, to any ModelError that the block raises."""
     try:
         yield
     except ModelError as error:
@@ -528,7 +529,7 @@ class _CostAnnouncer:
         uncertain: str | None,
         progress: ProgressCallback,
     ) -> None:
-        """Prepare the announcements of one command.
+        """Prepare to announce the texts that one command sends to an endpoint.
 
         Args:
             endpoint: The encoder, which sends texts to the endpoint.
@@ -544,8 +545,8 @@ class _CostAnnouncer:
         self._uncertain = uncertain
         self._progress = progress
         self._begun_stages: set[str] = set()
-        # Total number of tokens that the last printed estimate expects, including those that had been sent;
-        # None if nothing was estimated yet.
+        # Total number of tokens in the last printed estimate, including tokens that had already been sent;
+        # None if no estimate has been printed.
         self._expected_tokens: int | None = None
 
     def ask(self) -> None:

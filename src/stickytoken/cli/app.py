@@ -62,7 +62,7 @@ class CommandGroup(TyperGroup):
         return status
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. If it fails, print one line on stderr and exit with a status."""
+        """Run a command; if the command fails, print one line on stderr and exit with a status."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):

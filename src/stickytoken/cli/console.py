@@ -349,7 +349,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 
 def _raise_interrupt(step: Progress | None = None) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed, because a library may have caught the first one."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed, in case a library caught the original exception."""
     del step
     if was_interrupted():
         raise KeyboardInterrupt
@@ -382,7 +382,7 @@ _SHORTEST_RATED = 1.0
 
 
 class _Clock:
-    """Measures how long each stage of a command has taken, and how fast it is."""
+    """Measures the duration and the speed of each stage of a command."""
 
     def __init__(self) -> None:
         self._starts: dict[str, _Start] = {}

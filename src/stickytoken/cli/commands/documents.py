@@ -61,15 +61,15 @@ def scan(
 
     Args:
         run: Run folder of the model; or, without --effect and --predict, a file that clean --rules-out wrote.
-        documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file,
-            all but parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin,
-            which contains lines, or JSON lines with --column.
+        documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file;
+            a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin. Every file except parquet may be
+            compressed (.gz). Stdin contains lines of text or, with --column, JSON lines.
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: the column named source.
         effect: Measure how much copies change a document's mean similarity to the queries: encode each
             document with findings with its copies and without them. To measure ranks, use audit instead.
-        predict: Predict the same change from the run, so that each document with findings is encoded once
-            instead of twice. Less exact than --effect.
+        predict: Predict from the run how much copies change a document's mean similarity to the queries. The
+            prediction is less exact than --effect, but encodes each document with findings only once.
         queries: File of queries for --effect and --predict: txt with one query per line, or a table.
             Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
@@ -300,18 +300,19 @@ def clean(
 
     Args:
         rules: Run folder, or a file that --rules-out wrote.
-        file: Your documents: a txt file with one document per line, or a csv, tsv, jsonl or parquet file, all
-            but parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
+        file: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file; or -
+            for stdin. Every file except parquet may be compressed (.gz). Stdin contains lines of text or,
+            with --column, JSON lines.
         id_column: Column with the id, for messages. Default: found by name.
-        remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are
-            only counted.
+        remove_suspected: Also remove suspected copies. Suspected copies may be ordinary words, so by default
+            they are only counted.
         remove_all: Remove flagged tokens wherever they occur, even where they are used as ordinary words.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
             (special only), report or refuse. Repeatable. Default: report suspected findings, remove the rest.
-        out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
-            not at all.
-        diff: Print the changes instead of the documents: each with its cause and the words around it, removed
-            text as [-text-] and added text as {+text+}.
+        out: File for the documents instead of stdout. The output file may be FILE itself, and is written
+            completely or not at all.
+        diff: Print the changes instead of the documents. Each change is printed with its cause and the words
+            around the change, with removed text as [-text-] and added text as {+text+}.
         rules_out: Write the rules to a small JSON file, which clean accepts in place of the run. Documents
             are read only if FILE is passed.
         output_format: Print the cleaned documents (text), or a list of the removals as JSON.

@@ -129,9 +129,9 @@ def _methods_by_setting(probe: bool) -> dict[str, list[MethodEntry]]:
 
 
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
-    """Return the help text of a setting: its description and its default.
+    """Return the help text of a setting, which consists of a description and the default.
 
-    The default is given for each method, unless all methods have the setting with the same default.
+    The default is given for each method, unless all methods share the setting and its default.
 
     Args:
         name: Name of the setting.
@@ -188,7 +188,7 @@ def detect(
     chosen = registry.choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
         require_usable(out, chosen.entry.name, settings)
-    # If no option changes what the model computes, the files of the model alone identify it.
+    # If no option changes what the model computes, the model's files are enough to identify the model.
     without_effect = replace(loading, revision=None, device=None, token_budget=None, packed_layers=None)
     files = None
     if without_effect == opt.AnyModelOptions():
@@ -255,7 +255,7 @@ def judge(
             compare the texts with each other.
         anchors: Maximum number of texts to compare with, chosen at random.
         measure_all: Measure all tokens that may reach a threshold, even if there are more than 256.
-        out: File for the results of all tokens, which ends in .csv, .json or .parquet.
+        out: File for the results of all tokens, with the extension .csv, .json or .parquet.
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
@@ -336,7 +336,7 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
 
 
 def _require_table(out: Path) -> None:
-    """Check that a file's suffix names a format for judgements, and that its folder is writable."""
+    """Check that a file's extension names a supported table format, and that its folder is writable."""
     from stickytoken.measurement import require_writable
 
     if out.suffix.lower() not in (".csv", ".json", ".parquet"):

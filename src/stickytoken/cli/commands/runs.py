@@ -245,7 +245,7 @@ def _sorted_rows(
         raise InputError(f"{subject}, which judges every token: leave --validated out, or pass --verdict")
     if verdict is not None and verdict not in method.verdicts:
         verdicts = " or ".join(method.verdicts)
-        raise InputError(f"{subject}, which has no verdict {verdict!r}: list by {verdicts}")
+        raise InputError(f"{subject}, which gives no token the verdict {verdict!r}: choose {verdicts}")
     rows = run.tokens
     if verdict is not None:
         rows = rows.filter(verdict=verdict)
@@ -261,7 +261,7 @@ _STRONGEST = 8
 
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print a table of tokens. It has a column for the category unless the category of all tokens is OK."""
+    """Print a table of tokens, with a category column only if a token has a category other than OK."""
     has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if has_unusual else []
     if not run.method.judges_every_token:

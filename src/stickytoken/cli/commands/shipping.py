@@ -1,4 +1,4 @@
-"""stickytoken repair, check and demo: repair a model, decide whether one can ship, serve the web app."""
+"""The commands repair, check and demo, which repair a model, check a model, and serve a web app."""
 
 from __future__ import annotations
 
@@ -60,16 +60,18 @@ def repair(
 
     Args:
         out: Folder for the repaired model.
-        sentences: Texts to verify on, as for detect. Default: texts of the run's corpus that it did not use.
+        sentences: Texts to verify on, as for detect. Default: texts of the run's corpus that the run did not
+            use.
         task: Task to score before and after the repair: a task file, a BEIR folder, or the name of an MTEB
             task. Default: a packaged task.
-        affected: Also list the documents in this txt, csv, tsv, jsonl or parquet file that must be encoded
+        affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
         column: Column of the --affected file that contains the text. Default: found by name.
     """
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
-    require_place(out)  # fails before the model is loaded
+    # If an option cannot be used, raise the error before the model is loaded.
+    require_place(out)
     require_documents(affected, column)
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
@@ -104,7 +106,7 @@ def repair(
 
 
 def _print_repair(repair: stickytoken.Repair) -> None:
-    """Print the tokens of a repair before and after, and the checks of its verification."""
+    """Print each repaired token's measures before and after the repair, and the checks that verify it."""
     record = repair.record
     console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, repair.tokens)
     state = record.state
@@ -185,11 +187,12 @@ def check(
     Example: stickytoken check rules.json --documents documents.jsonl
 
     Args:
-        source: A model, named as for detect, or a run folder. To check only documents, a file that clean
+        source: A model, named as for detect; a run folder; or, to check only documents, a file that clean
             --rules-out wrote. Default: the model in the table tool.stickytoken of pyproject.toml. The table
-            can also set every option of this command.
+            tool.stickytoken can also set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        max_tokens: Maximum number of tokens that may count against a model that passes. Default: 0.
+        max_tokens: Number of sticky tokens that may count against the model before the check fails. Default:
+            0.
         baseline: Run folder to compare with. A token that the baseline also measured counts against the model
             only if the interval of a measure lies entirely above the interval in the baseline.
         documents: Documents to search, as for scan. Documents with copies of a flagged token fail the check.
@@ -197,7 +200,7 @@ def check(
             suspected. Repeatable.
         output_format: Print tables, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations. With
             --quiet, the tables list only the tokens and documents that fail the check.
-        out: File for the JSON, JUnit or SARIF document. The tables are still printed.
+        out: File for the JSON, JUnit or SARIF document. With --out, the tables are printed too.
     """
     from stickytoken.cleaning import names_rules_file
 
@@ -218,8 +221,8 @@ def check(
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if names_rules_file(source) and _was_typed(context, "source"):
-        # pyproject.toml may set these options for the project's model, in place of which the user named a
-        # rules file. The options are an error only if the user typed them on the command line.
+        # pyproject.toml may set these options for the project's model. If the user names a rules file instead
+        # of the model, the options are an error only if the user typed them on the command line.
         for name in _NEED_A_RUN:
             if not _was_typed(context, name):
                 arguments.pop(name, None)
@@ -248,7 +251,7 @@ def check(
 
 
 def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
-    """Print a check or write it to a file, in the given format, and say why it is inconclusive."""
+    """Print a check or write it to a file, in the given format; if it is inconclusive, print the reasons."""
     _write_document(output_format, out, finished_check)
     if output_format is CheckFormat.GITHUB:
         console.print_line(finished_check.headline())
@@ -364,7 +367,8 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
 
     Args:
         check: The check.
-        findings: One finding per document; with --quiet, only the findings of documents that fail the check.
+        findings: The findings to print, one per document; with --quiet, only those of documents that fail the
+            check.
         is_quiet: Whether --quiet was passed. With --quiet, the title counts the documents that fail the
             check. Without --quiet, the title counts all documents with findings.
     """
@@ -378,7 +382,8 @@ def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: boo
         title = f"{len(findings):,} {failing} the check{listed}"
     else:
         documents = check.documents
-        # Such as "3 of 1,400 documents" and " (flagged token: 2, special token: 1)".
+        # For example, ``count_in_words`` is "3 of 1,400 documents", and ``causes`` is " (flagged token: 2,
+        # special token: 1)".
         count_in_words, causes = document_counts(documents.found, documents.searched, documents.kinds)
         verb = "has" if documents.found == 1 else "have"
         title = f"{count_in_words} {verb} findings{causes}{listed}"
@@ -427,9 +432,9 @@ def demo(
     Args:
         run: Run folder to open. Repeatable.
         folder: Also list the runs in this folder.
-        model: Model to try tokens on. Default: the model of the --run that --repair belongs to, or of the
-            first --run if there is no such run. Without --run: all-MiniLM-L6-v2 or, if there are no runs
-            either, a copy of it that was tampered with, as an example.
+        model: Model to try tokens on. Default: with --run, the model that --repair repaired, or the model of
+            the first --run if no --run has the repaired model. Without --run, the default is
+            all-MiniLM-L6-v2, or a tampered copy of it as an example if there are no runs and no --repair.
         repair: Folder of a repaired model, to compare with the original model.
         port: Port to serve on; 0 chooses a free port.
         share: Also serve on a public address, through Gradio.
@@ -439,12 +444,14 @@ def demo(
         from stickytoken.demo import context as app
         from stickytoken.demo.server import make_app, require_free, serve
 
-        require_free(port)  # fails before the slow work
+        # If the port is taken, raise the error before the slow work.
+        require_free(port)
         library = app.find_runs(run or [], folder.expanduser())
         is_unspecified = not (run or model or repair)
-        # The packaged example is a run of a model that was tampered with so that a token became sticky, and
-        # a repair of this model. It is shown if the user passed nothing and has no runs. The library lists
-        # packaged examples after the user's runs, so without any such runs this example comes first.
+        # `TAMPERED` is a packaged run of a model that was tampered with so that a token became sticky. Its
+        # folder also holds a repair of the model. The run and the repair are shown as an example if the user
+        # passed no run, model or repair, and has no runs. The library lists packaged runs after the user's
+        # runs, so `TAMPERED` comes first only if the user has no runs.
         shows_example = is_unspecified and library.paths[library.labels[0]] == app.TAMPERED
         if shows_example:
             repair = app.TAMPERED / "repair-example"

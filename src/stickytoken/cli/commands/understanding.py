@@ -305,7 +305,7 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
 
 
 def _largest(values: NDArray[np.floating], count: int) -> list[int]:
-    """Return the indices of the `count` largest values, in ascending order."""
+    """Return the indices of the `count` largest values, sorted by index."""
     order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 
