@@ -1,6 +1,6 @@
-"""Explain why two texts are similar: divide their similarity among pairs of tokens.
+"""Explain why two texts are similar by dividing their similarity among pairs of tokens.
 
-The effect of deleting each token is measured too.
+This module also measures the effect of deleting each token.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class Why:
     def grouped(self) -> Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        The ``deletion`` of a merged part is None, unless the merged part contains all sticky parts of both
-        texts: only then was the effect of its deletion measured, as `without_sticky`.
+        The ``deletion`` of a merged part is None unless the merged part contains all sticky parts of both
+        texts, because copies were deleted together only in the measurement of `without_sticky`.
         """
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
@@ -446,7 +446,8 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
     """
     count = len(text.parts)
     weights = _exact_weights(count) if count <= MAX_EXACT_PARTS else _sampled_weights(count)
-    # For each step, the model encodes the parts without the added part, and with it.
+    # Every step needs the unit vectors of two sets of parts, the set before the step adds a part and the set
+    # after.
     subsets = {before for _, before in weights} | {before | {part} for part, before in weights}
     units = _units_of_subsets(model, text, subsets, watch)
     text_unit = units[frozenset(range(count))]
@@ -459,9 +460,9 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
     """Return the weight of every step that adds one of ``count`` parts to a set of other parts.
 
-    The parts can be added one by one in many orders. The weight of a step is the share of the orders that
-    contain the step, which are those that begin with the parts of the set, followed by the added part. For
-    two parts, each of the four steps has the weight 1/2.
+    The parts can be added one by one in many orders. The weight of a step is the share of all orders in which
+    the parts of the set come first, directly followed by the added part. With two parts, for example, there
+    are four steps, each with the weight 1/2.
     """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
@@ -474,13 +475,13 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
-    """Estimate the weights that `_exact_weights` computes from random orders of the parts.
+    """Use random orders of the parts to estimate the weights that `_exact_weights` computes exactly.
 
-    Each order is also used in reverse.
+    Each random order is also used in reverse.
 
     Returns:
-        For each step that occurs in an order, the share of the orders that contain the step. The weight of
-        all other steps is 0.
+        For each step that occurs in an order, the share of the orders that contain the step. A step that
+        occurs in no order has the weight 0, and is left out.
     """
     generator = np.random.default_rng((0, count))
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
@@ -581,9 +582,9 @@ def _merged_copies(
         text: The text.
         groups: Indices of the parts to merge, from `_groups_of_copies`.
         sticky_count: Number of sticky parts in both texts.
-        sticky_effect: Change of the similarity when all sticky parts of both texts are deleted; None if
-            unknown. This change becomes the deletion effect of a merged part that contains all sticky parts;
-            the deletion effect of any other merged part is None.
+        sticky_effect: Change in the similarity when all sticky parts of both texts are deleted; None if
+            unknown. A merged part that contains all sticky parts gets ``sticky_effect`` as its deletion
+            effect. The deletion effect of any other merged part is None.
     """
     parts = []
     for group in groups:
@@ -631,7 +632,7 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
         text: The text.
 
     Returns:
-        Up to two sentences: one if the model does not read the end of the text, and one if the parts of the
+        A sentence if the model does not read the end of the text, and another sentence if the parts of the
         text are spans of several words.
     """
     notes = []

@@ -38,8 +38,8 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
     The statistic of a row is its squared Mahalanobis distance from the mean row, divided by its squared
     Euclidean distance from the mean row. The statistic depends only on the direction in which a row differs
     from the mean row, not on how far the row is from the mean row. The statistic is large if the row differs
-    from the mean row in a direction in which the other rows hardly vary. Few trained rows have a large
-    statistic, but rows that an attacker has optimised do.
+    from the mean row in a direction in which the other rows hardly vary. The statistic is
+    small for most trained rows, and large for rows that an attacker has optimised.
 
     Args:
         blocks: function that returns a new iterator over blocks of rows on each call.

@@ -28,8 +28,8 @@ def of_command() -> Iterator[None]:
 def beginning() -> float:
     """Return the start time of the work that the caller is about to do, as a `time.perf_counter` value.
 
-    For the first piece of work in a command, the start time is the start of the command. For later work in
-    the command, and for work outside a command, the start time is the current time.
+    For the first piece of work in a command, the start time is the start of the command. For any other work,
+    the start time is the current time.
     """
     began = _command_began.get()
     if began is None:
