@@ -109,7 +109,7 @@ class ComparedRun:
         return self._largest(LIFT)
 
     def _largest(self, measure: Column) -> WorstToken | None:
-        """Return the token with the largest value of a measure; None if the run has no value of it.
+        """Return the token with the largest value of a measure; None if the run has no values of the measure.
 
         If any tokens are confirmed, only confirmed and flagged tokens are considered.
         """
@@ -292,9 +292,10 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sort_key(token: ComparedToken) -> tuple[int, float, float]:
-    """Return the sort key of a token: number of runs that flag it, largest erased share, largest lift.
+    """Return a sort key that puts tokens first that many runs flag, or that have large measures.
 
-    The three numbers are negated, so that the largest come first.
+    The key consists of the number of runs that flag the token, its largest erased share and its largest lift,
+    all negated so that large values come first.
     """
     flagged = sum(in_run.verdict == "sticky" for in_run in token.in_runs)
     erased = [in_run.erased for in_run in token.in_runs if in_run.erased is not None]
@@ -359,11 +360,17 @@ class Answer(StrEnum):
 
 
 class Reason(NamedTuple):
-    """A reason why measures can be compared only with care, or not at all."""
+    """A reason why measures can be compared only with care, or not at all.
+
+    Attributes:
+        answer: Whether the measures can be compared with care, or not at all.
+        sentence: The reason as a sentence, without a full stop.
+        measures: The measures that the reason affects.
+    """
 
     answer: Answer
-    sentence: str  # the reason as a sentence, without a full stop
-    measures: tuple[Measure, ...] = tuple(Measure)  # the measures that the reason affects
+    sentence: str
+    measures: tuple[Measure, ...] = tuple(Measure)
 
 
 class Comparability(NamedTuple):
@@ -466,9 +473,9 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
     """Group runs that measured on similar sets of anchors, and return the names of the runs in each group.
 
-    A run joins the first group whose first run has enough anchors in common with the joining run. Two runs
-    have enough anchors in common if they share at least the fraction `_SAME_TEXTS` of the smaller of their
-    sets of anchors.
+    A run is compared with the first run of each group, and joins the first group for which the two runs share
+    enough anchors. Two runs share enough anchors if the number of shared anchors is at least the fraction
+    `_SAME_TEXTS` of the size of the smaller set.
 
     Args:
         runs: The runs.
@@ -521,7 +528,7 @@ _USES = {
 
 
 def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield the reasons that arise from how the models were loaded."""
+    """Yield the reasons against a direct comparison that arise from how the models were loaded."""
     prompts = _differing(runs, _prompt)
     if prompts:
         yield Reason(
@@ -743,7 +750,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 
 def shown_reason(reason: Reason) -> str:
-    """Return a reason as text. If it affects only some measures, the text begins with their names."""
+    """Return a reason as text, which begins with the affected measures if the reason affects only some."""
     if len(reason.measures) == len(Measure):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)

@@ -1,7 +1,7 @@
 """Look up the published results of forty models, and compare them with a run.
 
-Source: Kexin Chen et al., "Sticking to the Mean: Detecting Sticky Tokens in Text Embedding Models", ACL 2025.
-The tables hold numbers and vocabulary entries only.
+The results come from the paper "Sticking to the Mean" by Kexin Chen and others (ACL 2025). The tables hold
+only numbers and vocabulary entries.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class BesideRun:
             default method, further columns hold the verdict, the lift in SD with its interval, and the
             percentile of that lift among the run's tokens. For a run of the paper's method, further columns
             hold the run's score (or an upper bound on it), the run's validation rate, and whether the token
-            was a candidate. Such a table also has a row for each token that only the run calls sticky. The
-            further columns are null for a token that the run did not examine.
+            was a candidate, and further rows hold the tokens that only the run calls sticky. All columns
+            with results of the run are null for a token that the run did not examine.
         unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
-        unexamined: Number of the remaining published tokens that the run did not examine.
+        unexamined: Number of published tokens that the run's vocabulary has at the same id, but that the run
+            did not examine.
         sticky: Number of published tokens that the run also calls sticky.
         chance: P-value of a Kolmogorov-Smirnov test of whether the published tokens differ in lift from
             random tokens; None if the run examined only part of the vocabulary, or its method measures no
@@ -110,7 +111,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the published table of models, with an added row for each of the given runs.
 
     Raises:
-        InputError: A run is of another method, or examined only part of the vocabulary.
+        InputError: A run used a method other than the paper's, or examined only part of the vocabulary.
     """
     models = published_models()
     rows = []
@@ -224,7 +225,8 @@ def beside_run(run: Run, name: str) -> BesideRun:
         The published tokens with the numbers of the run, and the counts that summarize them.
 
     Raises:
-        InputError: The run is of another model.
+        InputError: The vocabulary of the run lacks too many of the published tokens, so the run measured
+            another model.
     """
     from scipy.stats import kstest
 
@@ -236,7 +238,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     unknown = int(published.select((~is_known).sum()).item())
     if len(published) - unknown < _SAME_VOCABULARY * len(published):
         raise InputError(
-            f"of the {len(published)} published tokens of {name}, {len(published) - unknown} are in the "
+            f"only {len(published) - unknown} of the {len(published)} published tokens of {name} are in the "
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
         )
     if _is_of_paper(run):
@@ -245,8 +247,8 @@ def beside_run(run: Run, name: str) -> BesideRun:
     lift_columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
     percentile = pl.col("lift_sd").rank() / pl.col("lift_sd").count()
     in_run = run_tokens.select("token_id", "verdict", **lift_columns, percentile=percentile, examined=True)
-    # The join is by id only, so the numbers that it adds to an unknown token belong to another token. They
-    # are replaced by nulls.
+    # The tables are joined by id only. A published token that is not in the run's vocabulary at this id would
+    # get the numbers of a different token, so its numbers are set to null.
     tokens = published.join(in_run, on="token_id", how="left", maintain_order="left").with_columns(
         pl.when(is_known).then(pl.col(column)).alias(column) for column in in_run.columns[1:]
     )
@@ -272,7 +274,7 @@ def _is_of_paper(run: Run) -> bool:
 
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
-    """Compare the published tokens with the scores, rates and verdicts of a run by the paper's own method.
+    """Compare the published tokens with the scores, rates and verdicts of a run that used the paper's method.
 
     Args:
         run: A run of the paper's method.
