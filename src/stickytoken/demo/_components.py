@@ -44,7 +44,7 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Add hidden placeholders for figures to the page, which `slot_contents` fills.
+    """Add hidden placeholders for figures to the page; `slot_contents` fills the placeholders.
 
     Returns:
         The components of all placeholders. Each placeholder has four components: a column, and in this column
@@ -77,7 +77,7 @@ def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
 
 
 def text_fields(*labels: str) -> list[gr.Textbox]:
-    """Make a row of text fields for sentences. They are read-only until the model is loaded."""
+    """Make a row of text fields for sentences, which are read-only until the model is loaded."""
     with gr.Row():
         return [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
@@ -186,7 +186,7 @@ def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[s
 
     Args:
         name: Name of the queue.
-        limit: Maximum number of events in the queue that run at the same time.
+        limit: Maximum number of queued events that are processed at the same time.
         trigger: Gradio's rule for an event that is triggered while an earlier one runs.
         progress: How the page shows that an event is running.
     """
@@ -200,7 +200,7 @@ def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[s
     }
 
 
-# Events whose handlers use the model. They run one at a time, and a newer event replaces one that waits.
+# Handlers that use the model run one at a time, and a newer event replaces an event that is still waiting.
 ON_MODEL = _event_options("model", 1, "always_last", "minimal")
 # Events whose handlers only read tables in memory.
 ON_TABLES = _event_options("tables", 4, "always_last", "hidden")

@@ -281,8 +281,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     """Add the components and events of the tab that attributes two texts' similarity to their tokens.
 
     When the model has been loaded, the form is unlocked and filled in with the texts of the example. When a
-    visitor first opens the tab, the answer for these texts is shown. The answer is computed once for all
-    visitors.
+    visitor first opens the tab, it shows the answer for the example, which is computed once for all visitors.
     """
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")

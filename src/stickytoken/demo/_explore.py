@@ -38,7 +38,7 @@ class _Components:
     Attributes:
         run: Field for the run to explore.
         about: The headline of the run's report, and the rest of the report's first screen.
-        search: Input field for a part of the tokens to list.
+        search: Input field for a text that the listed tokens must contain.
         filters: One filter for each column in `_FILTERED`.
         count: Message that says how many tokens match the search and the filters.
         table: Table of the matching tokens.
@@ -95,8 +95,8 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
 def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     """Connect the components to their handlers. Every event also updates the evidence for the chosen token.
 
-    `ui.show_errors` combines each handler with a function ``_without_...``. If the handler fails, this
-    function returns values for the same components that show the error.
+    `ui.show_errors` gives each handler a fallback, such as `_without_run` for `open_run`. If the handler
+    fails, the fallback returns values that show the error in the components of the handler.
     """
     handlers = _Handlers(startup)
     show_evidence = ui.show_errors(handlers.show_evidence, _without_evidence)
@@ -133,7 +133,7 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
 
 
 class _Handlers:
-    """Handlers of the tab's events. Each returns new values for the components that its event changes."""
+    """Handlers of the tab's events, each of which returns new values for the components that change."""
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
@@ -146,8 +146,8 @@ class _Handlers:
             label: Label of the run, from the field ``run``.
 
         Returns:
-            Values for these components, in this order: the search field, which becomes empty; each filter;
-            the two components of ``about``; the count, the table and the token field.
+            Values for the search field (an empty text), each filter, the two components of ``about``, the
+            count, the table and the token field, in this order.
         """
         content = self._library.content(label)
         tokens = _filtered(content)
@@ -286,7 +286,7 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
 
     Args:
         content: The run.
-        text: Part of a token; case is ignored.
+        text: Text that the returned tokens contain, in any letter case; an empty text accepts all tokens.
         filter_values: Accepted values for each column in `_FILTERED`; an empty list accepts all tokens.
 
     Raises:
@@ -315,7 +315,7 @@ def _filter_values(column: str, values: object) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InputError(f"{column} is not a list of entries: choose some from the list")
+        raise InputError(f"the filter {column} must be a list of strings: choose entries from its menu")
     return values
 
 
@@ -341,7 +341,8 @@ def _sort_value(value: Any, column: Column) -> Any:
     if value is None:
         return _NO_TEXT if column.digits is None else None
     if isinstance(value, float) and column.digits is not None:
-        # A share that is shown as a percentage needs two more digits than the percentage.
+        # A share that is shown as a percentage is rounded to two more decimals than the percentage, because
+        # the percentage is 100 times the share.
         return round(value, column.digits + 2 if column.unit == "%" else column.digits)
     return value
 
@@ -362,14 +363,15 @@ def _token_choices(tokens: pl.DataFrame) -> list[tuple[str, int]]:
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
     """Return the curves and pairs of a token, and of ordinary tokens for comparison.
 
-    Curves and pairs that the run stores are taken from the run. The loaded model measures all others.
+    Curves and pairs that the run stores are taken from the run. Curves and pairs that the run does not store
+    are measured with the loaded model.
 
     Raises:
         InputError: The run is not finished, or its model is not the loaded model.
     """
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
-        # The run stores both the token and ordinary tokens.
+        # The run stores the evidence of this token and of ordinary tokens.
         rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
         # An ordinary token that the visitor chose is drawn as the chosen token, not as an ordinary one.
         rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
@@ -382,6 +384,6 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
         measured = token_evidence(reopened, [token_id], with_ordinary=stored is None)
     if stored is None:
         return measured
-    # The run stores ordinary tokens, but not this token.
+    # The run stores the evidence of ordinary tokens, but not of this token.
     stored_ordinary = stored.tokens.filter("ordinary")
     return stored._replace(tokens=pl.concat([measured.tokens, stored_ordinary]))

@@ -103,9 +103,11 @@ def _only_error(error: str) -> list[Any]:
 
 
 def _filled_form(context: shared.AppContext) -> list[Any]:
-    """Return values that unlock the form and fill in the example, then values that show the example's answer.
+    """Fill in the example for a loaded model, and answer it.
 
-    The first values belong to the components of ``form`` in `try_tab`, and the rest to ``outputs``.
+    Returns:
+        Values for the components of ``form`` in `try_tab`, which unlock the form and fill in the example,
+        followed by values for ``outputs``, which show the answer for the example.
     """
     example = shared.worked_example(context)
     name = context.model.name_of(example.token_id)
@@ -185,8 +187,8 @@ class Trial:
         texts: The sentences of the heat map, in the order of ``names``.
         heat: Matrices of similarities, each of shape (sentences, sentences). A column belongs to a sentence
             without copies. A row belongs to a sentence without copies in the first matrix, with copies of the
-            token in the second, and with copies of the first benign token in the third. Without benign
-            tokens, there is no third matrix.
+            token in the second, and with copies of the first benign token in the third. The third matrix is
+            left out if there are no benign tokens.
     """
 
     token: Token
@@ -289,7 +291,7 @@ def try_token(
         """Return the token ids of a sentence with ``count`` copies of a token.
 
         ``sentence`` is the index of the sentence in ``texts``. With random placement, the places of the
-        copies depend on this index and not on the token, so they are the same for all tokens.
+        copies depend on ``sentence`` and not on the token, so all tokens are inserted in the same places.
         """
         text = tokenized[sentence]
         if count == 0:
@@ -340,7 +342,7 @@ def _require_fitting(
     """Raise InputError if sentence A or B has no tokens, or if the model cannot read it in full."""
     for name, text in (("sentence A", anchor), ("sentence B", carrier)):
         if not text.words:
-            raise InputError(f"{name} has no tokens that {encoder.name} knows: write one with words")
+            raise InputError(f"{name} has no tokens that {encoder.name} knows: write a text with words")
     for name, text in (("sentence B", carrier), ("sentence A", anchor)):
         if not fits(text, 0):
             raise InputError(

@@ -95,7 +95,7 @@ def find_runs(
         examples: Packaged run folders. Folders that do not exist are left out.
 
     Raises:
-        RunError: A named folder is not a run or is damaged.
+        RunError: A folder in ``named`` is not a run folder, or its run is damaged.
     """
     runs = [_listed(path.expanduser()) for path in named]
     named_paths = {path.expanduser().resolve() for path in named}
@@ -330,8 +330,8 @@ def make_context(
 def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
     """Return the label of the run whose model the app loads; None if the user named no run.
 
-    Among the runs that the user named, choose the first whose model is the one that was repaired. If no run
-    has this model, or if there is no repair, choose the first run that the user named.
+    Among the runs that the user named, choose the first run of the repaired model. If the user named no run
+    of the repaired model, or if there is no repair, choose the first run that the user named.
 
     Args:
         library: Runs of the app; those that the user named come first.

@@ -228,7 +228,10 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 
 
 class _TrustedHosts:
-    """Creates Starlette's host check. `add` allows further host names after the server has started."""
+    """Wraps apps so that requests with unknown host names are rejected.
+
+    `add` allows further host names after the server has started.
+    """
 
     def __init__(self) -> None:
         self._middleware: list[TrustedHostMiddleware] = []
