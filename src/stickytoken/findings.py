@@ -224,8 +224,8 @@ def sarif(
 ) -> dict[str, Any]:
     """Return a SARIF log that GitHub code scanning accepts.
 
-    GitHub requires more than the schema: a file and a line for every result, relative URIs, a help text for
-    every rule, and at most 25,000 results.
+    Unlike the SARIF schema, GitHub requires a file and a line for every result, relative URIs and a help text
+    for every rule, and accepts at most 25,000 results.
 
     Args:
         findings: the findings.

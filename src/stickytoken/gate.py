@@ -89,14 +89,14 @@ class Check:
         rules: the rules that were checked.
         findings: the findings about documents, followed by the findings about tokens; in both groups, the
             errors come first. A finding of level error makes the check fail.
-        incomplete: the reasons why something could not be checked, one sentence each. If there are any
-            reasons, the check does not pass.
+        incomplete: the reasons why something could not be checked, one sentence each. If something could not
+            be checked, the check does not pass.
         notes: remarks that do not affect the outcome.
         documents: what a search of the documents found; None if no documents were passed.
         examined: number of tokens that the run examined.
         available: number of tokens in the vocabulary that the run could have examined.
-        is_of_older_rule: whether the verdicts of the run follow the rule of an earlier version. The check of
-            a run with such verdicts has no findings of level error, and is inconclusive.
+        is_of_older_rule: whether the verdicts of the run follow the rule of an earlier version; if they do,
+            the check has no findings of level error, and is inconclusive.
         rules_file: rules file that documents were checked against; None if a run or a cleaner was passed.
     """
 
@@ -119,7 +119,11 @@ class Check:
 
     @property
     def outcome(self) -> Outcome:
-        """Closed if a finding is an error, inconclusive if something could not be checked, else passed."""
+        """The outcome of the check.
+
+        A finding of level error closes the check. If no finding is of level error, the check is inconclusive
+        if something could not be checked, and passed otherwise.
+        """
         if any(finding.level is Level.ERROR for finding in self.findings):
             return Outcome.CLOSED
         return Outcome.INCONCLUSIVE if self.incomplete else Outcome.PASSED
@@ -229,8 +233,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             or `Cleaner.save` wrote. With a rules file or a cleaner, only documents are checked, and
             ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision`` cannot be passed.
         fail_on: mildest grade of sticky token that counts against the model: ``sticky`` (every sticky token),
-            ``mild``, ``serious`` or ``severe``. With ``none``, no token counts, and only documents can make
-            the check fail. If None, the grade is ``sticky`` for a run or a model, and ``none`` for a rules
+            ``mild``, ``serious`` or ``severe``. With ``none``, only documents can make the check fail, and
+            tokens cannot. If None, the grade is ``sticky`` for a run or a model, and ``none`` for a rules
             file or a cleaner.
         max_tokens: number of sticky tokens that may count against the model before the check fails; if None,
             0.
@@ -290,7 +294,10 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         _require_documents_only(source, needs_run, has_documents=documents is not None)
         return _check_of_documents(source, search(source))
     if fail_on == FailOn.NONE and documents is None:
-        raise InputError("fail_on is 'none', so no token counts, and there are no documents: pass documents")
+        raise InputError(
+            "fail_on is 'none', so tokens cannot make the check fail, and no documents were passed: pass "
+            "documents, or another value of fail_on"
+        )
     baseline_run = None if baseline is None else open_run(baseline)
     folder = _DEFAULT_FOLDER if folder is None else file_path("folder", folder)
     notes: list[str] = []
@@ -315,8 +322,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         incomplete += searched.incomplete
         checked_documents = searched.documents
     if run.is_of_older_rule:
-        # The current rule may judge the tokens differently, so the check does not fail. It is inconclusive,
-        # because `_reasons_incomplete` returned the older rule as a reason.
+        # The current rule may judge the tokens differently, so the check must not fail. `_reasons_incomplete`
+        # reports the older rule, which makes the check inconclusive.
         findings = [_at_most_warning(finding) for finding in findings]
     return Check(
         model=run.model_name,
@@ -360,14 +367,23 @@ def _require_documents_only(source: object, needs_run: Mapping[str, object], *, 
 
 
 class _DocumentSearch(NamedTuple):
-    """The results of a search of documents."""
+    """The results of a search of documents.
 
-    model: str | None  # name of the model; None if the rules do not name it
-    findings: list[Finding]  # errors first
-    rules: tuple[Rule, ...]  # the rules that were checked
-    incomplete: list[str]  # the reasons why something could not be checked, one sentence each
-    documents: CheckedDocuments  # the numbers of documents
-    has_words: bool  # whether there are flagged words to look for
+    Attributes:
+        model: name of the model; None if the rules file or cleaner does not name a model.
+        findings: the findings, errors first.
+        rules: the rules that were checked.
+        incomplete: the reasons why something could not be checked, one sentence each.
+        documents: how many documents were searched, and how many have findings.
+        has_words: whether there are flagged words to look for.
+    """
+
+    model: str | None
+    findings: list[Finding]
+    rules: tuple[Rule, ...]
+    incomplete: list[str]
+    documents: CheckedDocuments
+    has_words: bool
 
 
 def _search_documents(
@@ -556,7 +572,7 @@ def _new_run(encoder: Encoder, runs: Path, progress: ProgressCallback) -> Run:
     """
     if RunFolder(runs).holds_run():
         raise RunError(
-            f"the run in {runs} is of a different model than {encoder.name!r}, or does not cover the whole "
+            f"the run in {runs} measured a model other than {encoder.name!r}, or does not cover the whole "
             "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
             "instead of the model"
         )
@@ -605,7 +621,7 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
-    """List the finished runs of the default method over a whole vocabulary, of any model.
+    """List all finished runs that cover a whole vocabulary with the default method, whatever their model.
 
     Args:
         runs: a folder of runs, or a run folder.
@@ -872,8 +888,8 @@ def _level(token: _JudgedToken, *, is_over_limit: bool) -> Level:
         is_over_limit: whether more tokens count against the model than are tolerated.
 
     Returns:
-        A note for a token known from the baseline; an error for a token that counts against the model if too
-        many tokens do; otherwise a warning.
+        `Level.NOTE` for a token that is known from the baseline, `Level.ERROR` for a token that counts
+        against the model if more tokens count than are tolerated, and `Level.WARNING` otherwise.
     """
     if token.change == "known":
         return Level.NOTE
@@ -957,7 +973,7 @@ def _properties(token: _JudgedToken) -> dict[str, Any]:
 
 
 def _message(token: _JudgedToken) -> str:
-    """Return a sentence on a sticky token: its grade, the reason, and the change since the baseline."""
+    """Return a sentence with a sticky token's grade, the reason for it, and the change since the baseline."""
     row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
     message = f"the token {wording.quoted(row['token'])} is sticky{grade}"

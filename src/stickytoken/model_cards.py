@@ -167,10 +167,10 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         is_pair = len(begins) == len(ends) == 1 and markers == 2
         if not is_pair or begins[0].start() > ends[0].start():
             raise InputError(
-                f"the stickytoken markers in {name} are damaged: the card has {markers}, of which "
-                f"{len(begins)} are whole lines {BEGIN} and {len(ends)} are whole lines {END}, but needs "
-                "exactly one of each, in this order; fix them, or delete them together with the old block "
-                "so that the new block is added at the end"
+                f"the stickytoken markers in {name} are damaged: the card must have exactly one line {BEGIN} "
+                f"and, after it, exactly one line {END}, but has {len(begins)} and {len(ends)} such lines "
+                f"and {markers} markers in all; fix them, or delete them together with the old block so that "
+                "the new block is added at the end"
             )
         return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
@@ -229,7 +229,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         dataset: id of the benchmark data set on the hub.
 
     Raises:
-        InputError: the data set is not a valid hub id, or the run has none of these values.
+        InputError: the data set is not a valid hub id, or the run has no value to publish.
     """
     from huggingface_hub import EvalResultEntry
 
@@ -340,7 +340,8 @@ def push_card(
     Args:
         run: the run.
         repository: a model repository, owner/name.
-        dataset: id of a benchmark data set. If it is passed, the commit also contains the evaluation results.
+        dataset: id of a benchmark data set. If ``dataset`` is passed, the commit also contains the evaluation
+            results.
         endpoint: address of the hub; if None, the default hub is used.
 
     Returns:
