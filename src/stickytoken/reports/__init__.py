@@ -51,7 +51,7 @@ def report(
         what: Exactly one run, run folder or comparison. The report of an unfinished run says what is missing.
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
-        out: File that the report is also written to. Its folder must exist.
+        out: File that the report is also written to, in an existing folder.
         figures: Folder to save the figures in, as PNG and SVG. For a run, these include three figures
             from Chen et al. (2025) that the page does not show: similarities of pairs before and after
             insertion, mean shift by number of copies, and categories of flagged tokens. Saving figures
@@ -62,9 +62,9 @@ def report(
         The report as text in the chosen format.
 
     Raises:
-        InputError: Nothing or more than one run was passed, the format is unknown, there are no figures to
-            save or no browser can draw them, the folder `explanations` contains no explanation, or
-            explanations were passed with a comparison.
+        InputError: No run or more than one run was passed, the format is unknown, the figures cannot be
+            saved, the folder ``explanations`` contains no explanation, or explanations were passed with a
+            comparison. Figures cannot be saved if there are none, or if no browser can draw them.
         MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.

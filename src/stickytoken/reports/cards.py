@@ -22,13 +22,20 @@ FIRST_CARDS = 3
 class Strip:
     """A small drawing of a measure with its interval and threshold. All cards use the same scale.
 
-    All fields are horizontal positions, in percent of the drawing's width.
+    All attributes are horizontal positions, in percent of the drawing's width.
+
+    Attributes:
+        low: Position of the lower end of the interval.
+        value: Position of the measured value.
+        high: Position of the upper end of the interval.
+        ordinary: Position of the value 0, which an ordinary token has.
+        threshold: Position of the threshold.
     """
 
-    low: float  # lower end of the interval
+    low: float
     value: float
-    high: float  # upper end of the interval
-    ordinary: float  # position of an ordinary token, whose value is 0
+    high: float
+    ordinary: float
     threshold: float
 
 

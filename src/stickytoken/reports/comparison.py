@@ -26,7 +26,8 @@ from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
 
-# Warnings at the end of the headline, keyed by whether a measure can be compared, most serious first.
+# Warnings for the end of the headline, keyed by whether a measure can be compared. `finding` uses the first
+# warning that applies, so the most serious warning comes first.
 _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
@@ -180,12 +181,19 @@ _WORST_HEADINGS = (
 
 @dataclass(frozen=True)
 class _WorstOfRun:
-    """The token with the largest value of a measure in a run."""
+    """The token with the largest value of a measure in a run.
 
-    name: str  # name of the run
+    Attributes:
+        name: Name of the run.
+        worst: The token.
+        quantiles: Quantiles of the measure over all tokens of the run.
+        threshold: Smallest value that makes a token sticky; None if there is no threshold.
+    """
+
+    name: str
     worst: WorstToken
-    quantiles: Quantiles  # quantiles of the measure over all tokens of the run
-    threshold: float | None  # smallest value that makes a token sticky; None if there is no threshold
+    quantiles: Quantiles
+    threshold: float | None
 
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:

@@ -382,10 +382,15 @@ def _as_sentence(text: str) -> str:
 
 @dataclass(frozen=True)
 class SymptomCurves:
-    """The symptom curves of a run."""
+    """The symptom curves of a run.
 
-    tokens: list[Curve]  # curves of the flagged tokens and the strongest unflagged tokens
-    ordinary: list[Curve]  # curves of ordinary tokens, for comparison
+    Attributes:
+        tokens: Curves of the flagged tokens and the strongest unflagged tokens.
+        ordinary: Curves of ordinary tokens, for comparison.
+    """
+
+    tokens: list[Curve]
+    ordinary: list[Curve]
 
 
 def curves_of(content: RunContent) -> SymptomCurves:
@@ -454,16 +459,27 @@ def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """The explanation of a token, formatted for a report."""
+    """The explanation of a token, formatted for a report.
+
+    Attributes:
+        token_id: Id of the token.
+        token: The token, as the report shows it.
+        run_verdict: The run's verdict on the token; None if the run did not judge the token.
+        verdict: Sentences with the conclusion of the explanation.
+        findings: One line for each measure outside the benign interval.
+        basis: A sentence that says what was compared with what.
+        notes: Remarks on the explanation, one sentence each.
+        figures: Figures of the explanation; empty for all but the first few explained tokens.
+    """
 
     token_id: int
     token: str
-    run_verdict: str | None  # the run's verdict on the token; None if the run did not judge the token
-    verdict: str  # sentences with the conclusion of the explanation
-    findings: list[str]  # one line for each measure outside the benign interval
-    basis: str  # a sentence that says what was compared with what
+    run_verdict: str | None
+    verdict: str
+    findings: list[str]
+    basis: str
     notes: list[str]
-    figures: list[ReportFigure]  # empty for all but the first few explained tokens
+    figures: list[ReportFigure]
 
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
@@ -595,7 +611,7 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Return a table of the sources of documents with the most findings, one row per source.
+    """Return a table of the document sources that have the most documents with findings.
 
     The table has at most `_MOST_SOURCES` rows. A row gives the name of the source, its number of documents
     and its number of documents with findings. If effects were computed, the row also gives the number of

@@ -218,7 +218,7 @@ def _plotly_bundle() -> _Bundle:
 
 
 def _policy(script: str, bundle: _Bundle | None) -> str:
-    """Return a Content-Security-Policy that allows the page's own scripts, no others and no connections."""
+    """Return a Content-Security-Policy that allows only the page's own scripts, and no connections."""
     digests = [_digest(script)]
     if bundle is not None:
         digests.append(bundle.digest)

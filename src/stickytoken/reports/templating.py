@@ -72,7 +72,7 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Format a cosine similarity or its change. None becomes a dash, and a rounded zero has no sign."""
+    """Format a cosine similarity or a change in one. None becomes a dash; a rounded zero has no sign."""
     if value is None:
         return _MISSING
     return minus(f"{round(value, digits) + 0.0:.{digits}f}")

@@ -1,4 +1,4 @@
-"""Figures of a report: each figure is a Plotly figure, a description in words and a table of its numbers.
+"""Plotly figures for reports, each with a description in words and a table of the numbers that it shows.
 
 The modules in this folder draw figures from tables, and need no model. This module contains what all figure
 modules use: colours, axes, labels, and the layout on a narrow screen.
@@ -186,7 +186,7 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return the axis title of a measure, with its unit. The tick labels already show a % sign."""
+    """Return the axis title of a measure, with its unit unless this is %, which the tick labels show."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 

@@ -1,4 +1,4 @@
-"""Figures of what copies cost on tasks, how they change search results, and what repairs change."""
+"""Figures that show how copies change task scores and search results, and what repairs change."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
 
 
 def _group_name(kind: str, measured: str) -> str:
-    """Return what figures call a group of tokens.
+    """Return the name of a group of tokens in figures.
 
     Args:
         kind: Key of the group in `_LOOKS`: ``sticky`` for the measured tokens, or ``benign``.
@@ -127,8 +127,8 @@ def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
     """Return error bars, as Plotly options, from each value of a column to both ends of its interval.
 
     Args:
-        rows: Rows with the values in ``column``, and with the ends of their intervals in two columns whose
-            names also end in ``_low`` and ``_high``.
+        rows: Rows with a value in the column ``<column>``, and with the ends of its interval in the columns
+            ``<column>_low`` and ``<column>_high``.
         column: Name of the column.
     """
     above: list[float | None] = []
@@ -323,9 +323,9 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
     """Return sentences on how many queries have a random document in their top 10.
 
-    The first sentence is about documents without copies. The other two, on measured tokens and on benign
-    tokens, give the largest number of queries over all numbers of copies, and the number of queries and the
-    median rank for the largest number of copies.
+    The first sentence is about documents without copies, the second about copies of measured tokens, and the
+    third about copies of benign tokens. The second and third sentence give the largest number of queries over
+    all numbers of copies, and the number of queries and the median rank for the largest number of copies.
     """
     without = summary[0]
     last = summary[-1]
@@ -466,13 +466,21 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
 
 @dataclass(frozen=True)
 class CurveWords:
-    """The wording of a repair-curve figure."""
+    """The wording of a repair-curve figure.
 
-    name: str  # see `ReportFigure.name`
+    Attributes:
+        name: Name of the figure; see `ReportFigure.name`.
+        title: Title of the figure.
+        reading: Text that explains how to read the figure.
+        measure: Beginning of the sentence that describes the curves.
+        axis: Title of the vertical axis.
+    """
+
+    name: str
     title: str
-    reading: str  # how to read the figure
-    measure: str = "Mean similarity of unrelated texts"  # beginning of the sentence that describes the curves
-    axis: str = "mean cosine similarity"  # title of the vertical axis
+    reading: str
+    measure: str = "Mean similarity of unrelated texts"
+    axis: str = "mean cosine similarity"
 
 
 def repair_curves(

@@ -340,7 +340,10 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
 
 
 def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
-    """Draw one row per measure, with a bar for the benign interval and marks for benign mean and token."""
+    """Draw one row per measure, with a bar for the benign interval.
+
+    Each row also has a mark for the benign mean, and a mark for the token.
+    """
     figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
     intervals: dict[str, Any] = {
@@ -447,7 +450,7 @@ def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
 
 
 def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
-    """Draw one row per measure: a line from 0% to 100%, with a mark at the share of smaller values."""
+    """Draw one row per measure, with a mark at the percentage of tokens that have a smaller value."""
     figure = fig.new_figure(height=140 + 44 * len(rows))
     titles = [row["measure"] for row in rows]
     line_titles: list[str] = []
@@ -559,7 +562,8 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))
-    # The colour scale ignores the references, because the cell of the two references is always near 1.
+    # The colour scale ignores the last row and the last column, which belong to the reference texts, because
+    # their common cell is always near 1.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")

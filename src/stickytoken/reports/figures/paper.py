@@ -103,8 +103,8 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     """Plot the change in similarity, averaged over pairs and tokens, against the number of copies.
 
     Args:
-        curves: For each token to show, its symptom curve: the mean similarity of text pairs for each number
-            of copies of the token; see `Curve`.
+        curves: The symptom curve of each token to show, which gives the mean similarity of text pairs for
+            each number of copies of the token; see `Curve`.
         controls: The symptom curves of ordinary tokens, for comparison.
         who: What the figure calls the tokens to show, such as ``sticky tokens``.
     """
@@ -180,7 +180,7 @@ def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequen
 
     Args:
         group: What to call the tokens, such as ``sticky tokens``.
-        side: Which pairs the change is averaged over: those ``below`` or ``above`` the mean similarity u.
+        side: Whether the change is averaged over the pairs ``below`` or ``above`` the mean similarity u.
         copies: The numbers of copies.
         shifts: The mean change for each number of copies; None where it was not measured.
     """
@@ -226,7 +226,7 @@ def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
     """Return one table row per group of tokens.
 
     A row contains the property by which tokens are grouped, the group, the group's number of examined tokens,
-    its number of sticky tokens, and its share of all sticky tokens. There must be a sticky token.
+    its number of sticky tokens, and its share of all sticky tokens. At least one token must be sticky.
     """
     total = sum(part.sticky)
     return [

@@ -460,12 +460,12 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
-    """Return sentences on how copies of drawn and ordinary tokens change similarities."""
+    """Return sentences on how copies of the plotted tokens and of ordinary tokens change similarities."""
     if not curves:
         return "There are no symptom curves."
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
     for curve in curves[:_DRAWN_CURVES]:
-        # A curve has no value at a number of copies that the tokenizer turns into the unknown token.
+        # A curve has no value for a number of copies if the tokenizer turns the copies into unknown tokens.
         positions = [position for position in range(len(curve["copies"])) if _has_values(curve, position)]
         if not positions:
             continue
@@ -485,14 +485,15 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _has_values(curve: Curve, position: int) -> bool:
-    """Return whether a curve has values for a number of copies.
+    """Return whether a curve has all of its values for a number of copies.
 
     Args:
         curve: A symptom curve.
         position: Position of the number of copies in the curve.
 
     Returns:
-        Whether no value is missing: neither for the pairs below the mean similarity, nor for those above it.
+        False if the value for the pairs below the mean similarity or the value for the pairs above the mean
+        similarity is missing. A group without pairs is ignored.
     """
     return all(curve[side][position] is not None for side in SIDES if curve[side])
 
@@ -542,7 +543,7 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     Args:
         figure: Figure to draw in.
         curve: The symptom curve of the token.
-        side: Which pairs to draw: those ``below`` or ``above`` the mean similarity u.
+        side: Whether to draw the pairs ``below`` or ``above`` the mean similarity u.
         position: 0-based position of the curve in the figure; decides its colour and dash pattern.
         panel: 1-based number of the panel: 1 for the pairs below u, 2 for the pairs above u.
     """
@@ -582,12 +583,19 @@ _READ_COMPOSITION = (
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The numbers of examined tokens and sticky tokens in each group, such as each script."""
+    """The numbers of examined and sticky tokens in each group of tokens, for example in each script.
 
-    title: str  # the property that tokens are grouped by, such as ``script``
+    Attributes:
+        title: The property that tokens are grouped by, such as ``script``.
+        groups: Names of the groups.
+        examined: Number of examined tokens in each group.
+        sticky: Number of sticky tokens in each group.
+    """
+
+    title: str
     groups: list[str]
-    examined: list[int]  # number of examined tokens in each group
-    sticky: list[int]  # number of sticky tokens in each group
+    examined: list[int]
+    sticky: list[int]
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
@@ -597,7 +605,7 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
         tokens: The tokens of a run, as in `RunContent.tokens`.
 
     Returns:
-        The four breakdowns, in this order.
+        The breakdowns by kind of entry, script, length and position, in this order.
     """
     counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
     all_scripts = counts["script"].to_list()
