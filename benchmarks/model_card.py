@@ -36,22 +36,23 @@ def published_section(run: Run, name: str) -> str:
     try:
         found = beside_run(run, name)
     except InputError:
-        return "The paper does not list this model."
+        return f"Chen et al. (ACL 2025) published no sticky tokens of {name}."
     named = ", ".join(
         f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
         for row in found.tokens.drop_nulls("percentile").sort("percentile", descending=True).to_dicts()
     )
     said = "; ".join(found.in_words())
     return (
-        f"The paper lists {len(found.tokens)} tokens of this model. Ranked by their lift on texts, these "
-        f"tokens are at the following percentiles of the vocabulary: {named}. {said[0].upper()}{said[1:]}."
+        f"Chen et al. (ACL 2025) published {len(found.tokens)} sticky tokens of {name}. The percentage after "
+        f"a published token says how many of the examined tokens have a smaller or equal lift: {named}. "
+        f"{said[0].upper()}{said[1:]}."
     )
 
 
-def judged_section(run: Run, corpora: list[str]) -> str:
+def judged_section(run: Run, name: str, corpora: list[str]) -> str:
     """Judge the tokens on other corpora, and tabulate which verdicts change."""
     if not corpora:
-        return "No other corpus was judged."
+        return f"The tokens of {name} were not judged on any corpus other than that of the run."
     encoder = encoder_for(None, run, "the page")
     rows = []
     for source in corpora:
@@ -90,16 +91,18 @@ def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
     said = []
     if loading is not None and loading.endpoint is not None:
         said.append(
-            f"The model was measured through an endpoint. Noise floor: the cosine of two texts differs by "
-            f"{plan.call_noise:.1e} (SD) from one call to the next; no interval is narrower than that."
+            f"The model was measured through an endpoint. From one call to the next, the cosine of two texts "
+            f"varies with a standard deviation of {plan.call_noise:.1e}. The intervals take this noise into "
+            f"account."
         )
     if loading is not None and loading.layer_choice is not None:
         said.append(
-            f"A language model that was not trained for embeddings, read through the prompt "
-            f"`{loading.prompting.prompt}` at layer {loading.prompting.layer} (-1 is the last)."
+            f"The model is a language model that was not trained for embeddings. Text vectors are read from "
+            f"layer {loading.prompting.layer} (-1 is the last layer), with the prompt "
+            f"`{loading.prompting.prompt}`."
         )
     if run.record.tokens < run.available:
-        said.append(f"{run.record.tokens:,} tokens were examined, drawn at random.")
+        said.append(f"The run examined {run.record.tokens:,} tokens, drawn at random.")
     return [" ".join(said)] if said else []
 
 
@@ -122,34 +125,35 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     screened = f", screened in {precision}" if precision else ""
     parts = [
         f"# {title}",
-        f"Measured on {opened.record.started[:10]}, run {opened.record.identity[:12]}.",
+        f"The model was measured on {opened.record.started[:10]}, in run {opened.record.identity[:12]}.",
         opened.method.headline(opened).replace(opened.model_name, title),
-        f"{opened.record.model.vocabulary:,} vocabulary entries, {opened.available:,} of which can appear in "
-        f"text; mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
-        f"{result.ordinary_lift:.4f}; similarities of texts spread by {plan.similarity_spread:.4f}. "
-        f"Sticky tokens: {result.sticky}; topical tokens: {result.topical}; texts: {result.sequences:,} "
-        f"({result.sequences / len(opened.tokens):.1f} per token).",
+        f"The vocabulary has {opened.record.model.vocabulary:,} entries, {opened.available:,} of which can "
+        f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
+        f"is {plan.mean_similarity:.5f}. Copies of an ordinary token change the mean cosine between "
+        f"unrelated texts by {result.ordinary_lift:.4f}. The standard deviation of the cosines between texts "
+        f"is {plan.similarity_spread:.4f}. The run encoded {result.sequences:,} texts "
+        f"({result.sequences / len(opened.tokens):.1f} per examined token)"
+        f"{f' and found {result.topical} topical tokens' if result.topical else ''}.",
         *how_read(opened, plan),
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
-        *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
+        *([f"{result.sticky - LISTED} more sticky tokens are not shown."] if result.sticky > LISTED else []),
         f"## The {SHOWN} tokens that erase most",
-        "Copies of an ordinary token leave a part of the meaning of a text; *erased* is the share of this "
-        "part that copies of the token remove. "
-        "*Lift* measures how far copies of this token raise the similarity between unrelated texts, beyond "
-        "what copies of an ordinary token do. It is given in standard deviations (SD) of the similarities "
-        "between texts. "
-        "Intervals are in parentheses.",
+        "*Erased* compares what copies of a token leave of a text's meaning with what copies of an ordinary "
+        "token leave: a token that erases 50% leaves half as much as an ordinary token. *Lift* is the rise "
+        "in similarity between unrelated texts that copies of a token cause, minus the rise that copies of "
+        "an ordinary token cause. Lift is given in standard deviations (SD) of the similarities between "
+        "texts. Each value is followed by its interval, in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
         table(special.head(SHOWN)) if len(special) else "None.",
-        *([f"{len(special) - SHOWN} more erase less."] if len(special) > SHOWN else []),
+        *([f"{len(special) - SHOWN} more special tokens erase less."] if len(special) > SHOWN else []),
         "## The published tokens",
         published_section(opened, title),
         "## On other corpora",
-        judged_section(opened, corpus or []),
-        f"Written by `benchmarks/model_card.py` from a run with the default settings{screened}.",
+        judged_section(opened, title, corpus or []),
+        f"`benchmarks/model_card.py` wrote this page from a run with the default settings{screened}.",
     ]
     PAGES.mkdir(exist_ok=True)
     path = PAGES / f"{title}.md"

@@ -83,7 +83,7 @@ def test_every_page_of_a_model_names_its_run_and_has_a_link_in_the_answers():
     for page in pages:
         title, _, sentence, *_ = page.read_text("utf-8").splitlines()
         assert title.startswith("# ")
-        assert re.fullmatch(r"Measured on [\d-]{10}, run [0-9a-f]{12}\.", sentence)
+        assert re.fullmatch(r"The model was measured on [\d-]{10}, in run [0-9a-f]{12}\.", sentence)
 
 
 @pytest.mark.parametrize(
