@@ -121,12 +121,13 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
         for row in opened.sticky.head(LISTED).to_dicts()
     ]
+    found = wording.counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
     precision = opened.settings.values.get("screen_precision")
     screened = f", screened in {precision}" if precision else ""
     parts = [
         f"# {title}",
         f"The model was measured on {opened.record.started[:10]}, in run {opened.record.identity[:12]}.",
-        opened.method.headline(opened).replace(opened.model_name, title),
+        f"The run found {found} among {opened.record.tokens:,} examined tokens of {title}.",
         f"The vocabulary has {opened.record.model.vocabulary:,} entries, {opened.available:,} of which can "
         f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
         f"is {plan.mean_similarity:.5f}. Copies of an ordinary token change the mean cosine between "
@@ -148,7 +149,11 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
         table(special.head(SHOWN)) if len(special) else "None.",
-        *([f"{len(special) - SHOWN} more special tokens erase less."] if len(special) > SHOWN else []),
+        *(
+            [f"{len(special) - SHOWN} more special tokens, which erase less, are not shown."]
+            if len(special) > SHOWN
+            else []
+        ),
         "## The published tokens",
         published_section(opened, title),
         "## On other corpora",
