@@ -113,7 +113,7 @@ def test_a_run_without_effects_is_refused(run, pulling, tmp_path, content):
 REFUSED = [
     ([], "empty"),
     (["one text", "another text"], "needed"),
-    (profiled.sentences(25, OTHER, seed=5), "1 text left to compare with, but 2 are needed"),
+    (profiled.sentences(25, OTHER, seed=5), "only 1 text usable for comparison, but 2 are needed"),
     ("no-such-file.txt", "no file"),
 ]
 

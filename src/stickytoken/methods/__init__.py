@@ -32,12 +32,19 @@ class MethodEntry:
 
 
 class Column(NamedTuple):
-    """A column of tokens.parquet, and how it is displayed."""
+    """A column of tokens.parquet, and how it is displayed.
 
-    key: str  # name of the column in tokens.parquet
+    Attributes:
+        key: name of the column in tokens.parquet.
+        title: displayed name of the column.
+        digits: number of decimal places; if None, the value is displayed unchanged.
+        unit: text that is displayed after the number; for the unit "%", the number is multiplied by 100.
+    """
+
+    key: str
     title: str
-    digits: int | None = None  # number of decimal places; if None, the value is shown as it is
-    unit: str = ""  # shown after the number; if it is "%", the number is multiplied by 100
+    digits: int | None = None
+    unit: str = ""
 
     def text(self, value: object) -> str:
         """Format a value of the column for display. Return an empty string if the value is missing."""
@@ -61,42 +68,67 @@ class Fact(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The numbers that convert the lifts of different models to a common scale."""
+    """The numbers that convert the lifts of different models to a common scale.
 
-    ordinary: float  # Lift of the ordinary token, as a difference of cosines.
-    spread: float  # Standard deviation of the model's own similarities.
-    confidence: float  # Coverage of the lift's intervals, between 0 and 1.
-    # Smallest lift of a serious token, relative to the ordinary token, in standard deviations.
+    Attributes:
+        ordinary: lift of the ordinary token, as a difference of cosines.
+        spread: standard deviation of the model's own similarities.
+        confidence: coverage of the lift's intervals, between 0 and 1.
+        serious: smallest lift of a serious token, relative to the ordinary token, in standard deviations.
+    """
+
+    ordinary: float
+    spread: float
+    confidence: float
     serious: float
 
 
 class Moved(NamedTuple):
     """How copies of a token change the rank of an average unrelated document in a search.
 
-    Without copies, the average unrelated document outranks half of the others.
+    Without copies, the average unrelated document outranks half of the other unrelated documents.
+
+    Attributes:
+        copies: number of copies in the document.
+        ahead: share of the other unrelated documents that the document with copies outranks.
+        ordinary: mean of ``ahead`` over ordinary tokens; None if no ordinary tokens were measured.
     """
 
     copies: int
-    ahead: float  # share of the other unrelated documents that the document with copies outranks
-    ordinary: float | None  # mean of ``ahead`` over ordinary tokens; None if it was not measured
+    ahead: float
+    ordinary: float | None
 
 
 class PlanTexts(NamedTuple):
-    """The carriers and anchors of a run's plan."""
+    """The carriers and anchors of a run's plan.
 
-    carriers: list[str]  # if not all of them are needed, the first ones are used
-    anchors: list[str]  # texts that are not carriers
-    by_topic: bool  # whether the anchors are sorted by topic, so that evenly spaced anchors cover all topics
+    Attributes:
+        carriers: the carriers; if fewer carriers are needed, the first carriers are used.
+        anchors: the anchors, none of which is a carrier.
+        by_topic: whether the anchors are sorted by topic, so that evenly spaced anchors cover all topics.
+    """
+
+    carriers: list[str]
+    anchors: list[str]
+    by_topic: bool
 
 
 class Distribution(NamedTuple):
-    """A histogram of a column over all tokens."""
+    """A histogram of a column over all tokens.
+
+    Attributes:
+        name: identifier of the figure.
+        title: title of the figure.
+        column: the column.
+        lines: values at which lines are drawn, keyed by the label of the line.
+        reading: explanation of how to read the figure.
+    """
 
     name: str
     title: str
     column: Column
-    lines: Mapping[str, float]  # values at which lines are drawn, keyed by the label of the line
-    reading: str  # how to read the figure
+    lines: Mapping[str, float]
+    reading: str
 
 
 class Scatter(NamedTuple):
@@ -106,7 +138,7 @@ class Scatter(NamedTuple):
     title: str
     x: Column
     y: Column
-    reading: str  # how to read the figure
+    reading: str  # explanation of how to read the figure
 
 
 Figure: TypeAlias = Distribution | Scatter

@@ -83,16 +83,26 @@ Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 @dataclass(frozen=True)
 class Job(Generic[Settings_co]):
-    """Everything that a detection needs: the model, the settings, the corpus and the tokens to measure."""
+    """Everything that a detection needs: the model, the settings, the corpus and the tokens to measure.
+
+    Attributes:
+        encoder: the model.
+        settings: settings of the method.
+        corpus: the texts that the tokens are measured in.
+        vocabulary: vocabulary of the model.
+        tokens: the tokens to measure; in a run, they are in ascending order of id.
+        restricted: whether the job leaves out some of the available tokens.
+        sampled: True if ``tokens`` are all available tokens or a random sample; False if a user named them.
+    """
 
     encoder: Encoder
     settings: Settings_co
     corpus: Sentences | PairCorpus
     vocabulary: Vocabulary
-    tokens: list[Token]  # the tokens to measure; in a run, they are in ascending order of id
+    tokens: list[Token]
     _: KW_ONLY
-    restricted: bool  # whether the job leaves out some of the available tokens
-    sampled: bool  # True for all available tokens or a random sample; False for tokens named by the user
+    restricted: bool
+    sampled: bool
 
     @property
     def sentences(self) -> Sentences:
@@ -527,10 +537,10 @@ class MethodWording(ABC):
 class Method(MethodWording):
     """A detection method.
 
-    tokens.parquet has at least the columns token_id, token, decoded, category, lift and verdict. If a method
-    grades flagged tokens, it adds a column severity (severe, serious or mild; null for benign tokens). If it
-    computes intervals, it adds two columns for the ends of each interval, whose names end in _low and _high.
-    Reports use these optional columns if they exist.
+    tokens.parquet has at least the columns token_id, token, decoded, category, lift and verdict. A method
+    that grades flagged tokens adds a column severity (severe, serious or mild; null for benign tokens). A
+    method that computes intervals adds two columns for the ends of each interval, with names that end in _low
+    and _high. Reports use the optional columns if they exist.
     """
 
     plan_record: type[PlanRecord]  # class of the plan in plan.json
@@ -609,11 +619,12 @@ class Method(MethodWording):
     ) -> Judgement:
         """Judge the tokens of a finished run on another corpus.
 
-        A method that sets `judges_corpora` overrides this. Call it only for a run that `require_judging`
-        accepts.
+        A method that sets `judges_corpora` must override `judge`. Call `judge` only for a run that
+        `require_judging` accepts.
 
         Args:
-            job: provides the model, the settings and the vocabulary of the run, and the other corpus.
+            job: provides the model, the settings and the vocabulary of the run, and the corpus to judge the
+                tokens on.
             run: the finished run.
             anchors: maximum number of anchors. An anchor is a text that the texts with copies are compared
                 with.

@@ -65,9 +65,9 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return the numbers of copies in ``counts`` that fit the model even in the longest text.
+    """Return the numbers of copies in ``counts`` with which the model reads even the longest text in full.
 
-    If none of these numbers fits, the result is ``(1,)``.
+    If no number in ``counts`` is small enough, the result is ``(1,)``.
     """
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
@@ -139,7 +139,7 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Return a path for each carrier: the index of the gap between words into which each copy goes.
+        """Return a path for each carrier, which lists the index of the gap between words for each copy.
 
         Copies that were inserted earlier count as words of the carrier.
         """
@@ -253,8 +253,8 @@ class CarrierPanel:
     def _group_weights(self) -> Vector:
         """Weight of each group in each carrier's lift, shape (K, G).
 
-        The weight of a group without unrelated anchors is 0. The other weights of a carrier are scaled up, so
-        that the weights of each carrier sum to 1, or to 0 if the carrier has no unrelated anchor.
+        The weight of a group without unrelated anchors is 0. The weights of all other groups are scaled up
+        for each carrier, so that they sum to 1. A carrier without any unrelated anchor has only weights of 0.
         """
         present = np.where(self._unrelated_counts > 0, self.panel.group_weights, 0.0)
         totals = present.sum(axis=1, keepdims=True)
@@ -274,18 +274,18 @@ class CarrierPanel:
     def ahead(self, similarities: Vector) -> list[float]:
         """Return the share of the unrelated documents that a document with copies outranks in a search.
 
-        Every anchor serves as a query, and the carriers are the documents. Copies are added to one of a
-        query's unrelated documents at a time, and this document is ranked among the query's other unrelated
-        documents, which have no copies.
+        Every anchor serves as a query, and the carriers are the documents. Copies are added to the unrelated
+        documents of a query, one document at a time. The document with copies is ranked among the query's
+        other unrelated documents, which have no copies.
 
         Args:
             similarities: cosines between carriers and anchors, with C different numbers of copies in the
                 carrier, shape (K, C, A).
 
         Returns:
-            For each number of copies, the share of the other unrelated documents that the document with
-            copies outranks, as a weighted mean over the queries. A document with the same similarity counts
-            as half outranked. The list is empty if no query has two unrelated documents.
+            For each number of copies, the share of comparisons that the document with copies wins, as a
+            weighted mean over the queries. A comparison is with another unrelated document of the query;
+            equal similarities count as half a win. The list is empty if no query has two unrelated documents.
         """
         # A comparison is between a document with copies and another document without copies, for a query that
         # is unrelated to both. The arrays of comparisons have shape (K, K, A). The axes are the document with
@@ -321,8 +321,8 @@ class CarrierPanel:
             vectors: unit vectors of the carriers with copies of each token, shape (T, K, d).
 
         Returns:
-            The mean rise of each carrier's similarity to its unrelated anchors, over all groups and for each
-            group, and the share of these similarities that rise.
+            The lifts over all groups of anchors, the lifts on each group, and the shares of similarities that
+            rise (see `Response`).
         """
         # The mean similarity to several anchors equals the dot product with their mean vector, so the
         # similarities to single anchors are not needed for the mean rises.
@@ -445,15 +445,16 @@ class EvidenceStage(SymptomStage):
         return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
-        """Return two unrelated pairs: a typical pair, and the pair with the largest rise of the similarity.
+        """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
-        The typical pair is the one whose rise is closest to the lift.
+        The typical pair is the unrelated pair whose rise is closest to the lift.
 
         Args:
             after: similarities with copies, shape (K, A).
 
         Returns:
-            The columns of both pairs (see `_pair_columns`), or no columns if there are no unrelated pairs.
+            The columns of the two example pairs (see `_pair_columns`), or no columns if there are no
+            unrelated pairs.
         """
         panel = self.panel
         is_readable = np.array([word_count(carrier) >= _LEAST_SHOWN_WORDS for carrier in self.carriers])

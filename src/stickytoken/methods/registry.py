@@ -87,7 +87,7 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 @cache
 def method_named(name: str) -> AnyMethod:
-    """Return the method with this name. It is loaded on the first call."""
+    """Return the method with this name. A method is loaded on the first call with its name."""
     entry = entry_of(name, pairs_given=False)
     method: AnyMethod = entry.load()
     method.entry = entry

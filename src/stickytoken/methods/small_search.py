@@ -61,11 +61,19 @@ def halves_of(texts: Sequence[str]) -> Halves:
 
 @dataclass(frozen=True)
 class SearchStage:
-    """Appends copies of a token to each document and searches with all queries."""
+    """Appends copies of a token to each document and searches with all queries.
+
+    Attributes:
+        documents: the N documents.
+        similarities: cosines of queries and documents without copies, shape (N, N).
+        queries: unit vectors of the queries, shape (N, d).
+        name: name of the stage.
+        precision: precision to run the model in; if None, the model's own precision.
+    """
 
     documents: tuple[Carrier, ...]
-    similarities: NDArray[np.float64]  # cosines of queries and documents without copies, shape (N, N)
-    queries: NDArray[np.float32]  # unit vectors of the queries, shape (N, d)
+    similarities: NDArray[np.float64]
+    queries: NDArray[np.float32]
     name: str = "search"
     precision: Precision | None = None
 
@@ -94,7 +102,7 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
         before: similarities between queries (rows) and documents (columns) without copies, shape (N, N).
             Document i answers query i.
         after: similarities between queries and documents with copies, shape (N, N). Each document with copies
-            competes with the other documents without copies.
+            competes with all other documents, which have no copies.
     """
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
@@ -111,7 +119,8 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
 def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> SearchStage | None:
     """Return the stage that measures a token's effect on a small search among the texts.
 
-    Return None if too few of the texts are long enough and leave room for the copies.
+    The result is None if too few texts are both long enough to be cut in half and short enough to leave room
+    for the copies.
     """
     room = room_for(encoder, insertion, COPIES)
     halves = halves_of(texts)

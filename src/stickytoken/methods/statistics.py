@@ -1,4 +1,4 @@
-"""Pure functions that estimate the effects of tokens with intervals, and fit their contraction and pull."""
+"""Pure functions that estimate token effects with confidence intervals, and fit contraction and pull."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> Effe
         after: unit vectors of the carriers with copies, shape (T, K, d).
 
     Returns:
-        One contraction and one pull for each token, fitted to all carriers together. If all carriers have the
-        same vector, the contractions are 0.
+        The contraction and the pull of each token, fitted to all carriers together (see `Effects`). If all
+        carriers have the same vector, the contractions are 0.
     """
     mean_before = before.mean(axis=0, dtype=np.float64)
     mean_after = after.mean(axis=1, dtype=np.float64)
@@ -174,8 +174,8 @@ def predicted_lifts(tokens: Effects | TokenEffects, carriers: CarrierPanel) -> V
     """Predict the lift of each token from its contraction k and its pull p.
 
     Copies change the similarity s between a carrier and an anchor by dot(p, anchor) - k * s (see `Effects`).
-    The predicted lift is the weighted mean of this change over the unrelated pairs of carriers and anchors,
-    in which all carriers that have an unrelated anchor have the same weight.
+    The predicted lift is the weighted mean of the change in similarity over the unrelated pairs of carriers
+    and anchors. All carriers that have an unrelated anchor have the same total weight.
 
     Returns:
         The lifts as differences of cosines, shape (T,).

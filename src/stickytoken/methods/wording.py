@@ -269,9 +269,9 @@ def table_row(
 
     Returns:
         The values, keyed by column: ``token``; ``erased``; ``lift_sd``; ``vector``, which is "unusual" or
-        empty; and ``verdict``. The verdict includes the severity of a flagged token. For a closely measured,
-        unflagged token, the verdict includes the first interval that contains values beyond its threshold,
-        such as "benign, 39% to 42%".
+        empty; and ``verdict``. The verdict includes the severity of a flagged token. If an unflagged token
+        was measured in the confirming carriers, the verdict includes the interval of the erased share or else
+        of the lift, such as "benign, 39% to 42%", if the interval reaches the threshold.
     """
     deviation = row["vector_deviation"]
     is_unusual = deviation is not None and deviation >= unusual
@@ -293,7 +293,7 @@ def table_row(
 
 
 def is_erasing(row: Mapping[str, Any]) -> bool:
-    """Return whether a token's erased share is more extreme than its lift, or one of them is missing.
+    """Return whether a token's erased share is at least as extreme as its lift; True if a value is missing.
 
     To compare the two measures, each value is divided by the minimum that makes a token severe.
     """

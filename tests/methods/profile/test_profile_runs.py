@@ -243,7 +243,7 @@ def alike(noise):
     return model
 
 
-SAME = r"the same similarity \(1\.0000\): there is nothing that a token could"
+SAME = r"the same similarity \(1\.0000\), so no token can change it"
 REFUSED = {
     "too few": (
         {"sentences": profiled.corpus(67)},

@@ -165,8 +165,8 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
 def _recognized_copies(measured: Measured) -> Vector | None:
     """Return the share of each token's inserted copies that the tokenizer recognized as the token.
 
-    The share is computed from the confirming carriers if the token was measured closely, and from the
-    screening carriers otherwise.
+    If a token was measured in the confirming carriers, the share is computed from these carriers; if not, the
+    share is computed from the screening carriers.
 
     Returns:
         One share for each screened token, in ascending order of token id; None if copies were not counted.
@@ -244,7 +244,8 @@ class ProfileEvidence:
             erase.
         smallest_lift: threshold for the lift, in SD.
         smallest_erased: threshold for the erased share.
-        unusual: smallest vector deviation of an unusual token vector.
+        unusual: threshold for the vector deviation: a token vector is unusual if its deviation is at least
+            ``unusual``.
         vectors_compared: whether token vectors could be compared.
         lift_by_placement: lift for each placement of the copies, as a difference of cosines. The lift of the
             ordinary token is not subtracted.
@@ -332,9 +333,10 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
 
 
 def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
-    """Return the mean lift of a closely measured token for each placement of the copies.
+    """Return the mean lift of a token for each placement of the copies.
 
-    Only the confirming carriers are used, which are all carriers except the screening carriers.
+    The token must have been measured in the confirming carriers, which are all carriers except the screening
+    carriers. Only the confirming carriers are used.
 
     Returns:
         The lifts as differences of cosines, keyed by placement.
@@ -369,7 +371,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
-        """Return the ordinary tokens' mean curve over unrelated pairs (``below``) or others (``above``)."""
+        """Return the ordinary tokens' mean curve over unrelated (``below``) or other pairs (``above``)."""
         if not ordinary:
             return []
         mean: list[float] = np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist()

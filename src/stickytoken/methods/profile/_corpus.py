@@ -116,7 +116,8 @@ def judge_corpus(
     rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
     measured = round_measurements(rows, stage, job.encoder)
     is_pilot = np.isin(measured.ids, pilots)
-    # Repeated calls to a server give slightly different cosines. Each lift varies at least as much.
+    # Repeated calls to a server give slightly different cosines, so the variance of a single lift is at least
+    # the variance between calls.
     least_variance = corpus.plan.call_noise**2
     lift = beyond_ordinary(measured.lifts, is_pilot, settings.confidence, least_variance)
     table = _table(corpus.plan, run, tokens, measured.ids, lift, settings)
@@ -160,7 +161,7 @@ def _prepared(
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
-    # The whole corpus is one group, so the group has the full weight and is not one of several kinds of text.
+    # The whole corpus is one group, which has the full weight. The group does not count as a kind of text.
     group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
     source_by_short_text = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
     carrier_candidates = list(source_by_short_text)
@@ -173,7 +174,8 @@ def _prepared(
     if len(anchors) < _LEAST_ANCHORS:
         words = "1 text" if len(anchors) == 1 else f"{len(anchors)} texts"
         raise InputError(
-            f"{source} has {words} left to compare with, but {_LEAST_ANCHORS} are needed: use more texts"
+            f"{source} has only {words} usable for comparison, but {_LEAST_ANCHORS} are needed: use more "
+            "texts"
         )
     vectors = unit_vectors(encode_texts(encoder, anchors, base.PLAIN_TEXTS, progress))
     panel = AnchorPanel.of_one_group(vectors)
@@ -206,7 +208,8 @@ def _lift_ratios(
     Args:
         tokens: the T rows of tokens.parquet that have a verdict.
         effects: contraction and pull of all tokens in the run.
-        predicted: predicted lift on the corpus of each token in ``effects``, as a difference of cosines.
+        predicted: lift on the corpus that is predicted for each token in ``effects``, as a difference of
+            cosines.
         settings: the thresholds of the rule.
         plan: provides the pilots, and the standard deviation of the similarities on the corpus.
 
@@ -229,14 +232,14 @@ def _table(
     lift: Relative,
     settings: ProfileSettings,
 ) -> pl.DataFrame:
-    """Replace the lifts of the run by lifts on the corpus, and judge the tokens measured on the corpus.
+    """Replace the run's lifts with lifts on the corpus, and judge the tokens measured on the corpus.
 
     Args:
         plan: provides the run's kinds of text and the corpus's similarity spread.
         run: the finished run.
         tokens: the rows of the run's tokens.parquet that have a verdict.
         measured_ids: ids of the tokens that were measured on the corpus, in ascending order.
-        lift: lifts of these tokens on the corpus, as differences of cosines.
+        lift: lifts of the measured tokens on the corpus, as differences of cosines.
         settings: the thresholds of the rule.
 
     Returns:
@@ -253,7 +256,7 @@ def _table(
         lift=lifts_on_corpus.divided_by(plan.similarity_spread),
         erased=_erased_in_run(measured),
         vector_deviation=_numbers(measured, "vector_deviation"),
-        confirmed=np.ones(len(ids), dtype=np.bool_),  # all were measured closely, in the corpus's carriers
+        confirmed=np.ones(len(ids), dtype=np.bool_),  # all were measured in all carriers of the corpus
         kinds_lifted=np.nan_to_num(_numbers(measured, "kinds_lifted")).astype(np.int64),
         kinds=plan.kinds,
     )

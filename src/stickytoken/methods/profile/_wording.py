@@ -69,9 +69,9 @@ class ProfileWording(base.MethodWording):
     def lines(self, run: Run) -> list[str]:
         """Return the sentences that follow the headline in the terminal.
 
-        They state the rule for sticky tokens with the run's thresholds, and say if token vectors were not
-        compared, and how many tokens are topical. The rule is left out if the verdicts of the run follow an
-        older rule.
+        The sentences state the rule for sticky tokens with the run's thresholds, say if token vectors were
+        not compared, and give the number of topical tokens, if there are any. If the verdicts of the run
+        follow an older rule, only the number of topical tokens is stated.
         """
         settings, result = run.settings, run.result
         lines = []
@@ -289,14 +289,15 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     ]
 
 
-# Numbers of copies with a column in the curve tables. A terminal has no room for more columns.
+# The numbers of copies that have a column in the curve tables. A terminal has no room for more columns.
 _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 
 def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
     """Return a table of mean similarities for each number of copies, for pairs below or above the mean.
 
-    ``side`` is ``below`` or ``above``. If there are no such pairs, return a sentence that says so.
+    ``side`` is ``below`` or ``above``. If no pair lies on the given side of the mean, return a sentence that
+    says so.
     """
     first_curve = probed[0].curve
     if not getattr(first_curve, side):

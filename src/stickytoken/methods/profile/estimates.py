@@ -37,7 +37,7 @@ class Measurements:
     Attributes:
         ids: token ids, ascending, shape (T,).
         lifts: mean rise of the similarities to unrelated anchors, as a difference of cosines, shape (T, K).
-        rising_shares: share of the similarities to unrelated anchors that copies increase, shape (T, K).
+        rising_shares: share of each carrier's unrelated anchors to which the similarity rises, shape (T, K).
         anchor_group_lifts: lift on each group of anchors, shape (T, K, G); NaN where a carrier has no
             unrelated anchor in the group.
         effects: contraction and pull of each token, fitted to all carriers together.
@@ -167,7 +167,8 @@ class TokenNumbers(NamedTuple):
         measures: the measures that the rule uses.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
-        rising_shares: share of the similarities to unrelated anchors that copies increase, shape (T,).
+        rising_shares: share of the unrelated pairs whose similarity rises when copies are inserted, shape
+            (T,).
         kind_lifts: lift on each kind of text, relative to the ordinary token, in standard deviations of the
             similarities to that kind, shape (T, kinds).
         texts: number of texts from which the results were computed, shape (T,).
@@ -197,10 +198,10 @@ class TokenNumbers(NamedTuple):
 def estimate(measured: Measured) -> TokenNumbers:
     """Estimate the lift and erased share of every token relative to the ordinary token, with intervals.
 
-    The estimate of a closely measured token is its mean over the confirming carriers, with a Student
-    interval. The estimate of any other token is its mean over the screening carriers, with an interval whose
-    width is derived from the errors of the pilots' screening estimates. These errors are known because the
-    pilots were also measured in the confirming carriers.
+    If a token was measured in the confirming carriers, its estimate is the mean over the confirming carriers,
+    with a Student interval. If a token was measured only in the screening carriers, its estimate is the mean
+    over the screening carriers. The width of the interval is derived from the errors of the pilots' screening
+    estimates, which are known because the pilots were also measured in the confirming carriers.
 
     Returns:
         The results of all screened tokens, in ascending order of token id.
@@ -213,20 +214,20 @@ def estimate(measured: Measured) -> TokenNumbers:
     is_pilot = np.isin(confirmed.ids, pilots)
     _require_different_lifts(confirmed.lifts[is_pilot])
 
-    # Rows of the confirmed tokens, and of the pilots, among the screened tokens.
+    # Row indices, in ``screened``, of the confirmed tokens and of the pilots.
     confirmed_rows = screened.rows_of(confirmed.ids)
     pilot_rows = screened.rows_of(pilots)
 
     def over_all_tokens(confirmed_estimates: Estimates, screened_values: Vector, unit: float) -> Estimates:
         """Return the estimates of one effect for all screened tokens, in order of id, divided by ``unit``.
 
-        The estimate of a confirmed token is taken from ``confirmed_estimates``, which is relative to the
-        ordinary token. The estimate of any other token is computed from ``screened_values``, its values in
-        the screening carriers, by `_screen_estimates`, which subtracts the median of the pilots.
+        For a confirmed token, the estimate is taken from ``confirmed_estimates``, and is already relative to
+        the ordinary token. For a token that was only screened, `_screen_estimates` computes the estimate from
+        the token's values in the screening carriers (``screened_values``), relative to the pilots' median.
         """
         confirmed_pilots = confirmed_estimates.value[is_pilot]
-        # The pilots were measured in all carriers. Their confirmed estimates show how much the values in the
-        # screening carriers are in error.
+        # The pilots were measured in all carriers, so their confirmed estimates show how large the errors of
+        # estimates from the screening carriers are.
         estimates = _screen_estimates(screened_values, pilot_rows, confirmed_pilots, confidence)
         estimates.value[confirmed_rows] = confirmed_estimates.value
         estimates.low[confirmed_rows] = confirmed_estimates.low
@@ -238,7 +239,8 @@ def estimate(measured: Measured) -> TokenNumbers:
     confirmed_lift = beyond_ordinary(confirmed.lifts, is_pilot, confidence, least_variance)
     confirmed_contraction = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
     lift = over_all_tokens(confirmed_lift.estimates, screened.lifts, plan.similarity_spread)
-    # The erased share is the additional contraction, as a share of what the ordinary token leaves of a text.
+    # The erased share is how much more of a text the token erases than the ordinary token does, as a share of
+    # what the ordinary token leaves of the text.
     left_by_ordinary = max(1 - confirmed_contraction.ordinary, np.finfo(float).tiny)
     erased = over_all_tokens(confirmed_contraction.estimates, screened.contractions, left_by_ordinary)
 
@@ -297,17 +299,17 @@ def _screen_estimates(
 ) -> Estimates:
     """Estimate the effect of each token from the few screening carriers.
 
-    If the effects of all tokens are larger in the screening carriers than in the confirming carriers, the
-    estimates would be too large. The means over the screening carriers are therefore scaled so that their
-    standard deviation over the pilots is the same as in the confirming carriers. The standard error is the
-    same for all tokens: the root mean square difference, over the pilots, between the scaled mean and the
-    estimate from the confirming carriers.
+    Effects may be larger in the screening carriers than in the confirming carriers, which would make the
+    estimates too large. The means over the screening carriers are therefore scaled so that their standard
+    deviation over the pilots is the same as in the confirming carriers. The standard error is the same for
+    all tokens: the root mean square difference, over the pilots, between the scaled mean and the estimate
+    from the confirming carriers.
 
     Args:
         values: lifts or contractions in the screening carriers, shape (T, K).
         pilot_rows: row indices of the P pilots, shape (P,).
-        confirmed_pilots: estimate of each pilot, measured in the confirming carriers, minus the ordinary
-            token, shape (P,).
+        confirmed_pilots: estimate of each pilot relative to the ordinary token, from the confirming carriers,
+            shape (P,).
         confidence: coverage of the two-sided normal intervals.
 
     Returns:
@@ -337,7 +339,8 @@ def _kind_lifts(
         measured: the measurements of a round.
         pilots: ids of the pilots.
         kind_indices: indices of the anchor groups that are kinds of text.
-        kind_spreads: standard deviation of the cosines between carriers and anchors of each of these kinds.
+        kind_spreads: for each kind of text, the standard deviation of the cosines between carriers and the
+            anchors of that kind.
 
     Returns:
         Lifts in units of ``kind_spreads``, shape (T, kinds). A lift is NaN if no carrier has an unrelated
@@ -378,8 +381,8 @@ MOST_BYTES = 512 * 2**20
 def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int = MOST_BYTES) -> None:
     """Write the contraction and pull of every token, as fitted in the screening carriers.
 
-    If the pulls need more than ``most_bytes``, they are projected onto as many orthonormal axes as fit. The
-    column ``pull`` then contains the coordinates of each pull on the axes, and `AXES_FILE` contains the axes.
+    If the pulls need more than ``most_bytes``, they are projected onto as many orthonormal axes as fit:
+    `AXES_FILE` contains the axes, and the column ``pull`` contains the coordinates of each pull on the axes.
     """
     pull = screened.effects.pull
     most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))
@@ -421,7 +424,7 @@ def read_effects(path: Path) -> TokenEffects:
         table = table.filter(pl.col("round") == "screen")
     rows = table.sort("token_id")
     pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
-    if (path / AXES_FILE).is_file():  # the column ``pull`` contains the coordinates on these axes
+    if (path / AXES_FILE).is_file():  # the column ``pull`` contains coordinates on the stored axes
         axes = folder.read_table(AXES_FILE, ("axis",))["axis"].to_numpy()
         pull = pull @ axes
     contraction = rows["contraction"].to_numpy().astype(np.float64)

@@ -105,8 +105,9 @@ def make_profile_plan(
             "more sentences"
         )
     if len(groups) == 1:
-        # The corpus has no topics, and the tokenizer cannot read the bundled kinds of text. Without several
-        # groups, it would be impossible to tell sticky tokens from topical ones.
+        # All texts are in one group, because the corpus has no topics and the tokenizer cannot read the
+        # bundled kinds of text. Sticky tokens can be told from topical tokens only if there are several
+        # groups, so the texts are clustered.
         vectors = unit_vectors(encoder.encode(groups[0].texts))
         groups = texts.clustered(groups[0].texts, vectors, settings)
 
@@ -197,8 +198,8 @@ class UsableCarriers(NamedTuple):
         texts: the carriers.
         similarities: cosines between the carriers and the A anchors, shape (K, A).
         narrow_limit: for a narrow corpus, the median similarity between the candidates for carriers and the
-            anchors. Pairs below this limit then count as unrelated, instead of pairs below the mean
-            similarity. ``narrow_limit`` is None if the corpus is not narrow.
+            anchors, below which a pair counts as unrelated. If the corpus is not narrow, ``narrow_limit`` is
+            None, and a pair counts as unrelated if its similarity is below the mean similarity.
     """
 
     texts: list[str]
@@ -219,8 +220,8 @@ def usable_carriers(
     A candidate and an anchor are unrelated if their similarity is below the mean similarity. If too few
     candidates have enough unrelated anchors, the corpus is narrow: the texts of the corpus are more similar
     to each other than random words are. For a narrow corpus, a candidate and an anchor are unrelated if their
-    similarity is below the median similarity between all candidates and all anchors from which the lift is
-    computed.
+    similarity is below the median similarity between candidates and anchors. Only the anchors from which the
+    lift is computed are included in the median.
 
     Args:
         encoder: the model.
@@ -239,8 +240,8 @@ def usable_carriers(
     if lift_similarities.std() < _NO_VARIATION:
         raise InputError(
             f"{encoder.name} gives all sentences of {source} the same similarity "
-            f"({lift_similarities.mean():.4f}): there is nothing that a token could move; check that the "
-            "model is loaded correctly"
+            f"({lift_similarities.mean():.4f}), so no token can change it: check that the model is loaded "
+            "correctly"
         )
     narrow_limit = None
     is_usable = _unrelated_shares(similarities, mean_similarity, panel) >= _LEAST_UNRELATED_SHARE

@@ -28,20 +28,32 @@ class AnchorRecord(Record):
 
 
 class ProfilePlanRecord(PlanRecord):
-    """Everything that a run computes from the model and the corpus before it measures a token."""
+    """Everything that a run computes from the model and the corpus before it measures a token.
 
-    # Standard deviation of the cosines between the carriers and the anchors from which the lift is computed.
+    Attributes:
+        similarity_spread: standard deviation of the cosines between the carriers and the anchors from which
+            the lift is computed.
+        share_below: weighted share of the carrier-anchor pairs that are unrelated and so used for the lift.
+        narrow_limit: if the corpus has too few pairs with a similarity below u, the median similarity, below
+            which pairs count as unrelated instead; None if pairs with a similarity below u count as
+            unrelated.
+        left_out: number of sentences that were left out because the model does not read them in full.
+        groups: the groups of anchors.
+        anchors: the anchors; the anchors from which the lift is computed come first.
+        carriers: the texts into which copies are inserted.
+        pilots: ids of random tokens that are measured in all carriers to define the ordinary token.
+        call_noise: standard deviation of one cosine over repeated calls to the model.
+    """
+
     similarity_spread: float
-    share_below: float  # Weighted share of carrier-anchor pairs that are unrelated and so used for the lift.
-    # The median similarity, if the corpus has too few pairs with a similarity below u. Pairs below the median
-    # then count as unrelated. ``narrow_limit`` is None if pairs below u count as unrelated.
+    share_below: float
     narrow_limit: float | None = None
-    left_out: int  # Number of sentences left out because the model does not read them in full.
+    left_out: int
     groups: list[AnchorGroupRecord]
-    anchors: list[AnchorRecord]  # Begins with the anchors from which the lift is computed.
+    anchors: list[AnchorRecord]
     carriers: list[str]
-    pilots: list[int]  # Ids of random tokens that are measured in all carriers to define the ordinary token.
-    call_noise: float = 0.0  # Standard deviation of one cosine over repeated calls to the model.
+    pilots: list[int]
+    call_noise: float = 0.0
 
     @model_serializer(mode="wrap")
     def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -63,15 +75,27 @@ class ProfilePlanRecord(PlanRecord):
 
 
 class ProfileResultRecord(ResultRecord):
-    """The numbers that summarize the result of a run."""
+    """The numbers that summarize the result of a run.
 
-    looked_at: int  # Number of tokens with a verdict.
-    confirmed: int  # Number of tokens that were measured closely.
-    unconfirmed: int  # Number of tokens that may reach a threshold, but were left out because of the budget.
+    Attributes:
+        looked_at: number of tokens with a verdict.
+        confirmed: number of tokens that were measured in the confirming carriers.
+        unconfirmed: number of tokens that may reach a threshold, but were left out because of the budget.
+        topical: number of topical tokens.
+        ordinary_lift: lift of the ordinary token, as a difference of cosines.
+        ordinary_contraction: share of a text that copies of the ordinary token erase; null in the oldest
+            runs.
+        vectors_compared: whether the model has enough token vectors for the rule on unusual vectors.
+        screening_carriers: plan indices of the carriers into which every token was inserted.
+        texts_per_token: number of texts encoded in all stages, divided by the number of judged tokens.
+    """
+
+    looked_at: int
+    confirmed: int
+    unconfirmed: int
     topical: int
-    ordinary_lift: float  # Lift of the ordinary token, as a difference of cosines.
-    # Share of a text that copies of the ordinary token erase; null in the oldest runs.
+    ordinary_lift: float
     ordinary_contraction: float | None
-    vectors_compared: bool  # Whether the model has enough token vectors for the rule on unusual vectors.
-    screening_carriers: list[int]  # Plan indices of the carriers into which every token was inserted.
-    texts_per_token: float  # Number of texts encoded in all stages, divided by the number of judged tokens.
+    vectors_compared: bool
+    screening_carriers: list[int]
+    texts_per_token: float

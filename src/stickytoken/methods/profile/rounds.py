@@ -110,8 +110,8 @@ def measure_rounds(
         run: executes a stage for the given tokens.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
-        confirm_all: whether to measure all tokens of the job closely, as a probe does, and not only a
-            selection.
+        confirm_all: whether to measure all tokens of the job in the confirming carriers, as a probe does,
+            instead of only a selection.
 
     Returns:
         The measurements of all tokens in the screening carriers, and of the pilots and the selected tokens in
@@ -157,21 +157,21 @@ def measure_rounds(
 
 
 def _selection(measured: Measured, job_ids: Ids) -> verdict.Selection:
-    """Select the tokens of a job to measure closely.
+    """Select the tokens of a job to measure in the confirming carriers.
 
     Args:
         measured: the measurements of the pilot round and the screening round, and the job.
         job_ids: ids of the job's tokens, in ascending order.
 
     Returns:
-        The selected tokens. If the run only estimates its cost, these are the first tokens of the job, as
+        The selected tokens. If the run only estimates its cost, the first tokens of the job are selected, as
         many as a real run could select.
     """
     job = measured.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
     if _has_artificial_vectors(job.encoder):
-        # A real run always selects the tokens that are displayed for each of the two measures, and then fills
-        # the budget.
+        # A real run always selects the `DISPLAYED` tokens with the highest values of each of the two
+        # measures, and then fills the budget.
         most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
         return verdict.Selection(job_ids[:most_selected], left_out=0)
     measures = estimate(measured).measures_of(job_ids)
@@ -197,8 +197,8 @@ def _screening_carriers(
     """
     count = job.settings.screening_texts
     if _has_artificial_vectors(job.encoder):
-        # An estimate of the cost uses artificial vectors instead of the model's. With artificial vectors, the
-        # shortest carriers would be chosen, and the cost would be underestimated.
+        # A cost estimate uses artificial vectors, with which the shortest carriers would be chosen and the
+        # cost underestimated. Carriers of typical length are therefore chosen instead.
         lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
         return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
@@ -320,7 +320,8 @@ def round_stage(
 
     Args:
         encoder: the model.
-        settings: provides insertion, numbers of copies, seed, and the precision of the screening round.
+        settings: provides the insertion, the numbers of copies, the seed, and the precision of the screening
+            round.
         plan: provides the carriers, and the similarity below which a carrier and an anchor are unrelated.
         panel: the anchors.
         step: the round. Only the screening round may run in a lower precision.

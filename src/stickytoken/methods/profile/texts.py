@@ -122,7 +122,7 @@ def choose_anchors(
     group_lists: Iterable[Sequence[TextGroup]],
     taken: set[str],
 ) -> tuple[list[TextGroup], int]:
-    """Draw anchors from each list of groups, as evenly over the groups as possible.
+    """Draw anchors from each list of groups, as evenly as possible from all groups of the list.
 
     Args:
         encoder: the model.
@@ -165,8 +165,8 @@ def clustered(
 ) -> list[TextGroup]:
     """Group texts by k-means clustering of their vectors.
 
-    The clusters take the place of kinds of text and topics if there are neither. A cluster's weight is
-    its share of the texts. The clusters count as kinds of text if there are at least two.
+    If a corpus has neither kinds of text nor topics, the clusters serve as groups instead. A cluster's weight
+    is its share of the texts. The clusters count as kinds of text if there are at least two.
     """
     labels = cluster(vectors, settings.topics, settings.seed)
     cluster_count = int(labels.max()) + 1
@@ -241,14 +241,14 @@ def short_texts(
 
     Args:
         encoder: the model.
-        settings: provides insertion, numbers of copies and seed.
+        settings: provides the insertion, the numbers of copies and the seed.
         groups: the groups to draw from.
         needed: minimum number of texts.
         source: name of the corpus, for the error message.
 
     Returns:
-        The corpus text from which each short text was taken, keyed by the short text. The keys come from
-        the groups in turn.
+        The corpus text from which each short text was taken, keyed by the short text. Texts from different
+        groups alternate.
 
     Raises:
         InputError: The groups have fewer short texts than ``needed``.
@@ -307,7 +307,7 @@ def _shortest_of_group(
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
     shortest = sorted(accepted, key=lengths.__getitem__)
-    # Return more texts than the share of the group, because some of them may prove unusable as carriers.
+    # Return more texts than the group must contribute, because some texts may prove unusable as carriers.
     count = math.ceil(_SHORT_FACTOR * share)
     if not group.kind:
         # A single corpus may be narrow: many of its texts may have too few unrelated anchors to be carriers.
@@ -322,7 +322,8 @@ def _shortest_of_group(
 def _share_per_group(sizes: Sequence[int], needed: int) -> int:
     """Return the maximum number of texts to take from each group to get ``needed`` texts in total.
 
-    This maximum is an equal share, or more if some groups have fewer texts than an equal share.
+    The maximum per group is an equal share of ``needed``, or more if some groups have fewer texts than an
+    equal share.
     """
     share = math.ceil(needed / len(sizes))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
@@ -346,9 +347,9 @@ def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
 def representative_carriers(effects: Vector, count: int) -> list[int]:
     """Choose the carriers whose mean effects agree best with the mean effects over all carriers.
 
-    Carriers are chosen greedily. Each step adds the carrier that maximizes the correlation between the mean
-    over the chosen carriers and the mean over all carriers. The correlation over tokens is computed for each
-    measure and summed over the measures; a measure without variation contributes 0.
+    Carriers are chosen greedily. Each step adds the carrier that maximizes a sum of correlations, one for
+    each measure. The correlation of a measure is computed over tokens, between the mean over the chosen
+    carriers and the mean over all carriers; it is 0 if the measure does not vary.
 
     Args:
         effects: M measures of T random tokens in K carriers, shape (T, K, M); NaN where missing.
@@ -376,14 +377,15 @@ def representative_carriers(effects: Vector, count: int) -> list[int]:
 
 
 def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Choose carriers as long as those that a real run chooses, to estimate the run's cost without vectors.
+    """Choose carriers of typical length, to estimate the cost of a run without computing vectors.
 
     Args:
         lengths: number of tokens in each carrier, including the copies, shape (K,).
         count: number of carriers to choose.
 
     Returns:
-        Indices of the chosen carriers, in ascending order. Their lengths are around the 30th percentile.
+        Indices of the chosen carriers, in ascending order. The lengths of the chosen carriers are around the
+        30th percentile, as in a real run.
     """
     # In runs with real models, the carriers chosen by `representative_carriers` are, on average, at the 30th
     # percentile of the lengths of all carriers. In seven runs, the chosen carriers had 0.74 to 1.10 times as

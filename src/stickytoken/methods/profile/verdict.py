@@ -1,10 +1,10 @@
 """The rule that decides which tokens are sticky, and how severe they are. Pure functions.
 
 By default, a token is sticky if its copies move unrelated texts closer by at least 0.5 standard deviations
-(SD) more than copies of an ordinary token do. A token is also sticky if its copies erase at least 40% of the
-part of a text that remains with copies of an ordinary token. A token whose vector is unusual is sticky if it
-reaches half of one of these thresholds. A token that reaches only the threshold for the lift, and lifts few
-kinds of text, is topical instead of sticky.
+(SD) more than copies of an ordinary token do. A token is also sticky if its copies erase at least 40% of what
+copies of an ordinary token leave of a text. A token whose vector is unusual is sticky if it reaches half of
+the threshold for the lift or for the erased share. A token that reaches only the threshold for the lift, and
+lifts few kinds of text, is topical instead of sticky.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Measures(NamedTuple):
         lift: rise of the similarities between unrelated texts, relative to the ordinary token, in standard
             deviations of the model's similarities.
         erased: how much more of a text is erased by copies of the token than by copies of an ordinary token,
-            as a share of what remains with copies of an ordinary token.
+            as a share of what copies of an ordinary token leave of the text.
         vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
             in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
         confirmed: whether the token was measured closely, in the confirming carriers, shape (T,).
@@ -145,12 +145,12 @@ class Selection(NamedTuple):
 
 
 def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_tokens: int) -> Selection:
-    """Select the tokens to measure closely.
+    """Select the tokens to measure in the confirming carriers.
 
     The tokens with the highest values of each measure are always selected, ten for the lift and ten for the
     erased share. Other tokens that may reach a threshold follow, as far as the budget allows. A token may
-    reach a threshold if the upper end of its interval reaches the threshold. Of these tokens, those whose
-    intervals have the highest upper ends, relative to the threshold, come first.
+    reach a threshold if the upper end of its interval reaches the threshold. Tokens that may reach a
+    threshold are ordered by the upper end of the interval divided by the threshold, largest first.
 
     Args:
         screened: measures of all tokens from the screening round.

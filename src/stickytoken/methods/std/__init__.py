@@ -80,7 +80,7 @@ class CountedRun:
         computed_before = self.computed
 
         def report(of_stage: Progress) -> None:
-            """Convert the progress of the stage from tokens to texts, and report the progress of the run."""
+            """Report the progress of the run in texts, converted from the stage's progress in tokens."""
             self.computed = computed_before + round(of_stage.computed * texts_per_token)
             done = self.done + round(of_stage.done * texts_per_token)
             # The estimate may be too low, so raise the total to at least the number of texts at the end of

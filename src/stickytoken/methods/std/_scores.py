@@ -18,7 +18,7 @@ PLACEMENTS = tuple(Placement)
 
 
 class Metric(StrEnum):
-    """Distance metrics for scores and rates. Verdicts depend only on the cosine distance."""
+    """Distance metrics for scores and validation rates. Verdicts depend only on the cosine distance."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -130,7 +130,8 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     reward += np.where(remaining_steps > 0, last + constants.alpha * remaining_steps, 0.0)
     bounds: Vector = reward / penalty
     # The unknown distances may also rise and fall again by some amount x, which adds x to the reward and the
-    # penalty. This raises a quotient below 1, but never above 1, so 1 is an upper bound in this case.
+    # penalty. If the quotient is below 1, adding x to both raises the quotient, but never to more than 1, so
+    # the bound must be at least 1.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 

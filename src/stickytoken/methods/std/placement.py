@@ -30,7 +30,7 @@ differ by less are in order of id.
 
 @dataclass(frozen=True)
 class Walk:
-    """Draws the gaps for the copies of a token in the published order: carrier by carrier, copy by copy.
+    """Draws the gaps for the copies of a token in the published order, by carrier and then by copy.
 
     Attributes:
         words: number of words in each carrier.
@@ -43,7 +43,7 @@ class Walk:
     insertion: Insertion = Insertion.TEXT
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier: the index of the gap between words into which each copy goes.
+        """Draw a path for each carrier, which lists the index of the gap between words for each copy.
 
         Copies that were inserted earlier count as words of the carrier.
         """
@@ -58,20 +58,20 @@ class Walk:
 def walk_vocabulary(
     seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the places of the copies for scoring as in the published runs: from one random stream.
+    """Draw the places of the copies for scoring from one random stream, as in the published runs.
 
-    The places are gaps between the words of the carriers. They are drawn token by token.
+    The places are gaps between the words of the carriers. The places are drawn token by token.
 
     Args:
         seed: seed of the random stream.
         vocabulary: all available tokens, in order of id. The places for a token depend on all earlier tokens,
             because each of them consumes random numbers.
         tokens: the tokens for which paths are returned.
-        walk: draws the paths for a token.
+        walk: draws the gaps for the copies of a token.
 
     Returns:
-        For each of ``tokens``, keyed by token id, one path per carrier. A path is the index of the gap into
-        which each copy goes.
+        One path per carrier for each of ``tokens``, keyed by token id. A path lists the index of the gap for
+        each copy.
     """
     stream = random.Random(seed)
     token_ids = {token.id for token in tokens}
@@ -91,19 +91,19 @@ def walk_candidates(
 ) -> dict[int, tuple[probes.Path, ...]]:
     """Draw the places of the copies for validation as in the published runs.
 
-    The published runs drew these places from the random stream from which they had drawn the places for
-    scoring. The draws for scoring are therefore repeated first.
+    The published runs drew the places for scoring and then the places for validation from a single random
+    stream. The draws for scoring are therefore repeated before the places for validation are drawn.
 
     Args:
         seed: seed of the random stream.
         vocabulary: all available tokens, in order of id.
-        scoring: draws the paths for a token in the carriers of the scoring pairs.
+        scoring: draws the gaps for the copies of a token in the carriers of the scoring pairs.
         candidates: the candidates, in the order they are validated.
-        validation: draws the paths for a candidate in the carriers of the validation pairs.
+        validation: draws the gaps for the copies of a candidate in the carriers of the validation pairs.
 
     Returns:
-        For each candidate, keyed by token id, one path per carrier of the validation pairs. A path is the
-        index of the gap into which each copy goes.
+        One path per carrier of the validation pairs for each candidate, keyed by token id. A path lists the
+        index of the gap for each copy.
     """
     stream = random.Random(seed)
     for token in vocabulary:
@@ -112,7 +112,7 @@ def walk_candidates(
 
 
 def validation_order(scores: Mapping[int, float]) -> list[int]:
-    """Return the token ids in descending order of score. Ties are in order of id."""
+    """Return the token ids in descending order of score. Ties are broken by token id."""
     ids = np.array(sorted(scores), dtype=np.int64)
     values = np.array([scores[token_id] for token_id in ids.tolist()], dtype=np.float64)
     by_score = np.argsort(-values, kind="stable")

@@ -25,7 +25,7 @@ class StdPlanRecord(base.PlanRecord):
     similarity_deviation: float
     scoring: list[SentencePair]
     validation: list[SentencePair]
-    # The texts that the model truncates once the copies are inserted, from the scoring and validation pairs.
+    # Texts of the scoring and validation pairs that the model truncates once the copies are inserted.
     truncated: tuple[str, ...] = ()
 
 
@@ -50,8 +50,8 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
-    """Choose the pairs for scoring and for validation (Chen et al. 2025, step 1), and return the plan."""
-    # Run the checks that may fail before the slow steps.
+    """Choose pairs for scoring and validation (step 1 of Chen and others, 2025), and return the plan."""
+    # Before the slow steps, run the checks that may fail.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
@@ -68,7 +68,8 @@ def make_plan(
         )
     validation = select_pairs(pairs, mean.value, settings.validation_pairs)
     used = [*scoring, *validation]
-    # A file of pairs also contains their similarities, which this model may not reproduce exactly.
+    # A file of pairs also contains similarities, which may differ slightly from the similarities in this
+    # model.
     given_similarities = np.array([pair.similarity for pair in used])
     anchor_vectors, carrier_vectors = pair_vectors(encoder, used, settings.insertion)
     measured_similarities = 1 - distances(anchor_vectors, carrier_vectors)[Metric.COSINE]

@@ -1,10 +1,11 @@
 """Step 3: score tokens on a few pairs, and encode only the texts that are needed to find the best tokens.
 
 A series is the combination of a pair and a placement. The score of a series is computed from the distances
-with 0, 1, 2, ... copies of the token. If only some of these distances are known, they give an upper bound of
-the score (`score_bounds`). Once the upper bound of a token shows that the token is not among the best, no
-further texts of the token are encoded. Tokens are scored in rounds. Each round encodes, for every token that
-may still be among the best, the texts that are expected to lower the token's upper bound most.
+with 0 to n copies of the token. If only some distances of a series are known, the known distances give an
+upper bound of the score (`score_bounds`). Once the upper bound of a token shows that the token is not among
+the best, no further texts of the token are encoded. Tokens are scored in rounds. Each round encodes, for
+every token that may still be among the best, the texts that are expected to lower the token's upper bound
+most.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ NEEDED_SHARE = 0.26
 
 # Minimum ratio of tokens to sample size. With fewer tokens, all tokens are scored exactly.
 _SAMPLED_FROM = 4
-_ROUND_TEXTS = 8192  # number of texts in a round, enough to fill batches with texts of every length
-_MOST_TEXTS = 3  # maximum number of texts per token in a round; further texts are often unnecessary
+# Number of texts in a round, which is enough to fill batches with texts of every length.
+_ROUND_TEXTS = 8192
+# Maximum number of texts per token in a round. Further texts are often unnecessary.
+_MOST_TEXTS = 3
 # The first threshold is set so that, in the sample, only this share of the expected number of candidates
 # reaches it. If the threshold is too low, unnecessary texts are encoded for every token; if it is too high,
 # scoring only takes more rounds.
@@ -62,9 +65,12 @@ _AT_A_TIME = 1.5
 # Minimum number of sampled tokens for a separate mean per series. With fewer tokens, the mean over all series
 # is used.
 _LEAST_OBSERVED = 4
-_SLACK = 1e-9  # summing the same numbers in another order changes the sum by less than this
-_SAMPLE_KEY = 2  # key of the random generator, which makes the sample independent of other draws
-_ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precision at a time
+# A sum of the same numbers in another order differs by less than this.
+_SLACK = 1e-9
+# Key of the random generator, which makes the sample independent of other draws.
+_SAMPLE_KEY = 2
+# Number of vectors that are converted to double precision at a time.
+_ROWS_AT_A_TIME = 8192
 
 
 @dataclass(frozen=True)
@@ -332,8 +338,8 @@ class KnownDistances:
         """Choose the next texts to encode for the given tokens.
 
         At most one text is chosen from each series: the text with the next number of copies in the order of
-        `copies_order`. If more than ``limit`` series have unknown distances, the texts that are expected to
-        lower the upper bound of the token's score most are chosen.
+        `copies_order`. If more than ``limit`` series have unknown distances, the chosen texts are those that
+        are expected to lower the upper bound of the token's score most.
 
         Args:
             rows: row indices of the tokens.
@@ -341,20 +347,20 @@ class KnownDistances:
             limit: maximum number of texts for each token.
 
         Returns:
-            For each token, the indices of its next texts (see `ScoringPairs`): ``limit`` texts, or one text
-            for each series with unknown distances if there are fewer than ``limit`` of these series.
+            For each token, the indices of its next texts (see `ScoringPairs`), at most ``limit`` in total and
+            at most one for each series that has unknown distances.
         """
         copies = self._pairs.settings.copies
         known_counts = self.known_counts[rows]
         has_unknown = known_counts < copies
-        # Position of the next text of each series in `copies_order`. The minimum keeps the position valid for
-        # series without unknown distances, which are removed at the end.
+        # Position, in `copies_order`, of the next text of each series. A series whose distances are all known
+        # has no next text, but gets a valid position here; it is left out of the result.
         next_positions = np.minimum(known_counts, copies - 1)
         # Look up the three axes of ``gains`` for each token and series; shape (tokens, series).
         any_has_risen = self.has_risen[rows].astype(np.intp)
         expected_fractions = gains[next_positions, any_has_risen, np.arange(self._pairs.series)]
         decreases = expected_fractions * self.series_bounds[rows] * self._pairs.weights
-        decreases = np.where(has_unknown, decreases, -1.0)  # series without unknown distances come last
+        decreases = np.where(has_unknown, decreases, -1.0)  # series whose distances are all known come last
         chosen_series = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
         next_copies = self._order[np.take_along_axis(next_positions, chosen_series, axis=1)]
         text_indices = chosen_series * copies + next_copies - 1
@@ -375,26 +381,27 @@ class KnownDistances:
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
     """Estimate how much each further text of a series lowers the upper bound of the score of the series.
 
-    The estimate is a mean over sampled tokens. The upper bounds of these tokens are computed as if the
-    distances became known one after another, in the order of `copies_order`. The decrease per text depends on
-    how many more texts are encoded: it is computed for 1, 2, ... more texts, and the largest mean is
-    returned. If there are too few tokens for the mean of a series, the mean over all series is used.
+    The estimate is a mean over sampled tokens. The upper bounds of the sampled tokens are computed as if the
+    distances became known one after another, in the order of `copies_order`. The decrease of the bound per
+    text depends on the number of further texts, so it is computed for every possible number of further texts,
+    and the largest mean is returned. If there are too few tokens for the mean of a series, the mean over all
+    series is used.
 
     Args:
         pairs: the pairs that tokens are scored on.
         all_distances: distances of the sampled tokens, all of them known, shape
             (tokens, series, copies + 1).
-        alone: distances between these tokens alone and the anchors, shape (tokens, series).
+        alone: distances between the sampled tokens alone and the anchors, shape (tokens, series).
 
     Returns:
         The estimated decrease per text, as a fraction of the upper bound, shape (copies, 2, series). The axes
-        are the number of known distances, not counting the distance with 0 copies; whether the known
-        distances rise anywhere as the number of copies grows (0 or 1); and the series.
+        are the number of known distances, not counting the distance with 0 copies; whether any known distance
+        is larger than the previous known distance (0 or 1); and the series.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
-    # bounds[n] holds the upper bounds if n distances are known, and risen[n] holds whether these distances
-    # rise anywhere; shape (tokens, series).
+    # bounds[n] holds the upper bounds if n distances are known, and risen[n] holds whether any of the n
+    # distances is larger than the previous known distance. Both arrays have shape (tokens, series).
     known_distances = all_distances.copy()
     known_distances[..., 1:] = np.nan
     bounds = [score_bounds(known_distances, alone, constants)]
@@ -409,14 +416,16 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
         for more_texts in range(1, len(order) - known_count + 1):
             decrease = 1 - bounds[known_count + more_texts] / bounds[known_count]
             decreases_per_text.append(decrease / more_texts)
-        # Average separately over the tokens whose known distances rise anywhere, and over all other tokens.
+        # Average separately over the tokens with a known distance that is larger than the previous one, and
+        # over all other tokens. ``is_averaged`` has shape (tokens, series), and ``averaged_decreases`` has
+        # shape (more texts, tokens, series).
         for any_has_risen in (False, True):
-            is_averaged = risen[known_count] == any_has_risen  # shape (tokens, series)
-            averaged_decreases = np.stack(decreases_per_text) * is_averaged  # (more texts, tokens, series)
+            is_averaged = risen[known_count] == any_has_risen
+            averaged_decreases = np.stack(decreases_per_text) * is_averaged
             token_counts = is_averaged.sum(axis=0)
             means_of_series = averaged_decreases.sum(axis=1) / np.maximum(token_counts, 1)
             overall_means = averaged_decreases.sum(axis=(1, 2)) / max(1, token_counts.sum())
-            # The largest mean is the one for the best number of more texts.
+            # Choose the number of further texts with the largest mean decrease per text.
             has_enough = token_counts >= _LEAST_OBSERVED
             gains[known_count, int(any_has_risen)] = np.where(
                 has_enough, means_of_series.max(axis=0), overall_means.max()
@@ -445,9 +454,9 @@ def score_tokens(
 ) -> pl.DataFrame:
     """Score tokens exactly, or find upper bounds that rule them out as candidates.
 
-    First, all texts of a random sample of tokens are encoded. From then on, each round encodes a few texts of
-    every token that may still be a candidate (see `_rows_to_score`). If the setting ``scores`` is "all", or
-    there are few tokens, all texts of all tokens are encoded instead.
+    First, all texts of a random sample of tokens are encoded. Each later round encodes a few texts of every
+    token that may still be a candidate (see `_rows_to_score`). If the setting ``scores`` is "all", or there
+    are few tokens, all texts of all tokens are encoded instead.
 
     Args:
         job: provides the model, the tokens in order of id, and the settings.
@@ -474,7 +483,8 @@ def score_tokens(
     def measure(name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
         """Encode the texts at ``text_indices`` for each token in ``rows``.
 
-        The distances are added to ``known_distances`` and the table of distances to ``frames``.
+        The distances are added to ``known_distances``, and the table with the distances is added to
+        ``frames``.
         """
         chosen = [tokens[row] for row in rows.tolist()]
         by_id = {
@@ -524,8 +534,8 @@ def _rows_to_score(
 ) -> NDArray[np.intp]:
     """Return the rows of the tokens to score next: those that may be among the best ``scores_needed`` tokens.
 
-    The rows are those of the tokens with unknown distances whose upper bound reaches a threshold. The
-    threshold is chosen so that no token is scored without need:
+    The row of a token is returned if some distances of the token are unknown and the upper bound of its score
+    reaches a threshold. The threshold is chosen so that no token is scored without need:
 
     - The threshold starts at ``likely_threshold``. If too few upper bounds reach ``likely_threshold``, the
       threshold is lowered until enough of them do.
@@ -538,7 +548,7 @@ def _rows_to_score(
         likely_threshold: estimate of the lowest of the ``scores_needed`` best scores.
 
     Returns:
-        Row indices in ascending order. If there are none, the best ``scores_needed`` scores are known
+        Row indices in ascending order. If no rows are returned, the best ``scores_needed`` scores are known
         exactly, and the upper bounds of all other tokens are below the lowest of these scores.
     """
     upper_bounds = known_distances.upper_bounds

@@ -39,13 +39,22 @@ class ValidationStage:
 
     If several pairs have the same carrier, their texts with copies at the start or at the end are identical,
     so these texts are encoded only once. For random placement, the places are drawn separately for each pair.
+
+    Attributes:
+        settings: settings of the method.
+        carriers: one carrier per pair, possibly repeated.
+        anchors: vectors of sentence1, shape (pairs, d).
+        clean: vectors of sentence2 without copies, shape (pairs, d).
+        paths: returns the paths of a token for random placement, one per pair.
+        name: name of the stage.
+        precision: precision to run the model in; if None, the model's own precision.
     """
 
     settings: StdSettings
-    carriers: tuple[probes.Carrier, ...]  # one carrier per pair, possibly repeated
-    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
-    clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
-    paths: PathsOf  # returns the paths of a token for random placement, one per pair
+    carriers: tuple[probes.Carrier, ...]
+    anchors: NDArray[np.float32]
+    clean: NDArray[np.float32]
+    paths: PathsOf
     name: str = "validate"
     precision: Precision | None = None
 
@@ -93,8 +102,8 @@ class ValidationStage:
         Returns:
             For each metric, the share of pairs that get closer with each placement
             (``rate_METRIC_PLACEMENT``), and the weighted sum of these shares (``rate_METRIC``). ``lift`` is
-            the mean rise of the cosine over all pairs, placements and numbers of copies, and
-            ``lift_by_copies`` is the mean rise for each number of copies.
+            the mean rise in cosine over all pairs, placements and numbers of copies, and ``lift_by_copies``
+            is the mean rise in cosine for each number of copies.
         """
         # The arrays of distances have shape (pairs, placements, copies).
         distances_after = distances(vectors[self._rows], self.anchors[:, None, None, :])
@@ -105,7 +114,7 @@ class ValidationStage:
             row[f"rate_{metric}"] = float(weighted(gets_closer, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
                 row[f"rate_{metric}_{placement}"] = float(gets_closer[:, index].mean())
-        # A fall of the cosine distance is a rise of the cosine.
+        # A fall in cosine distance is a rise in cosine.
         cosine_rises = self._before[Metric.COSINE][:, None, None] - distances_after[Metric.COSINE]
         row["lift"] = float(cosine_rises.mean())
         row["lift_by_copies"] = cosine_rises.mean(axis=(0, 1)).tolist()
@@ -118,7 +127,7 @@ def validation_stage(
     """Return the stage that validates candidates on the validation pairs of the plan.
 
     The carriers, into which copies are inserted, are the second sentences of the pairs. The anchors are the
-    first sentences.
+    first sentences of the pairs.
 
     Args:
         encoder: the model.
@@ -160,7 +169,8 @@ def published_paths(
 def continues_stream(job: Job[StdSettings]) -> bool:
     """Return whether validation places random copies at the same places as the published runs.
 
-    The places are the same if the seed is the published seed and the whole vocabulary was scored.
+    The places are the same as in the published runs if the seed is the published seed and the whole
+    vocabulary was scored.
     """
     return job.settings.seed == PUBLISHED_SEED and not job.restricted
 
