@@ -1,4 +1,4 @@
-"""The entries of a vocabulary: their categories, kinds and scripts, and benign entries for comparison."""
+"""Vocabulary entries with their categories, kinds and scripts, and benign entries for comparison."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ class Vocabulary:
         tokens: Each entry as the tokenizer stores it.
         decoded: The text of each entry, with its leading space if it has one.
         categories: Category of each entry.
-        joinings: How spaces separate the copies of each entry when they are written as text; empty if all are
-            glued.
+        joinings: How spaces separate the copies of each entry when they are written as text; empty if all
+            copies are written without spaces.
         unspelled: For each entry, the share of its written copies that the tokenizer reads as the entry,
             keyed by token id. Only shares below one half are listed.
     """
@@ -223,7 +223,7 @@ def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
 def _round_trips(
     tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
 ) -> dict[int, _RoundTrip]:
-    """Decode entries after an anchor, and encode the resulting texts.
+    """Decode each entry after the ids of an anchor, and encode the resulting text.
 
     Returns:
         The round trip of each entry, keyed by token id. An entry is left out if the anchor's text or the
@@ -273,8 +273,8 @@ class BenignMatch(NamedTuple):
 
     Attributes:
         tokens: The benign tokens.
-        same_category: Whether all benign tokens have the category of the given token. False if that category
-            has too few benign tokens.
+        same_category: Whether all benign tokens have the category of the given token. If this category has
+            too few benign tokens, tokens of other categories are included.
     """
 
     tokens: tuple[Token, ...]
@@ -287,14 +287,14 @@ def match_benign(
     """Draw benign tokens that resemble a token in category, beginning, length and position.
 
     Most tokenizers order their vocabulary by frequency, so entries at nearby positions are about equally
-    frequent. A larger ``count`` only adds tokens at the end of the list for a smaller ``count``.
+    frequent. With a smaller ``count``, the result is the beginning of the result for a larger ``count``.
 
     Args:
         vocabulary: The vocabulary.
         token_id: The token to match.
         excluded: Ids that must not be drawn, such as flagged tokens.
-        count: Number of tokens to draw. Fewer are returned if the vocabulary does not have that many benign
-            tokens.
+        count: Number of tokens to draw. Fewer tokens are returned if the vocabulary has fewer benign tokens
+            than ``count``.
         seed: Seed of the random draw.
 
     Raises:
@@ -364,18 +364,18 @@ def _draw_benign(
         seed: Seed of the random draw.
 
     Returns:
-        Indices of the drawn tokens. Their number is ``count`` rounded up to a multiple of 16, or less if the
-        vocabulary has too few tokens.
+        Indices of the drawn tokens. The number of drawn tokens is ``count`` rounded up to a multiple of 16,
+        or less if the vocabulary has too few tokens.
     """
     matches: list[int] = []
     block_count = -(-count // _BLOCK)  # rounded up
     for block in range(block_count):
         tokens_so_far = (block + 1) * _BLOCK
-        # The candidates are about four times as many as the tokens drawn so far, including this block.
+        # There are about four times as many candidates as tokens drawn so far, including this block.
         candidates = _most_similar(vocabulary, index, excluded, tokens_so_far)
         pool = [candidate for candidate in candidates if candidate not in matches]
         seeds = [seed, vocabulary.ids[index]]
-        if block:  # The first block has no number, so that its tokens are those of earlier versions.
+        if block:  # The first block has no number, so that it has the same tokens as in earlier versions.
             seeds.append(block)
         chosen = np.random.default_rng(seeds).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
         matches += [pool[choice] for choice in chosen]
@@ -397,8 +397,8 @@ def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
     Returns:
         Indices of at most ``_POOL * count`` tokens that text can produce, most similar first. All tokens in
         the pool have the category of the token, unless fewer than `LEAST_BENIGN` tokens have this category.
-        They also have the same beginning (``##``, a space or neither), unless fewer than ``count`` such
-        tokens have this beginning.
+        If at least ``count`` of the tokens have the same beginning as the token (``##``, a space or neither),
+        the pool contains only tokens with this beginning.
     """
     usable = []
     for candidate, category in enumerate(vocabulary.categories):
@@ -419,7 +419,7 @@ def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
     length = len(vocabulary.decoded[index].strip())
 
     def distance(candidate: int) -> float:
-        """Return how dissimilar a token is: the weighted sum of the differences in length and position."""
+        """Return the weighted sum of a candidate's differences from the token in length and position."""
         difference = abs(len(vocabulary.decoded[candidate].strip()) - length)
         return difference * _SHARE_PER_CHARACTER + abs(candidate - index) / len(vocabulary)
 

@@ -58,7 +58,7 @@ class OptionName:
 
 
 class Reach(Enum):
-    """Annotation of a field that only some commands with these settings offer: where the field can be set."""
+    """Annotation that says where a field of a settings class can be set, if not in every command."""
 
     PYTHON_ONLY = "not on the command line"
     DETECT_ONLY = "in `stickytoken detect`, but not in `stickytoken probe`"

@@ -16,7 +16,7 @@ class AuditSettings:
     """How an audit measures the effect of copies of a token on search results.
 
     Attributes:
-        copies: Numbers of copies in a document. Repeatable. Default: 4, 8 and 32.
+        copies: Numbers of copies in a document; repeatable, by default 4, 8 and 32.
         placement: Where in the document the copies go.
         insertion: ids: the model reads exactly n copies. text: the copies are inserted as words, which is the
             only way for a model that reads only texts.
@@ -24,9 +24,9 @@ class AuditSettings:
         tokens: Maximum number of tokens in each group: flagged tokens; tokens whose copies these
             documents already contain; tokens with the strongest predicted effect on these documents; tokens
             with the largest lift on these documents; and ordinary tokens.
-        queries: Maximum number of queries. If there are more, a random sample of this size is used.
-        documents: Maximum number of documents in the index. If there are more, a random sample of this size
-            is used.
+        queries: Maximum number of queries. If there are more queries, a random sample of this size is used.
+        documents: Maximum number of documents in the index. If there are more documents, a random sample of
+            this size is used.
         resamples: Number of bootstrap samples of queries and documents.
         confidence: Confidence level of the intervals.
         seed: Seed of all random sampling.

@@ -13,12 +13,12 @@ from stickytoken.settings import PYTHON_ONLY, NonNegativeNumber, OptionName, Pos
 class EndpointOptions:
     """How requests are sent to a model behind an endpoint, and how much they may cost.
 
-    Costs are in the currency of the price. A request that could exceed ``max_cost`` is not sent. This limit
-    applies to each process separately.
+    Costs are in the currency of the price. A request that could exceed ``max_cost`` is not sent. The limit
+    ``max_cost`` applies to each process separately.
 
     Attributes:
-        key_variable: Name of the environment variable that holds the API key. Default: OPENAI_API_KEY for
-            openai:NAME, or STICKYTOKEN_API_KEY.
+        key_variable: Name of the environment variable that holds the API key. By default, OPENAI_API_KEY is
+            read for openai:NAME, and STICKYTOKEN_API_KEY for a URL.
         dimensions: Number of vector components to request. Default: as many as the model has.
         price_per_million: Price per million tokens, used for the cost estimate and for max-cost.
         max_cost: Stop before the requests cost more than this. Needs price-per-million. Responses are cached.

@@ -32,10 +32,10 @@ class ExplainSettings:
         carriers: Maximum number of texts to insert copies into.
         benign: Number of matched benign tokens to compare each token with.
         confidence: Confidence level of the intervals.
-        attribution: Attribute similarities to tokens, using integrated Jacobians. The attribution takes half
-            the time of an explanation.
+        attribution: Attribute similarities to tokens, using integrated Jacobians. The attribution accounts
+            for half of the time of an explanation.
         attribution_carriers: Number of texts whose similarities are attributed to their tokens.
-        attribution_benign: Number of benign tokens whose similarities are attributed for comparison.
+        attribution_benign: Number of benign tokens that are included in the attribution for comparison.
         pairs: Number of text pairs whose similarity is attributed to individual pairs of tokens.
         steps: Number of integration points per integral. More points are used where the integrand changes
             sharply.

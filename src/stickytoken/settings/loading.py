@@ -41,7 +41,7 @@ class LoadingSettings(RecordedLoading):
         trust_remote_code: Run Python code from the model's repository.
         device: cpu, cuda, cuda:1 or mps. Default: the best available device.
         max_length: Maximum input length in tokens, including special tokens. Default: the model's own limit.
-        token_budget: Maximum number of tokens in a batch. Default: depends on the device.
+        token_budget: Maximum number of tokens in a batch; the default depends on the device.
         packed_layers: Pack the weights of linear layers on a CPU. Default: whichever is faster on this
             machine, as measured once per model.
 

@@ -51,8 +51,8 @@ class Prompting:
         prompt: Text before every input, or the name of one of the model's saved prompts. A single word is
             taken as a name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck,
             metaeol, echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's saved prompts. This setting is needed only for a name that is
-            not a single word.
+        prompt_name: Name of one of the model's saved prompts. This setting is needed only if the name is not
+            a single word.
         token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
             al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.

@@ -34,9 +34,9 @@ class RepairSettings:
 
     Attributes:
         strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
-            are split into pieces. If another strategy is set, it applies to all tokens.
+            are split into pieces. Any strategy other than auto applies to all tokens.
         verify: Measure the tokens again on other texts, and compare the original and the repaired model.
-        neighbours: Number of other tokens to verify for each repaired token: those with the nearest rows in
+        neighbours: Number of other tokens to verify for each repaired token, chosen by the nearest rows in
             the embedding matrix.
         seed: Seed for new rows, and for the texts and placements of the verification.
 

@@ -89,8 +89,8 @@ class StdSettings:
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
         scoring_weights: How much each placement of the copies contributes to the score.
         validation_weights: How much each placement of the copies contributes to the validation rate.
-        angular: Score constants for cosine and Euclidean distance.
-        manhattan: Score constants for Manhattan distance.
+        angular: Constants of the score for cosine and Euclidean distance.
+        manhattan: Constants of the score for Manhattan distance.
         scores: needed: stop scoring a token once it cannot become a candidate. all: score every token
             exactly.
 
