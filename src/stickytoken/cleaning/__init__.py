@@ -167,7 +167,7 @@ class Cleaner:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Cleaner:
-        """Read a rules file that `save` wrote. This takes milliseconds, and needs no model and no run.
+        """Read a rules file that `save` wrote. The call takes milliseconds, and needs no model and no run.
 
         Raises:
             InputError: The file cannot be read, or is not a rules file.
@@ -311,8 +311,8 @@ class Cleaner:
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
                 draft.apply(edits)
             cleaned = self.clean(" ".join(draft.text for draft in drafts))
-            # These removals have offsets in the joined drafts. Convert them to offsets in the original
-            # document before the next round applies the removals to the drafts.
+            # Convert the removals, which have offsets in the joined drafts, to offsets in the original
+            # document before the next round applies the edits to the drafts.
             for removal in cleaned.removals:
                 start = original_offset(removal.start)
                 end = original_offset(removal.end - 1) + 1 if removal.end > removal.start else start

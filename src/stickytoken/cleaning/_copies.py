@@ -372,10 +372,10 @@ def _repeated_words_between(document: Document, positions: Sequence[int]) -> lis
     return others if min(counts.values()) >= fewest else []
 
 
-# Copies of unflagged words. They are only suspected, because a text also repeats its subject, such as "shock"
-# in a text about shock waves. Three signs distinguish planted copies from a subject: there are many of them,
-# their neighbours vary, and all have single spaces on both sides, whereas words in ordinary writing often
-# adjoin punctuation and line ends.
+# Copies of unflagged words are only suspected, because a text also repeats its subject, such as "shock" in a
+# text about shock waves. Three signs distinguish planted copies from a subject: there are many of them, their
+# neighbours vary, and all have single spaces on both sides, whereas words in ordinary writing often adjoin
+# punctuation and line ends.
 
 # A word has many copies in a text if there are at least `_MANY_COPIES` of them, and at least one copy for
 # every `_UNITS_PER_MANY` units of the text.

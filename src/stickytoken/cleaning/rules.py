@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 
-# Control tokens of common model families. They are searched for regardless of the model, because ordinary
+# Control tokens of common model families, which are searched for regardless of the model, because ordinary
 # text does not contain them and several servers fail on them.
 WELL_KNOWN_SPECIALS = (
     "<|endoftext|>", "<|startoftext|>", "<|endofprompt|>", "<|padding|>",

@@ -220,8 +220,8 @@ class SpanFinder:
             positions = range(stretch.first, stretch.last)
             flagged_keys = [key for key in keys[stretch.first : stretch.last] if key in words]
             if flagged_keys and stretch.period == 1:
-                # Only a flagged word is repeated. Its copies are grouped below with copies of other flagged
-                # words that stand next to them.
+                # Only a flagged word is repeated, so its copies are grouped below with adjoining copies of
+                # other flagged words.
                 flagged.update(positions)
                 continue
             # The whole stretch becomes one span, so its units must not be grouped again below.

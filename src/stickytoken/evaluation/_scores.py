@@ -245,8 +245,8 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
     Returns:
         The texts, keyed by role, and the number of truncated texts.
     """
-    # All ways of encoding get the same texts. They are truncated to the limit of the given encoder, because
-    # its prompts are the longest.
+    # All ways of encoding get the same texts. The texts are truncated to the limit of the given encoder,
+    # because its prompts are the longest.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         words = require_words(encoder, "evaluate")

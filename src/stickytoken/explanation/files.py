@@ -22,7 +22,7 @@ from stickytoken.measurement import resume
 # Version 2 added the identity.
 EXPLANATION_SCHEMA_VERSION = 2
 EXPLANATION_FILE = "explanation.json"
-# Folder inside a run folder. It holds one folder per explained token, named after the token's id.
+# Folder inside a run folder, with one folder per explained token, named after the token's id.
 EXPLANATIONS_FOLDER = "explain"
 
 _VALUES = " ".join(NUMBERS)

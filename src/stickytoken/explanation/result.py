@@ -99,8 +99,8 @@ def verdict(
     strongest = _strongest_by_area(rows, differences)
     lift = _comparable_lift(rows)
     if run is not None:
-        # The sentences about the run come first, because the run measured more texts. They already quote the
-        # lift, which is the only measure of the area "similarity".
+        # The sentences about the run come first, because the run measured more texts. The sentences about the
+        # run also quote the lift, so the area "similarity", whose only measure is the lift, is left out.
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (

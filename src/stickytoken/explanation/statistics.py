@@ -228,9 +228,9 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) -> tuple[Vector, Vector]:
     """Return the ends of Student's confidence interval for the mean over carriers, each of shape (places,).
 
-    Both ends are NaN with a single carrier. For a measure with two bounds, the interval is computed on the
-    log-odds scale by the delta method: the standard error on that scale is the standard error of the mean
-    divided by the derivative of the measure with respect to its log-odds.
+    Both ends of the interval are NaN with a single carrier. For a measure with two bounds, the interval is
+    computed on the log-odds scale by the delta method: the standard error on that scale is the standard error
+    of the mean divided by the derivative of the measure with respect to its log-odds.
     """
     count = len(values)
     value = values.mean(axis=0)

@@ -80,7 +80,7 @@ def measured_kind(record: ImpactRecord) -> str:
 IMPACT_FILE = "impact.json"
 # Name prefix of the folders that hold impact measurements.
 IMPACT = "impact"
-# Columns of each table. Their types are declared, so that empty tables have the same types.
+# Columns of each table, with declared types, so that empty tables have the same types.
 TABLES = resume.table_schemas(
     {
         "effects.parquet": "task layout metric main unit units clean sticky benign "

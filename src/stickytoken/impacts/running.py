@@ -94,7 +94,7 @@ class _Encoding:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
 
 
-# All repetitions of a condition are in one shard. Otherwise a session that resumes between two repetitions
+# All repetitions of a condition are in one shard, because a session that resumed between two repetitions
 # would form different batches, which changes rounding.
 Group: TypeAlias = tuple[Condition, ...]
 

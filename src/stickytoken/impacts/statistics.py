@@ -43,7 +43,7 @@ Rows: TypeAlias = list[dict[str, Any]]
 def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | None, float | None]:
     """Test whether sticky tokens cost more than their matched benign tokens.
 
-    This is a permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of
+    The test is a permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of
     Hypotheses"): under the null hypothesis, every member of a matched set is equally likely to be the sticky
     token. For each matched set, the mean cost of all other members is subtracted from the cost of the sticky
     token. The test statistic is the mean of the differences over all matched sets.

@@ -507,8 +507,9 @@ class RepairJob:
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
         """Return the id of the entry whose row will replace the row of each token, keyed by token id.
 
-        This entry is the one with the most similar row among all entries whose lift and erased share are at
-        most the median. Similarity is the cosine after the mean row is subtracted from both rows.
+        For each token, the entry is the one with the most similar row among all entries whose lift and erased
+        share are at most the median. Similarity is the cosine after the mean row is subtracted from both
+        rows.
 
         Raises:
             RepairError: no entry is known whose lift and erased share are at most the median.

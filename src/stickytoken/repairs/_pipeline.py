@@ -257,9 +257,9 @@ class EditableVocabulary:
         model = self._model | {"merges": self._as_stored(remaining.ranks)}
         if not remaining.no_longer_merged and not model.get("ignore_merges"):
             return EditedPipeline(self._document | {"model": model}, {})
-        # The edited tokenizer looks up every whole word in the vocabulary before it merges. It must not find
-        # the removed entries. It must also not find the entries that no merge produces, because the words
-        # that equal these entries have always been split into pieces. So all these entries are renamed.
+        # The edited tokenizer looks up every whole word in the vocabulary before it merges. The removed
+        # entries are renamed, so that they are not found. The entries that no merge produces are also
+        # renamed, because the words that equal these entries have always been split into pieces.
         new_names |= _unreachable_names(self._never_produced)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}

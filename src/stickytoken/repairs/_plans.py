@@ -22,8 +22,8 @@ ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# Order in which strategies are tried if the tokenizer is written in Python. Such a tokenizer cannot be
-# edited, and does not expose the pieces of a token, so the other strategies are impossible.
+# Order in which strategies are tried if the tokenizer is written in Python. A tokenizer written in Python
+# cannot be edited, and does not expose the pieces of a token, so the other strategies are impossible.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
@@ -164,8 +164,9 @@ class Candidate:
     def remaining_effect(self) -> float:
         """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
 
-        The value is the larger of lift and erased share, each as a fraction of its threshold. It is infinity
-        if the lift or the erased share is undefined, and minus infinity if the repair was not measured.
+        The value is the larger of lift and erased share, each as a fraction of its threshold. The value is
+        infinity if the lift or the erased share is undefined, and minus infinity if the repair was not
+        measured.
         """
         if self.effect is None:
             return -math.inf
@@ -227,7 +228,7 @@ def choose_candidates(
     choices = {}
     for token_id, candidates_of_token in candidates.items():
         if not candidates_of_token:
-            # No strategy can make a row for this token. This call raises the error that says why.
+            # No strategy can make a row for this token, and this call raises the error that says why.
             compute_rows(strategies[token_id][-1], [token_id])
         # Leave out effects whose `reach` is NaN because their lift or erased share is undefined.
         tried = {

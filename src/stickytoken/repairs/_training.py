@@ -398,7 +398,7 @@ class Network:
         Returns:
             Unit vectors, shape (number of texts, d).
         """
-        # The model adds special tokens before and after every text. They keep their own embeddings.
+        # The special tokens that the model adds before and after every text keep their own embeddings.
         template = self.encoder.template
         special_counts = (len(template.before), len(template.after))
         row_numbers = torch.nn.functional.pad(positions.to(self.table.device), special_counts, value=-1)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# A neighbour counts as changed if its lift or its erased share rises by more than these limits. They are a
-# fifth of the default thresholds of the rule. The neighbour's own row is unchanged, so its lift and erased
-# share can only change because of texts that contain a repaired token.
+# A neighbour counts as changed if its lift or its erased share rises by more than a limit, which is a fifth
+# of the default threshold of the rule. The neighbour's own row is unchanged, so its lift and erased share can
+# only change because of texts that contain a repaired token.
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 

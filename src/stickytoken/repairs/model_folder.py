@@ -37,7 +37,7 @@ _OTHER_WEIGHTS = (
     "openvino*",
 )
 _OTHER_WEIGHT_FOLDERS = ("onnx", "openvino")
-# Folders that git and the client of the Hugging Face Hub create. They are not copied.
+# Folders that git and the client of the Hugging Face Hub create, which are not copied.
 _NOT_OF_THE_MODEL = {".git", ".cache"}
 
 

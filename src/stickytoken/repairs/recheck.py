@@ -149,7 +149,7 @@ class Recheck:
 
     @property
     def compares_vectors(self) -> bool:
-        """Whether the rule considers how unusual a token's vector is. This needs access to token vectors."""
+        """Whether the rule considers how unusual a token's vector is, for which it needs token vectors."""
         return self._vector_deviations is not None
 
     def judged(self, copies: Copies) -> Judged:

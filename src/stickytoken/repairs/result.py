@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 REPAIR_SCHEMA_VERSION = 2
-# Version of older records, which use other units, and whose verdicts follow an older rule. They are converted
-# when they are read.
+# Version of older records, which use other units, and whose verdicts follow an older rule. Records of this
+# version are converted when they are read.
 _OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
@@ -196,8 +196,8 @@ def _upgraded_record(raw: dict[str, Any]) -> Any:
 def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
     """Convert the record of a repaired token from schema 1 to the current schema."""
     upgraded = _upgraded_sides(token, ordinary_contraction)
-    # Schema 1 stored only one number per tried repair, the larger of lift and erased share. This number is
-    # read as the lift.
+    # Schema 1 stored only one number per tried repair, the larger of lift and erased share, which is read as
+    # the lift.
     upgraded["tried"] = [
         {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
         for tried in token.get("tried", [])
@@ -372,7 +372,7 @@ class Repair:
         *,
         revision: str | None = None,
     ) -> pl.DataFrame:
-        """Find the documents whose vectors the repair changes. These documents must be encoded again.
+        """Find the documents whose vectors the repair changes, and which must therefore be encoded again.
 
         If the model has several routes, only vectors on the repaired route are considered.
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Row = NDArray[np.float32]
 Rows = NDArray[np.float32]
 
-# Maximum number of rows that are trained together. It limits the memory that a batch needs.
+# Maximum number of rows that are trained together, which limits the memory that a batch needs.
 _TRAINED_TOGETHER = 32
-# Number of entries whose spelling is compared with the vocabulary at a time. It limits memory, because the
-# comparison of an entry takes one number per entry of the vocabulary.
+# Number of entries whose spelling is compared with the vocabulary at a time. The number is limited to save
+# memory, because the comparison of an entry takes one number per entry of the vocabulary.
 _COMPARED_TOGETHER = 64
 # Number of entries used to fit the weights of relatives and pieces.
 _SAMPLE_SIZE = 400

@@ -399,7 +399,7 @@ def _as_json(value: Any) -> bytes:
 # Keys of tokenizer_config.json that list special tokens without a role. The role of a special token is, for
 # example, pad_token or sep_token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
-# Settings of tokenizer classes that build their own pipeline. These settings are dropped, because the edited
+# Settings of tokenizer classes that build their own pipeline, which are dropped, because the edited
 # tokenizer.json contains the whole pipeline.
 _DROPPED_SETTINGS = {
     "add_bos_token",
@@ -419,8 +419,8 @@ def _config_files(
 ) -> dict[str, bytes]:
     """Return configuration files that make transformers follow tokenizer.json.
 
-    These files name the class `PreTrainedTokenizerFast`, which follows tokenizer.json in everything except
-    the roles of special tokens.
+    The configuration files name the class `PreTrainedTokenizerFast`, which follows tokenizer.json in
+    everything except the roles of special tokens.
 
     Args:
         pipeline: the tokenizer before the edit.

@@ -33,8 +33,8 @@ from stickytoken.unit_vectors import unit_vectors
 _TOKENS = "tokens"
 # Name of the column that holds the number of a batch.
 _BATCH = "batch"
-# Maximum size of a batch, in documents and in characters. These limits bound the memory, and the work that is
-# lost when a scan is interrupted.
+# Maximum size of a batch, in documents and in characters, which limits the memory that a scan needs and the
+# work that is lost when a scan is interrupted.
 _DOCUMENTS = 1024
 _CHARACTERS = 4_000_000
 # Maximum number of unreadable records that the result names.
