@@ -26,8 +26,8 @@ from stickytoken.settings.audit import AuditSettings
 
 # Name of the stage that encodes each document both with its copies and without them.
 _SHARD = "cleaned"
-# Maximum number of documents with copies that are ranked. Those with the largest share of copies are chosen.
-# The maximum limits the cost, because each document is encoded twice.
+# Maximum number of documents with copies that are ranked. The documents with the largest share of copies are
+# chosen. The maximum limits the cost, because each document is encoded twice.
 MOST_RANKED = 500
 # Maximum number of copied words listed for a document in the table.
 _SHOWN_WORDS = 3
@@ -117,7 +117,7 @@ class _Pair:
 
     @property
     def copies_are_read(self) -> bool:
-        """Whether the model reads any of the copies; False if all of them lie beyond its input limit."""
+        """Whether the model reads any of the copies; False if all copies lie beyond the input limit."""
         return self.as_it_is.content != self.cleaned.content
 
 

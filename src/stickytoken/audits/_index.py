@@ -94,7 +94,7 @@ def read_index(
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
-    # Both `sampled` and `places` hold positions in `documents`. `places` leaves out documents without tokens.
+    # `sampled` and `places` hold positions in `documents`. `places` leaves out documents without tokens.
     sampled = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
     sampled_texts = [documents[place].text for place in sampled]
     # Leave no room for copies here. `measure_ranks` truncates the documents that receive copies again.

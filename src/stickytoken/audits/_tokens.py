@@ -268,8 +268,8 @@ def _predicted_by_id(
     """Predict, for all tokens, the share of queries that have a document with copies in their top 10.
 
     Returns:
-        The predicted shares, keyed by token id. Empty if a prediction is not possible; the reason is then
-        added to ``notes``.
+        The predicted shares, keyed by token id; empty if a prediction is not possible, in which case the
+        reason is added to ``notes``.
     """
     effects = run.method.token_effects(run) if run.method.judges_corpora else None
     if effects is None:
