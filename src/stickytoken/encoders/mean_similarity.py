@@ -167,7 +167,7 @@ def _estimated(
     # For the whole vocabulary, u also includes the pair of each entry with itself, which is one in `entries`
     # pairs.
     value = between_entries + (1 - between_entries) / entries
-    # A small change of the mean vector changes its squared norm by 2 * (mean @ change). So the error of u is
+    # A small change in the mean vector changes its squared norm by 2 * (mean @ change), so the error of u is
     # twice the error of the mean of `vectors @ mean`. The factor 1 - count / entries makes the error 0 if the
     # sample is the whole vocabulary.
     spread = float((vectors @ mean).std(ddof=1))

@@ -138,7 +138,7 @@ class IdReader(WordEncoder, Protocol):
 
 @runtime_checkable
 class IdEncoder(IdReader, Protocol):
-    """An encoder of a model in this process. It reads token ids, and can compute at another precision."""
+    """An encoder of a model in this process, which reads token ids and can compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
         """Return an encoder of the same model that computes faster, but less exactly.

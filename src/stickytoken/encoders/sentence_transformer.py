@@ -528,8 +528,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Set the maximum input length of the user's model.
 
         Raises:
-            InputError: the model cannot read that many tokens, it has no limit to set, or the limit leaves no
-                room for a text.
+            InputError: the model cannot read ``max_length`` tokens, it has no limit to set, or the limit
+                leaves no room for a text.
         """
         readable_positions(self.model, max_length, self.name)
         prompt_tokens = len(self.own_tokenizer.encode_many([self.prompt])[0])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Several encoders may share a model, and every call changes the model's state. So each model has a lock that
+# Several encoders may share a model, and every call changes the model's state, so each model has a lock that
 # admits only one call at a time.
 _MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _MODEL_LOCKS_GUARD = threading.Lock()

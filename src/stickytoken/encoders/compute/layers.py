@@ -23,9 +23,9 @@ _SAMPLE = "The cat sat on a warm stone."
 def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
     """Return a model that runs only the first ``count`` layers of the transformer.
 
-    After these layers come the final norm (if any), the pooling and later modules, as after the last layer.
-    The new model shares its weights with the original, which stays unchanged. If ``count`` is the number of
-    layers, the original is returned.
+    The final norm (if any), the pooling and later modules follow the first ``count`` layers. The new model
+    shares its weights with the original, which stays unchanged. If ``count`` is the number of layers, the
+    original is returned.
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)

@@ -23,16 +23,21 @@ class Branch:
 
     For example, the inputs ``a b c d`` and ``a b e`` become a root with the tokens ``a b c d`` and a child
     with the token ``e``, which splits off after two tokens.
+
+    Attributes:
+        parent: the branch from which this branch splits off; None for a root.
+        start: number of tokens before this branch, which it shares with its parent; 0 for a root.
+        tokens: the branch's own tokens.
+        inputs: pairs (length, row) of the inputs whose last token is on this branch. The length is the
+            input's number of tokens, including those before the branch, and the row is the input's index.
+        children: branches that split off from this branch, keyed by the number of tokens before the child
+            and by the child's first token.
     """
 
-    parent: Branch | None  # the branch from which this one splits off; None for a root
-    start: int  # number of tokens before this branch, which it shares with its parent; 0 for a root
-    tokens: tuple[int, ...]  # the branch's own tokens
-    # Pairs (length, row) of the inputs whose last token is on this branch: the input's number of tokens,
-    # including those before the branch, and the input's index.
+    parent: Branch | None
+    start: int
+    tokens: tuple[int, ...]
     inputs: list[tuple[int, int]] = field(default_factory=list)
-    # Branches that split off from this one, keyed by the number of tokens before them and by their first
-    # token.
     children: dict[tuple[int, int], Branch] = field(default_factory=dict)
 
     @property

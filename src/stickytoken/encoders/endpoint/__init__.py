@@ -19,7 +19,7 @@ _OPENAI_URL = "https://api.openai.com/v1"
 _OPENAI_KEY = "OPENAI_API_KEY"
 _OTHER_KEY = "STICKYTOKEN_API_KEY"
 _HOW_TO_NAME = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
-# A key with fewer characters may be part of an ordinary word. It is removed from messages only where it
+# A key with fewer characters may be part of an ordinary word, so it is removed from messages only where it
 # stands as a whole word.
 _SHORTEST_KEY_IN_WORDS = 6
 

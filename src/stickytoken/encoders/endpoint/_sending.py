@@ -31,8 +31,8 @@ _GRACE_SECONDS = 5.0
 # Seconds between the main thread's checks for failed worker threads.
 _POLL_SECONDS = 0.2
 
-# The control text: one of the fixed texts, which the server has answered before. It is sent after a failure,
-# to find out whether the server still works.
+# The control text is one of the fixed texts, which the server has answered before. The control text is sent
+# after a failure, to find out whether the server still works.
 _CONTROL = SENTINELS[1:2]
 # A batch is split after this many failures, if the server answers other texts. A busy server refuses requests
 # at random, so it gets more attempts. Half a batch gets fewer attempts, because it probably contains the text

@@ -39,8 +39,8 @@ _LONGEST_REQUEST_SECONDS = 5.0
 # largest distance in the first requests, if that is more.
 _DRIFT_TOLERANCE = 1e-3
 _DRIFT_PER_NOISE = 4.0
-# The search for the longest text that a model reads sends pairs of texts. Both texts of a pair repeat the
-# same word equally often, and then end with different words. These constants are the number of repetitions in
+# The search for the longest text that a model reads sends pairs of texts. The two texts of a pair repeat the
+# same word equally often, and end with different words. The constants below are the number of repetitions in
 # the first pair (fewer if vectors are noisy), the number of repetitions in the longest pair, the repeated
 # word, and the two final words.
 _FIRST_WORDS = 64

@@ -26,7 +26,7 @@ _OFFLINE = (
 # Approximate number of bytes per token in English text.
 _BYTES_PER_TOKEN = 4
 _WORD = re.compile(r"[A-Za-z]+")
-# Number of ordinary words added to the candidates. Their measurements show what is normal for the model.
+# Number of ordinary words added to the candidates, whose measurements show what is normal for the model.
 _ORDINARY_WORDS = 2000
 
 

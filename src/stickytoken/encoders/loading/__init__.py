@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 # Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
-# An error lists all prompt names of a model if there are at most this many. Otherwise, it lists the names
-# that resemble the mistyped one.
+# An error lists all prompt names of a model if there are at most this many, and otherwise only the names that
+# resemble the mistyped name.
 _LISTED_PROMPTS = 8
 # Class of the first module in a model that was saved with its prompt.
 _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
@@ -772,8 +772,8 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
     texts_by_name = {key: str(text) for key, text in saved_prompts.items() if text}
     if prompt in texts_by_name:
         return texts_by_name[prompt]
-    # A run records the text of a prompt, not its name. Such a text may be a single word, which looks like a
-    # name.
+    # A run records the text of a prompt, not its name. The text of a prompt may be a single word, which looks
+    # like a name.
     if prompt in texts_by_name.values():
         return prompt
     raise _unknown_prompt(prompt, name, texts_by_name)

@@ -53,8 +53,16 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    name: str  # as given by the user
-    location: str  # a folder, or a hub repository
+    """Where to load a model from.
+
+    Attributes:
+        name: name of the model, as given by the user.
+        location: a folder, or a hub repository.
+        origin: whether the location is a folder, the hub cache, the packaged model or the hub.
+    """
+
+    name: str
+    location: str
     origin: Origin
 
 
@@ -253,8 +261,8 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
         others = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         remedy = "use a complete checkpoint"
         if any(unused.endswith(f".{name}") for name in needed for unused in report.unused):
-            # This occurs in some encoder-decoder models, such as Marian. The encoder of such a model can be
-            # saved and loaded without the decoder.
+            # Some encoder-decoder models, such as Marian, store tensors under other names. The encoder of an
+            # encoder-decoder model can be saved and loaded without the decoder.
             remedy = (
                 "the checkpoint stores them under other names. If it is an encoder-decoder, load it with "
                 "transformers.AutoModel, save model.get_encoder() and the tokenizer to a folder, and pass "

@@ -35,7 +35,7 @@ FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": 
 _STORED_ROWS = "embeddings"
 _MAPPING = "mapping"
 _WEIGHTS = "weights"
-# Tensor name in a static model saved by sentence-transformers. It takes precedence over the names above.
+# Tensor name in a static model saved by sentence-transformers, which takes precedence over the names above.
 _PLAIN_ROWS = "embedding.weight"
 # Number of rows that are read at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192

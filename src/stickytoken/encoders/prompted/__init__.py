@@ -161,10 +161,15 @@ DEFAULT_STRENGTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
-    """The layers before which the last token's state overwrites the placeholder's state."""
+    """The layers before which the last token's state overwrites the placeholder's state.
 
-    start: NaturalNumber  # first of these layers, counted from 0
-    exit: NaturalNumber  # first layer after them; may be beyond the last layer
+    Attributes:
+        start: first layer with an overwritten placeholder, counted from 0.
+        exit: first later layer whose placeholder is not overwritten; may be beyond the last layer.
+    """
+
+    start: NaturalNumber
+    exit: NaturalNumber
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -181,10 +186,15 @@ class Contrast:
 
     In one layer, the attention output at the last token of the auxiliary prompt is subtracted from the
     attention output at the last token of the prompt.
+
+    Attributes:
+        layer: layer whose attention output is changed, counted from 0.
+        strength: the factor c of the rule; None for a rule without a factor.
+        rule: how the difference between the attention outputs is scaled.
     """
 
-    layer: NaturalNumber  # layer whose attention is changed, counted from 0
-    strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without a factor
+    layer: NaturalNumber
+    strength: NonNegativeNumber | None = DEFAULT_STRENGTH
     rule: ContrastRule = ContrastRule.SCALED
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ class PromptRunner(BatchEngine):
             self.token_budget = token_budget
         self.prompt_reuse = None if reuse is None else _PromptReuse(self, model, reuse, rounding)
         self._sentence_reuse = None if reuse is None else _SentenceReuse(self, model, reuse, rounding)
-        # With contrast, the attention output of an auxiliary prompt is subtracted from that of the prompt. So
+        # With contrast, the attention output of an auxiliary prompt is subtracted from that of the prompt, so
         # the auxiliary prompts of all sentences run first, up to the contrast layer.
         self._auxiliary: PromptRunner | None = None
         if model.auxiliary is not None:
@@ -86,7 +86,7 @@ class PromptRunner(BatchEngine):
         """Run an auxiliary prompt, filled with each sentence, up to the contrast layer.
 
         Returns:
-            The attention outputs of this layer at the last token, shape (sentences, heads * size).
+            The contrast layer's attention outputs at the last token, shape (sentences, heads * size).
         """
         return self.vectors(contents, [self._prompted.layer_count])[:, 0]
 
@@ -190,8 +190,8 @@ class _PromptReuse:
 
         Vectors from cached states are wrong if the model's state consists of more than keys and values.
         """
-        # The first two sentences have the same length, so they are computed in one batch. Such a batch
-        # reveals a model whose cached state cannot be repeated for several rows.
+        # The first two sentences have the same length, so they are computed in one batch. A batch with two
+        # sentences reveals a model whose cached state cannot be repeated for several rows.
         contents = [text.ids for text in self._prompted.tokenize(["a", "a", "one two three"])]
         rows = self._prompted.rows(contents)
         layer_counts = [self._prompted.layer_count]

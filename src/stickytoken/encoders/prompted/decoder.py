@@ -55,8 +55,8 @@ class Decoder:
     def per_layer_inputs(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return further arguments of the model, keyed by name; empty for most models.
 
-        Gemma 4 adds a second embedding of each token in every layer. These embeddings are computed from token
-        ids, so they must be passed in addition to the input embeddings.
+        Gemma 4 adds a second embedding of each token in every layer. The second embeddings are computed from
+        token ids, so they must be passed in addition to the input embeddings.
         """
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}

@@ -214,7 +214,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self.prompted.knows(min(ids, default=0)) and self.prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors after each of these layers, shape (texts, layers, d), computed in one pass."""
+        """Return the vectors after each of several layers, shape (texts, layers, d), computed in one pass."""
         layer_counts = [self._decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):

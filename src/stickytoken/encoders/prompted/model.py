@@ -40,10 +40,15 @@ _COMPARED_SENTENCES = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
 class PromptRow(NamedTuple):
-    """One sentence in one prompt."""
+    """One sentence in one prompt.
 
-    prompt: int  # index of the prompt
-    content: Ids  # token ids of the sentence in the prompt
+    Attributes:
+        prompt: index of the prompt.
+        content: token ids of the sentence in the prompt.
+    """
+
+    prompt: int
+    content: Ids
 
 
 @dataclass(frozen=True)
@@ -292,7 +297,7 @@ class PromptedModel:
         if past is not None:
             mask = torch.cat([past.to(self.decoder.device), mask], dim=1)
         # The id of the placeholder may be beyond the embedding matrix. `embed` gives the placeholder a vector
-        # of its own. Its per-layer inputs are those of token 0.
+        # of its own. The per-layer inputs of the placeholder are those of token 0.
         ids_with_rows = ids.masked_fill(ids >= self.decoder.rows, 0)
         return PromptBatch(
             embeddings=self.embed(ids),
@@ -389,7 +394,7 @@ class PromptCache:
         if not has_one_prompt or not is_plain:
             cache.batch_select_indices(prompts.to(self.mask.device))
             return cache
-        # There is only one prompt, so all rows are views of a single row, which saves memory. This works only
+        # There is only one prompt, so all rows are views of a single row, which saves memory. Views work only
         # if the cache layers hold nothing but keys and values.
         for layer in cache.layers:
             if layer.get_seq_length():  # layers after the last one that ran are empty

@@ -27,7 +27,7 @@ from stickytoken.settings.prompting import ContrastRule
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
 # The difference between the attention outputs of a prompt and its auxiliary prompt is treated as a rounding
-# error if its norm is at most a certain share of the norm of the prompt's output. This share is
+# error if its norm is at most a certain share of the norm of the prompt's output. The accepted share is
 # _ROUNDING_EPSILONS times the machine epsilon of the arithmetic, but at most _MAX_ROUNDING_SHARE.
 _ROUNDING_EPSILONS = 64
 _MAX_ROUNDING_SHARE = 0.01

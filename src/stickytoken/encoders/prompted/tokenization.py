@@ -88,7 +88,7 @@ class _MergedQuotes:
     """The ids of quotation marks that a tokenizer merges with the sentence between them.
 
     For example, if the template ends with ``"`` and the tokenizer has a token ``."``, this token stands at
-    the end of every quoted sentence. This token belongs to the ids of the sentence, but to none of its words.
+    the end of every quoted sentence. The token belongs to the ids of the sentence, but to none of its words.
 
     Attributes:
         head: ids at the start of every quoted sentence.
@@ -133,7 +133,7 @@ class _FilledPrompt:
 class PromptTokenizer:
     """Turns sentences into the token ids that they have inside a prompt.
 
-    If a prompt has several templates, the ids that a sentence has in the first one are used in all of them.
+    If a prompt has several templates, the ids of a sentence in the first template are used in all templates.
 
     Attributes:
         prompts: the ids of each template.
@@ -184,7 +184,7 @@ class PromptTokenizer:
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:
-            # This error quotes the filled prompt, but the user knows only the sentence. If the sentences are
+            # The error quotes the filled prompt, but the user knows only the sentence. If the sentences are
             # encoded alone, the error quotes the sentence.
             self._tokenizer.encode_many(sentences)
             raise
@@ -299,7 +299,7 @@ class PromptTokenizer:
         Raises:
             InputError: the ids depend on the sentence.
         """
-        # These samples have no punctuation that could merge with the template's.
+        # The samples have no punctuation that the tokenizer could merge with punctuation of the template.
         distinct_ids = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
         if len(distinct_ids) > 1:
             raise InputError(
