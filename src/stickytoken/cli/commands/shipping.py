@@ -448,8 +448,8 @@ def demo(
         require_free(port)
         library = app.find_runs(run or [], folder.expanduser())
         is_unspecified = not (run or model or repair)
-        # `TAMPERED` is a packaged run of a model that was tampered with so that a token became sticky. Its
-        # folder also holds a repair of the model. The run and the repair are shown as an example if the user
+        # `TAMPERED` is the folder of a packaged run, whose model was tampered with so that a token became
+        # sticky, and of a repair of the model. The run and the repair are shown as an example if the user
         # passed no run, model or repair, and has no runs. The library lists packaged runs after the user's
         # runs, so `TAMPERED` comes first only if the user has no runs.
         shows_example = is_unspecified and library.paths[library.labels[0]] == app.TAMPERED
