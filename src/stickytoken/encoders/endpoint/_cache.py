@@ -6,6 +6,7 @@ import hashlib
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -123,6 +124,8 @@ class Answers:
             try:
                 if self._connection is None:
                     self._connection = self._open()
+                    # Nobody closes an encoder, so the connection is closed when the cache is no longer used.
+                    weakref.finalize(self, self._connection.close)
                 yield self._connection
             except (sqlite3.Error, OSError) as error:
                 raise RunError(
