@@ -21,6 +21,7 @@ from stickytoken.errors import InputError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
 from stickytoken.methods import Severity, severities_in_words
+from stickytoken.methods.profile.verdict import UNUSUAL_SHARE
 from stickytoken.settings.profile import ProfileSettings
 
 
@@ -390,8 +391,9 @@ def test_help_and_page_define_every_severity():
 
 def test_the_thresholds_in_the_definition_are_the_defaults():
     settings = ProfileSettings()
-    thresholds = f"{settings.smallest_erased:.0%} erased, or a lift of {settings.smallest_lift} SD"
-    assert thresholds in Severity.SERIOUS.meaning
+    for share, severity in ((UNUSUAL_SHARE, Severity.MILD), (1, Severity.SERIOUS)):
+        erased, lift = share * settings.smallest_erased, share * settings.smallest_lift
+        assert f"an erased share of {erased:.0%} or a lift of {lift:g} SD" in severity.meaning
 
 
 # The workflow and the hook of docs/ci.md, run as a build server runs them
