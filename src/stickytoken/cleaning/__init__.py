@@ -279,7 +279,8 @@ class Cleaner:
         """Clean texts that form one document when joined by spaces, such as a title and a body.
 
         Returns:
-            The cleaned document, and the edits of each text.
+            The cleaned document, with offsets in the joined original texts, and the edits of each text, with
+            offsets in this text.
 
         Raises:
             InputError: A text is not a string.
@@ -305,14 +306,15 @@ class Cleaner:
         cleaned = whole
         # `clean` may remove a space that joins two texts, but the texts must stay separate, so they are
         # joined by a space again. The joined texts can then contain new findings, so cleaning is repeated
-        # until nothing changes.
+        # until nothing changes. Each round applies the latest edits to the drafts, and cleans the joined
+        # drafts again.
         while cleaned.edits:
             lengths = [len(draft.text) for draft in drafts]
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
                 draft.apply(edits)
             cleaned = self.clean(" ".join(draft.text for draft in drafts))
-            # Convert the removals, which have offsets in the joined drafts, to offsets in the original
-            # document before the next round applies the edits to the drafts.
+            # The new removals have offsets in the joined drafts. Convert them to offsets in the original
+            # document now, because the next round changes the drafts.
             for removal in cleaned.removals:
                 start = original_offset(removal.start)
                 end = original_offset(removal.end - 1) + 1 if removal.end > removal.start else start
@@ -325,7 +327,7 @@ class Cleaner:
         document = replace(
             whole,
             text=cleaned.text,
-            removals=_outermost(removals),
+            removals=_outermost(removals),  # a removal of a later round can contain earlier ones
             reported=cleaned.reported,
             edits=tuple(document_edits),
         )

@@ -144,12 +144,14 @@ class Document:
         """Whether each unit has exactly one space, or the start or end of the text, on each side."""
         # Most separators of a text are equal, so each distinct separator is examined only once.
         distinct = set(self.separators)
-        ends_in_one_space = {text for text in distinct if text[-1:] == " " and text.rstrip() == text[:-1]}
-        begins_with_one_space = {text for text in distinct if text[:1] == " " and text.lstrip() == text[1:]}
+        ends_in_one_space = {text for text in distinct if text.endswith(" ") and not text[-2:-1].isspace()}
+        begins_in_one_space = {text for text in distinct if text.startswith(" ") and not text[1:2].isspace()}
+        # There is one more separator than there are units: separator i is before unit i, and separator i + 1
+        # is after it.
         before_units = self.separators[:-1]
         after_units = self.separators[1:]
         has_space_before = [separator in ends_in_one_space for separator in before_units]
-        has_space_after = [separator in begins_with_one_space for separator in after_units]
+        has_space_after = [separator in begins_in_one_space for separator in after_units]
         if before_units:
             has_space_before[0] = has_space_before[0] or not before_units[0]  # the start of the text
             has_space_after[-1] = has_space_after[-1] or not after_units[-1]  # the end of the text
@@ -175,7 +177,7 @@ class Stretch(NamedTuple):
     # Index of the first unit.
     first: int
     # Index after the last unit.
-    last: int
+    end: int
     # Number of units of the repeated word or phrase; 0 if the order of the words varies.
     period: int
 
@@ -199,9 +201,9 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
         # Ends of the latest regular stretch and of the latest mixed stretch with this word. Copies before the
         # end of a stretch already belong to this stretch.
         regular_end = mixed_end = 0
-        # `first` and `last` are the positions of the first and last of ``copies`` successive copies. Example:
-        # the copies of "buy" in "buy now buy now buy now buy now" have the positions 0, 2, 4 and 6. So four
-        # copies take 3 steps over a distance of 6, which makes a period of 2.
+        # Examine each group of ``copies`` successive copies of the word, from position `first` to position
+        # `last`. Example: the copies of "buy" in "buy now buy now buy now buy now" have the positions 0, 2, 4
+        # and 6. So four copies take 3 steps over a distance of 6, which makes a period of 2.
         for first, last in zip(word_positions, word_positions[steps:], strict=False):
             distance = last - first
             if first < regular_end or distance > steps * _LONGEST_PERIOD:
@@ -211,39 +213,50 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
             if remainder == 0 and keys[first : last - period] == keys[first + period : last]:
                 stretch = _extended_with_period(keys, first, last, period)
                 regular.append(stretch)
-                regular_end = stretch.last
+                regular_end = stretch.end
             elif first >= mixed_end and distance <= steps * _MIXED_GAP:
                 words = set(keys[first : last + 1])
                 if len(words) <= _MIXED_WORDS:
                     stretch = _extended_with_words(keys, first, last + 1, words)
                     mixed.append(stretch)
-                    mixed_end = stretch.last
-    # Of several overlapping stretches, only one is kept. Long mixed stretches take precedence over regular
-    # stretches, and regular stretches over short mixed ones. Of two stretches of the same kind, the one that
-    # begins first is kept, and if both begin at the same unit, the longer one. `mixed` also contains the long
-    # mixed stretches. No long mixed stretch is kept twice, because its units are already taken when `mixed`
-    # is processed.
-    long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
-    taken = bytearray(len(keys))
+                    mixed_end = stretch.end
+    return _without_overlaps(regular, mixed, len(keys))
+
+
+def _without_overlaps(regular: Sequence[Stretch], mixed: Sequence[Stretch], unit_count: int) -> list[Stretch]:
+    """Return the stretches of a text in order, with only one of several overlapping stretches.
+
+    Long mixed stretches (of at least `MIXED_RUN` units) take precedence over regular stretches, and regular
+    stretches over short mixed ones. Of two stretches of the same kind, the one that begins first is kept, and
+    if both begin at the same unit, the longer one.
+
+    Args:
+        regular: The stretches that repeat a phrase.
+        mixed: The stretches that consist of a few words in varying order.
+        unit_count: Number of units in the text.
+    """
+    long_mixed = [stretch for stretch in mixed if stretch.end - stretch.first >= MIXED_RUN]
+    short_mixed = [stretch for stretch in mixed if stretch.end - stretch.first < MIXED_RUN]
+    taken = bytearray(unit_count)  # 1 for each unit of a stretch that is kept
     kept_stretches = []
-    for stretches in (long_mixed, regular, mixed):
-        for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.last)):
-            if taken.find(1, stretch.first, stretch.last) < 0:
-                taken[stretch.first : stretch.last] = b"\1" * (stretch.last - stretch.first)
+    for stretches in (long_mixed, regular, short_mixed):
+        for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.end)):
+            if taken.find(1, stretch.first, stretch.end) < 0:
+                taken[stretch.first : stretch.end] = b"\1" * (stretch.end - stretch.first)
                 kept_stretches.append(stretch)
     return sorted(kept_stretches)
 
 
-def _extended_with_words(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
+def _extended_with_words(keys: Sequence[str], first: int, end: int, words: set[str]) -> Stretch:
     """Extend a part of a text to the longest stretch that consists only of the given words.
 
-    ``first`` is the index of the part's first unit, and ``last`` the index after its last unit.
+    ``first`` is the index of the part's first unit, and ``end`` the index after its last unit.
     """
     while first > 0 and keys[first - 1] in words:
         first -= 1
-    while last < len(keys) and keys[last] in words:
-        last += 1
-    return Stretch(first, last, 0)
+    while end < len(keys) and keys[end] in words:
+        end += 1
+    return Stretch(first, end, period=0)
 
 
 def _extended_with_period(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
@@ -253,11 +266,13 @@ def _extended_with_period(keys: Sequence[str], first: int, last: int, period: in
     the indices of the part's first and last unit. Example: "x a b a b a b a b a b y" with the first index 1,
     the last index 7 and the period 2 -> the stretch from index 1 up to, but not including, index 11.
     """
-    while last < len(keys) and keys[last] == keys[last - period]:
-        last += 1
-    while first > 0 and keys[first - 1] == keys[first - 1 + period]:
-        first -= 1
-    return Stretch(first, last, period)
+    start = first
+    while start > 0 and keys[start - 1] == keys[start - 1 + period]:
+        start -= 1
+    end = last + 1
+    while end < len(keys) and keys[end] == keys[end - period]:
+        end += 1
+    return Stretch(start, end, period)
 
 
 # Copies of flagged words.
@@ -310,12 +325,9 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
             if len(positions) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
                 copies.update(positions)
             continue
-        if len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-            # In ordinary writing, more pairs of a word's copies than `most_matching_pairs` share a neighbour.
-            neighbours = document.neighbour_statistics(positions)
-            most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
-            if neighbours.matching_pairs <= most_matching_pairs:
-                copies.update(positions)
+        are_many = len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES)
+        if are_many and _have_few_common_neighbours(document, positions):
+            copies.update(positions)
         for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
             copies.update(_repeated_words_between(document, group))
@@ -324,6 +336,21 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
         if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
     return copies
+
+
+def _have_few_common_neighbours(document: Document, positions: Sequence[int]) -> bool:
+    """Return whether few copies of a word have the same word before or after them.
+
+    In ordinary writing, many copies of a word share a neighbour, as in "the boundary layer". Planted copies
+    share neighbours hardly more often than by chance.
+
+    Args:
+        document: The text.
+        positions: The indices of the copies.
+    """
+    neighbours = document.neighbour_statistics(positions)
+    most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
+    return neighbours.matching_pairs <= most_matching_pairs
 
 
 def _is_common(key: str) -> bool:
@@ -344,7 +371,7 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
 def _repeated_words_between(document: Document, positions: Sequence[int]) -> list[int]:
     """Return the indices of the words between nearby copies, if each of these words is repeated often enough.
 
-    How often each word must occur is given by `_FEWEST_REPEATED` and `_REPEATED_SHARE`. Up to two words
+    Each of the words must occur at least twice, and at least once for every four copies. Up to two words
     before the first copy and after the last copy are included if they also occur between the copies, because
     a repeated pattern may extend there, as in "able to able by able to able by".
 
@@ -353,23 +380,24 @@ def _repeated_words_between(document: Document, positions: Sequence[int]) -> lis
         positions: The indices of the copies.
 
     Returns:
-        The indices in ascending order; empty if a word is not repeated often enough.
+        The indices in ascending order; empty if a word is not repeated often enough, or if there are fewer
+        than four words in total, the minimum for a finding.
     """
     keys = document.keys
-    first = positions[0]
-    last = positions[-1] + 1
-    words = set(keys[first:last])
-    while first > max(0, positions[0] - _BETWEEN_COPIES) and keys[first - 1] in words:
-        first -= 1
-    while last < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[last] in words:
-        last += 1
+    start = positions[0]
+    end = positions[-1] + 1
+    words = set(keys[start:end])
+    while start > max(0, positions[0] - _BETWEEN_COPIES) and keys[start - 1] in words:
+        start -= 1
+    while end < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[end] in words:
+        end += 1
     copies = set(positions)
-    others = [position for position in range(first, last) if position not in copies]
-    if len(others) < FEWEST_COPIES:
+    between = [position for position in range(start, end) if position not in copies]
+    if len(between) < FEWEST_COPIES:
         return []
-    counts = Counter(keys[position] for position in others)
+    counts = Counter(keys[position] for position in between)
     fewest = max(_FEWEST_REPEATED, len(positions) * _REPEATED_SHARE)
-    return others if min(counts.values()) >= fewest else []
+    return between if min(counts.values()) >= fewest else []
 
 
 # Copies of unflagged words are only suspected, because a text also repeats its subject, such as "shock" in a
@@ -417,7 +445,7 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
     copies: set[int] = set()
     taken: set[int] = set()
     for stretch in repetitions:
-        taken.update(range(stretch.first, stretch.last))
+        taken.update(range(stretch.first, stretch.end))
     for key, all_positions in document.positions.items():
         if len(all_positions) < FEWEST_COPIES or len(key) == 1 or key[0].isdigit():
             continue

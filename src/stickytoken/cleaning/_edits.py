@@ -103,18 +103,7 @@ def tidied(text: str, edit: Edit) -> Edit:
     while end < len(text) and (text[end] in marks or _INVISIBLE.match(text[end])):
         end += 1
     if marks:
-        # A space may stand between the last copy and the punctuation after it, as in "able - able - flow".
-        # Punctuation that is attached to the next word belongs to this word and stays.
-        separators_end = end
-        while separators_end < len(text) and (text[separators_end] in marks or text[separators_end] == " "):
-            separators_end += 1
-        is_attached = (
-            separators_end < len(text)
-            and not text[separators_end].isspace()
-            and not text[separators_end - 1].isspace()
-        )
-        if not is_attached:
-            end += len(text[end:separators_end].rstrip())
+        end = _end_of_spaced_marks(text, end, marks)
     while start > 0 and _INVISIBLE.match(text[start - 1]):
         start -= 1
     if replacement:
@@ -127,6 +116,27 @@ def tidied(text: str, edit: Edit) -> Edit:
         elif start > 0:
             start -= 1
     return Edit(start, end, replacement)
+
+
+def _end_of_spaced_marks(text: str, start: int, marks: set[str]) -> int:
+    """Return the offset after the punctuation that follows, perhaps after spaces, at an offset of a text.
+
+    Spaces after the punctuation are not included. Example, with the mark "-": "able - flow" at offset 4 -> 6.
+
+    Args:
+        text: The text.
+        start: The offset after the last copy.
+        marks: The punctuation marks that separate the copies.
+
+    Returns:
+        The offset; ``start`` if there is no such punctuation, or if the punctuation is attached to the next
+        word, as in "able -flow", because it then belongs to this word.
+    """
+    end = start
+    while end < len(text) and (text[end] in marks or text[end] == " "):
+        end += 1
+    is_attached = end < len(text) and not text[end].isspace() and not text[end - 1].isspace()
+    return start if is_attached else start + len(text[start:end].rstrip())
 
 
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:

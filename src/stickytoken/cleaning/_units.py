@@ -105,18 +105,19 @@ class UnitReader:
         self.flagged = frozenset(words | self._flagged_nonwords)
         # Matches two or more copies of a flagged word without spaces between them.
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
-        # Words are kept in two caches, because texts repeat words, and dividing a word into units takes much
-        # longer than looking it up.
+        # Texts repeat words, and dividing a word into units takes much longer than looking it up. So there
+        # are two caches: the units of words, and the lower-case ASCII words that consist of a single unit.
         self._divide_cached = lru_cache(_REMEMBERED)(self._divide)
-        self._undivided_words: set[str] = set()  # Lower-case ASCII words that contain no copies.
+        self._undivided_words: set[str] = set()
         # Patterns that find the words and the flagged texts in an ASCII text: `_ascii_word` in any case,
-        # `lower_word` in lower case. `_unicode_word` works for any text, but takes longer.
+        # `lower_word` in lower case.
         ascii_nonwords = sorted(text for text in self._flagged_nonwords if text.isascii())
         self._ascii_word = re.compile(_literal_or_word(ascii_nonwords, _ASCII_WORD), re.IGNORECASE)
         self.lower_word = re.compile(_literal_or_word(ascii_nonwords, _LOWER_WORD))
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
+        """Pattern that finds words and flagged texts in any text, but is slower than `_ascii_word`."""
         import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
         return regex.compile(_literal_or_word(sorted(self._flagged_nonwords), _WORD), regex.IGNORECASE)
@@ -184,7 +185,8 @@ class UnitReader:
         parts: list[Part] = []
         for piece_key, positions in _pieces(word):
             if piece_key.isascii() and len(piece_key) <= _LONGEST_REMEMBERED:
-                # Divide the key as if it were an ASCII word, because the cache may have its parts.
+                # The cache may already have the parts of this key, as those of an ASCII word. Convert their
+                # offsets in the key to positions in the word.
                 for key, start, end in self._parts_of(piece_key):
                     parts.append(Part(key, positions[start], positions[end]))
                 continue
@@ -226,6 +228,7 @@ class UnitReader:
             for match in self._copies.finditer(key):
                 period = len(match[1])
                 copies = (match.end() - match.start()) // period
+                # Two copies of a short flagged word can be part of an ordinary word, as "an" in "banana".
                 if copies >= _FEWEST_COPIES or period >= _SHORTEST_DOUBLED:
                     yield from _repeats_between(key, done, match.start())
                     yield Repeat(match.start(), match.end(), period)
@@ -340,7 +343,9 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
         return
     taken = bytearray(len(text))
     for period in range(_SHORTEST_COPY, min(_LONGEST_COPY, len(text) // _FEWEST_COPIES) + 1):
-        is_equal = bytes(map(operator.eq, text, text[period:]))  # 1 if equal to the character a period later
+        # The byte of each character is 1 if the character equals the one a period later. A copy that another
+        # copy follows has only ones, so copies begin where enough ones follow each other.
+        is_equal = bytes(map(operator.eq, text, text[period:]))
         enough = b"\1" * (period * (_FEWEST_COPIES - 1))
         start = is_equal.find(enough)
         while start >= 0:

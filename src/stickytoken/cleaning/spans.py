@@ -191,6 +191,7 @@ class SpanFinder:
         }
         if not repeated_words and not flagged:
             return
+        # A stretch repeats a phrase, or a few words in varying order (period 0).
         stretches = _copies.stretches_of(keys, repeated_words, self._fewest_repeated)
         repetitions = [stretch for stretch in stretches if self._is_repetition(document, stretch)]
         # Copies of unflagged words that seem to be inserted between other words.
@@ -217,8 +218,8 @@ class SpanFinder:
             )
 
         for stretch in repetitions:
-            positions = range(stretch.first, stretch.last)
-            flagged_keys = [key for key in keys[stretch.first : stretch.last] if key in words]
+            positions = range(stretch.first, stretch.end)
+            flagged_keys = [key for key in keys[stretch.first : stretch.end] if key in words]
             if flagged_keys and stretch.period == 1:
                 # Only a flagged word is repeated, so its copies are grouped below with adjoining copies of
                 # other flagged words.
@@ -233,7 +234,7 @@ class SpanFinder:
                 copies = len(positions) // stretch.period
                 yield span(positions, SpanKind.REPETITION, phrase, copies, stretch.period)
             else:  # a few unflagged words in varying order (period 0): name the most frequent one
-                counts = Counter(keys[stretch.first : stretch.last])
+                counts = Counter(keys[stretch.first : stretch.end])
                 word, copies = counts.most_common(1)[0]
                 is_long = len(positions) >= _copies.MIXED_RUN
                 kind = SpanKind.REPETITION if is_long else SpanKind.SUSPECTED
@@ -245,13 +246,13 @@ class SpanFinder:
 
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
         """Return whether a stretch is a repetition and not ordinary text, a table or code."""
-        keys = document.keys[stretch.first : stretch.last]
+        keys = document.keys[stretch.first : stretch.end]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
             return True
         # Different words of at most two letters are symbols or abbreviations, as in "o, o, n, n, no, no". The
         # words next to the stretch are included, because the stretch may be part of a longer list of symbols.
-        around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.last + 1]}
+        around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.end + 1]}
         if len(around) > 1 and all(len(word) <= 2 and word.isascii() for word in around):
             return False
         is_too_short = len(keys) < self._fewest_repeated * stretch.period
@@ -309,23 +310,23 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
     stretch. If a single word is repeated (period 1), the stretch is structured only if its separators contain
     the characters of code or of a table.
     """
-    between = document.separators[stretch.first + 1 : stretch.last]
-    around = document.separators[stretch.first : stretch.last + 1]
-    with_code = sum(not _CODE.isdisjoint(separator) for separator in around)
-    if with_code >= _CODE_SHARE * len(around):  # code, or a table drawn with text characters
+    # The separators between the words, and all separators, with those before and after the stretch.
+    between = document.separators[stretch.first + 1 : stretch.end]
+    between_and_around = document.separators[stretch.first : stretch.end + 1]
+    with_code = sum(not _CODE.isdisjoint(separator) for separator in between_and_around)
+    if with_code >= _CODE_SHARE * len(between_and_around):  # code, or a table drawn with text characters
         return True
     if stretch.period == 1:
         return False
-    if set(between) == {"-"} and len(between) < _COMPOUND * stretch.period:
+    if set(between) == {"-"} and len(between) < _COMPOUND * stretch.period:  # a hyphenated compound
         return True
-    # In a list of lines, line breaks separate all copies of a phrase. If the order of the words varies, line
-    # breaks separate all words, except that one line break may be missing.
-    units = stretch.last - stretch.first
+    # In a list of lines, line breaks separate all copies of a phrase. If the order of the words varies
+    # (period 0), line breaks separate all words, except that one line break may be missing.
     if stretch.period:
-        copies = units // stretch.period
+        copies = (stretch.end - stretch.first) // stretch.period
         needed_breaks = copies - 1
     else:
-        needed_breaks = units - 2
+        needed_breaks = len(between) - 1
     line_breaks = sum("\n" in separator for separator in between)
     with_code_or_path = sum(not _CODE_OR_PATH.isdisjoint(separator) for separator in between)
     return line_breaks >= needed_breaks or with_code_or_path >= _CODE_OR_PATH_SHARE * len(between)
@@ -414,15 +415,17 @@ class SpecialFinder:
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept_ranges: list[tuple[int, int]] = []  # start and end of the parts of the plain text that stay
-        # The first token of each removed part, keyed by the offset in ``plain`` at which the part begins.
+        # The first token of each removed part. The key is the offset at which the part begins, which is also
+        # the end of the kept range before the part (0 if there is none).
         first_tokens: dict[int, str] = {}
         position = 0  # end of the text that has been searched
         while match := self._pattern.search(plain, position):
             if match.start() > position:
                 kept_ranges.append((position, match.start()))
             position = match.end()
-            # Remove special tokens that the removal has formed: their beginning is the end of the kept text,
-            # and the rest follows the removed part.
+            # The removal may have formed a special token from the end of the kept text and the beginning of
+            # the text after the removed part. Extend the removed part on both sides to remove this token too,
+            # and repeat this for the next token that is formed.
             while spanning := self._token_across(self._pattern, plain, kept_ranges, position):
                 characters_before, characters_after = spanning
                 _shorten(kept_ranges, characters_before)
@@ -457,9 +460,9 @@ class SpecialFinder:
             How many characters of the token come before the removed part, and how many come after it; None if
             there is no such token.
         """
-        # A special token that forms when the part is removed has at most `_reach` characters on each side of
-        # the part. Collect this many characters from the end of the kept text, which may be spread over
-        # several ranges.
+        # A special token that consists of text on both sides of the removed part has at most `_reach`
+        # characters on each side. Collect this many characters from the end of the kept text, which may be
+        # spread over several ranges.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
