@@ -207,9 +207,10 @@ def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
 
 
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
-    """Return the scores of one way of encoding, and the outcomes of all units, shape (units, columns).
+    """Return the scores of one way of encoding, and the outcomes from which the scores are computed.
 
-    A few texts of each role are encoded before the clock starts, so that the measured time does not include
+    The outcomes have the shape (units, columns); the units are the task's pairs, queries or texts. A few
+    texts of each role are encoded before the clock starts, so that the measured time does not include
     one-time work, such as building kernels and testing shortcuts.
     """
     encoder = encoding.encoder
@@ -217,7 +218,9 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
     started = time.perf_counter()
     vectors = {role: encoder.encode(role_texts) for role, role_texts in texts.items()}
     outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
-    scores = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
+    # `Task.scores` scores several conditions at a time; here, there is only one.
+    one_condition = outcomes[None]
+    scores = {metric: float(task.scores(metric, one_condition)[0]) for metric in task.metrics}
     return encoding.score(scores, time.perf_counter() - started), outcomes
 
 
@@ -240,26 +243,27 @@ def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int)
 
 
 def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Truncate the texts of a task to the model's limit.
+    """Truncate the texts of a task to the model's limit, if the model's tokenizer is known.
 
     Returns:
-        The texts, keyed by role, and the number of truncated texts.
+        The texts, keyed by role, and the number of truncated texts. If the tokenizer is not known, all texts
+        are returned in full.
     """
     # All ways of encoding get the same texts. The texts are truncated to the limit of the given encoder,
     # because its prompts are the longest.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
-        words = require_words(encoder, "evaluate")
-        is_estimate = isinstance(words.tokenizer, CandidateTokenizer)
+        word_encoder = require_words(encoder, "evaluate")  # raises an error if the encoder has no tokenizer
+        only_estimates = isinstance(word_encoder.tokenizer, CandidateTokenizer)
     except ModelError:  # an encoder without a tokenizer truncates or rejects long texts itself
         return texts, 0
-    if is_estimate:
+    if only_estimates:  # the tokenizer is not published, so token counts are not exact
         return texts, 0
     cut = 0
     for role, role_texts in texts.items():
-        carriers = fit_texts(words, role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
-        texts[role] = [carrier.text for carrier in carriers]
-        cut += sum(carrier.cut for carrier in carriers)
+        fitted_texts = fit_texts(word_encoder, role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
+        texts[role] = [fitted.text for fitted in fitted_texts]
+        cut += sum(fitted.cut for fitted in fitted_texts)
     return texts, cut
 
 

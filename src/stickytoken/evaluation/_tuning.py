@@ -156,10 +156,10 @@ def tune(
         earlier_starts = [layer for layer in other_starts if layer < best_exit]
         return [_Setting(TokenPrepending(layer, best_exit)) for layer in earlier_starts]
 
-    plain_prompt = _Setting()  # serves only as a comparison
+    plain_prompt = _Setting()  # serves only as a comparison, and is never chosen as the best setting
     search = _Search(
         first=[plain_prompt, *(_Setting(TokenPrepending(first_start, end)) for end in exits)],
-        is_tuned=lambda tried: tried.start is not None,
+        is_tuned=lambda tried: tried.start is not None,  # whether the setting uses token prepending
         refine=with_other_starts,
         max_refinements=len(other_starts),
     )

@@ -130,6 +130,11 @@ class Attributor:
             folder: Folder in which each result is stored, so that a later call can read it. If None, nothing
                 is stored.
             progress: Called after every step.
+
+        Returns:
+            For each attributed token and each measure, the contributions in the first carriers; an
+            attribution matrix for each pair; and the largest distance between a sum of contributions and the
+            unit vector that the sum should equal.
         """
         carrier_vectors = self._carrier_vectors()
         pairs = self._pairs(tokens[0], carrier_vectors)
@@ -243,17 +248,22 @@ class Attributor:
         }
 
     def _by_position(self, pair: _Pair) -> dict[str, Any]:
-        """Return the attribution matrix of a pair, and the cosine of the pair."""
+        """Return the attribution matrix of a pair (``values``), and the cosine of the pair (``similarity``).
+
+        The matrix divides the cosine among pairs of tokens. It has a row for each token of the carrier and a
+        column for each token of the anchor. The last row and the last column belong to the references.
+        """
         from stickytoken.inspection import similarity_matrix
 
         steps = self._settings.steps
         carrier_ids = pair.carrier_ids
         anchor_ids = pair.anchor_ids
+        # Each token is a part of its own.
         carrier = self._integrator.contributions(carrier_ids, range(len(carrier_ids)), steps)
         anchor = self._integrator.contributions(anchor_ids, range(len(anchor_ids)), steps)
         return {
             "values": similarity_matrix(carrier, anchor),
-            "similarity": float(carrier.vector @ anchor.vector),
+            "similarity": float(carrier.vector @ anchor.vector),  # both are unit vectors
         }
 
 

@@ -145,7 +145,8 @@ class Job:
         Args:
             token_id: Id of the token.
             match: The benign tokens to compare the token with.
-            identity_parts: The result of `identity_parts` for this token.
+            identity_parts: Everything that determines the result, as `identity_parts` returns it for this
+                token.
             folder: Folder in which each result is stored as soon as it is computed. If None, nothing is
                 stored.
 
@@ -160,7 +161,8 @@ class Job:
                 self.inspector, self.material.carriers, tokens, self.surroundings, self.progress
             )
 
-        measured, _ = files.stored_result(folder, "inside", 0, token_id, measure)
+        # Read the result if an earlier call has stored it; otherwise call `measure` and store its result.
+        measured, _ = files.stored_result(folder, "inside", index=0, token_id=token_id, compute=measure)
         notes = self._notes_on_measures(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:

@@ -138,6 +138,9 @@ def gather(
         texts: Carriers that the user passed. If None, the carriers come from the run or the corpus.
         sentences: The corpus. If None, the run's texts are used, or the bundled corpus if there is no run.
 
+    Returns:
+        The carriers, the anchors, and the name of their source.
+
     Raises:
         InputError: A text that the user passed cannot be used, or no text of the run or corpus fits into the
             model.
@@ -152,6 +155,8 @@ def gather(
     if texts is not None:
         return Material(_carriers_of_user(encoder, settings, texts), anchors, "given texts")
     placed = place_copies(encoder, settings, carrier_texts)
+    # Leave out texts without tokens, and texts that are too long with copies. All tokens take the same room,
+    # so any token id can be inserted to find out whether the copies fit.
     fitting = [carrier for carrier in placed if carrier.before and encoder.fits(carrier.with_copies(0))]
     if not fitting:
         raise InputError(
@@ -261,10 +266,14 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     """
     values: dict[str, Any] = {}
     if after.attention is not None:
-        values["attention_received"] = _received(after.attention, after.labels).mean(axis=1)
-        from_others = _received(after.attention, after.labels, by_copies=False)
+        # The attention that the copies receive from all positions, and from all positions except the copies.
+        # Both are averaged over heads.
+        from_all = _received(after.attention, after.labels)
+        from_others = _received(after.attention, after.labels, from_copies=False)
+        values["attention_received"] = from_all.mean(axis=1)
         values["attention_from_others"] = from_others.mean(axis=1)
     if before.hidden is not None and after.hidden is not None:
+        # The states of the carrier's own tokens, and of the copies, shape (layers + 1, tokens, D).
         own_before = before.hidden[:, before.labels == Part.CARRIER].astype(np.float64)
         own_after = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
         copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
@@ -294,24 +303,26 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
 
-def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Vector:
+def _received(attention: Vector, labels: NDArray[np.intp], *, from_copies: bool = True) -> Vector:
     """Return the share of attention that the copies receive, shape (layers, heads).
 
     Each position distributes a total attention of 1 over all positions. The result is the share of a
-    position's attention that the copies receive, averaged over the positions that pay attention.
+    position's attention that all copies together receive, averaged over the positions that pay attention.
 
     Args:
         attention: Attention from each part to each part, shape (layers, heads, attending parts, attended
             parts), summed over the positions of the attended part and averaged over those of the attending
             part.
         labels: The `Part` of each position.
-        by_copies: Whether the copies are among the positions that pay attention.
+        from_copies: Whether the copies are among the positions that pay attention.
     """
-    attending = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)  # number of positions per part
-    if not by_copies:
-        attending[Part.COPIES] = 0
-    has_positions = attending > 0  # attention from a part without positions is NaN
-    weights = attending[has_positions] / attending.sum()
+    attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
+    if not from_copies:
+        attending_counts[Part.COPIES] = 0
+    # ``attention`` has a mean for each attending part. Weighting each part by its number of positions gives
+    # the mean over all positions. A part without positions is left out, because its attention is NaN.
+    has_positions = attending_counts > 0
+    weights = attending_counts[has_positions] / attending_counts.sum()
     shares: Vector = attention[:, :, has_positions, Part.COPIES] @ weights
     return shares
 
@@ -346,8 +357,8 @@ def measure(
     Returns:
         A dict with three keys.
 
-        ``values`` holds the measures, keyed by token id and then by name, each of shape (carriers, layers) or
-        (carriers,).
+        ``values`` holds the measures that are available for every token and carrier, keyed by token id and
+        then by name, each of shape (carriers, layers) or (carriers,).
 
         ``heads`` holds the share of attention that the copies receive, keyed by token id, each of shape
         (carriers, layers, heads). If the model does not expose its attention, ``heads`` is empty.
@@ -383,7 +394,7 @@ def measure(
                 states.append(copy_states)
             done += len(group)
             progress(Progress("inside", done, total, done, done))
-        exposes_states = len(states) == len(tokens)
+        exposes_states = len(states) == len(tokens)  # whether the model exposes its hidden states
         if exposes_states:
             distances.append(_distances_between_tokens(states))
     # A token's attention is left out unless it was measured on all carriers.

@@ -189,7 +189,9 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     Returns:
         The means, intervals and deviations, each of shape (places,).
     """
-    scale = _Scale(*bounds)  # converts values to log-odds if both bounds are finite
+    # `scaled` converts values to log-odds if both bounds are finite, and `unscaled` converts them back. With
+    # at most one finite bound, `scaled` changes nothing, and `unscaled` only truncates values at the bound.
+    scale = _Scale(*bounds)
     benign_count = len(benign)
     value = values.mean(axis=0)
     benign_means = benign.mean(axis=1)  # mean over carriers of each benign token, shape (k, places)
@@ -268,6 +270,10 @@ def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, fl
 def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
     """Return the rows of one measure: one for each layer, or one for a measure without layers.
 
+    A row has the area, the name and the layer (None for a measure without layers) of the measure, the numbers
+    of `Compared.row`, and the numbers of benign tokens and carriers. The benign intervals hold simultaneously
+    for all layers of the measure, or for all measures of the area if the measure has no layers.
+
     Args:
         name: Name of the measure.
         values: Values of the token, shape (carriers, layers) or (carriers,).
@@ -289,6 +295,7 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
         row = {"area": area, "measure": name, "layer": place + first_layer if has_layers else None}
         row |= compared.row(place)
         row["benign_tokens"] = len(benign)
+        # An embedding is measured once, without carriers.
         row["carriers"] = len(values) if area != "embedding" else None
         rows.append(row)
     return rows
