@@ -105,21 +105,28 @@ class _MtebWork(GroupWork):
     room: int
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Return the scores for a group of conditions as rows, and the number of encoded texts."""
+        """Evaluate the task under each condition of a group.
+
+        Returns:
+            A row per condition with the score and the numbers of encoded, edited and truncated texts, and the
+            total number of encoded texts.
+        """
         task_data.load_data(self.task)
         id_encoder = protocol.require_ids(encoder, "impact")
         row_by_seed: dict[int | None, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
         for condition in prepared:
-            # Repetitions that edit the texts in the same way are evaluated only once.
-            placed_at_random = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
-            is_random = placed_at_random or len(condition.tokens) > 1
-            seed = condition.seed if is_random else None
+            # Repetitions that edit the texts in the same way are evaluated only once. The edit depends on the
+            # seed if the gaps of the copies are random. It also depends on the seed if there are several
+            # tokens, because the order of their copies is random.
+            has_random_gaps = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
+            has_random_order = len(condition.tokens) > 1
+            seed = condition.seed if has_random_gaps or has_random_order else None
             if seed not in row_by_seed:
                 model = EditingEncoder(id_encoder, condition, self.settings, self.room)
                 score = task_data.evaluate(model, self.task)
                 row_by_seed[seed] = {
-                    UNIT: 0,
+                    UNIT: 0,  # the task has a single outcome, its score
                     self.task.columns[0]: score,
                     _TEXTS: model.encoded,
                     _EDITED: model.edited,

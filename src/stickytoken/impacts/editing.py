@@ -109,9 +109,12 @@ def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, 
         The index of a token for each copy. The tokens' numbers of copies differ by at most one.
     """
     generator = _generator(seed, text, "turns")
-    order = generator.permutation(tokens)
-    steps = generator.permutation(copies) % tokens
-    return tuple(int(order[step]) for step in steps)
+    token_of_remainder = generator.permutation(tokens)
+    # Among the numbers from 0 to copies - 1, all remainders of a division by the number of tokens occur
+    # equally often, apart from a difference of one. The remainders are assigned to tokens at random, so that
+    # chance decides which tokens get one copy more.
+    remainders = generator.permutation(copies) % tokens
+    return tuple(int(token_of_remainder[remainder]) for remainder in remainders)
 
 
 def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:

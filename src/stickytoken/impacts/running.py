@@ -169,7 +169,7 @@ class Runner:
         """Measure under the given conditions, and return the outcomes, shape (conditions, units, columns).
 
         The outcomes are in the order of the conditions. The repetitions of a condition form one shard, which
-        stores one row per repetition and unit.
+        stores one row per repetition and unit. In the progress display, every shard counts as one.
 
         Args:
             name: name under which the shards are stored.
@@ -183,6 +183,7 @@ class Runner:
         shards = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
 
         def unit_of_each_row(shard: Shard[Condition]) -> list[int]:
+            """Return the numbers of the units, once for each repetition of the shard's condition."""
             return list(range(units)) * len(shard.items)
 
         rows: engines.Rows[Shard[Condition]] = engines.Rows(

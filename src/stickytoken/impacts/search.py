@@ -77,8 +77,9 @@ class ExactSearch:
             documents_above[query] = len(ascending) - at_most_as_similar
         replaced = np.asarray(places, dtype=np.intp)
         # A replaced document is no longer in the index, so it must not be counted among the documents above
-        # its replacement.
-        replaced_above = (self.similarities[:, replaced] > similarities) & (replaced >= 0)
+        # its replacement. The index -1 selects the last document, so these entries are masked.
+        is_above = self.similarities[:, replaced] > similarities
+        replaced_above = is_above & (replaced >= 0)
         return 1 + documents_above - replaced_above
 
     def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
@@ -256,6 +257,7 @@ def run_intrusion(
     targets = fit_texts(encoder, target_texts, room, insertion, corpus.name)
 
     def inputs_without_copies(texts: Sequence[str]) -> list[Probe]:
+        """Return the texts, truncated to the model's limit, as inputs of the model."""
         fitted_texts = fit_texts(encoder, texts, room=0, insertion=insertion, name=corpus.name)
         return [fitted.clean(insertion) for fitted in fitted_texts]
 
@@ -263,6 +265,12 @@ def run_intrusion(
     queries = inputs_without_copies(corpus.queries)
 
     def make_work() -> tuple[_IntrusionWork, ShardCost]:
+        """Encode all texts without copies.
+
+        Returns:
+            The work object, which has the vectors of these texts and encodes the targets with copies, and the
+            cost of encoding the texts without copies.
+        """
         # A target may be truncated to make room for copies, so its input differs from that of the document.
         targets_without_copies = [target.clean(insertion) for target in targets]
         vectors, cost = runner.clean_vectors(name, [*queries, *documents, *targets_without_copies])

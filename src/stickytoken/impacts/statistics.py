@@ -115,13 +115,18 @@ class _Groups:
     def of_kind(self, kind: Kind) -> NDArray[np.float64]:
         """Return the rows of `weights` that belong to single tokens of a kind, or to clean texts.
 
-        The product of a row and the scores of all conditions is the token's mean score over repetitions.
+        Mixtures of several tokens are left out. The product of a row and the scores of all conditions is the
+        token's mean score over repetitions.
+
+        Returns:
+            The weights, shape (tokens of this kind, conditions); one row for clean texts.
         """
-        rows = [
-            row
-            for row, group in enumerate(self.groups)
-            if group[0].kind is kind and len(group[0].tokens) <= 1
-        ]
+        rows = []
+        for row, group in enumerate(self.groups):
+            condition = group[0]  # all conditions of a group have the same kind and the same tokens
+            is_mixture = len(condition.tokens) > 1
+            if condition.kind is kind and not is_mixture:
+                rows.append(row)
         return self.weights[rows]
 
 
@@ -140,6 +145,10 @@ def task_rows(
         conditions: the conditions.
         settings: settings of the measurement.
         tokens_by_id: the tokens, keyed by id.
+
+    Returns:
+        The rows, keyed by name of the table. For each metric, ``effects`` has one row, ``conditions`` one row
+        per group of repetitions, and ``scores`` one row per condition.
     """
     key = [settings.seed, zlib.crc32(task.name.encode())]
     # A single unit has no interval.
@@ -147,11 +156,13 @@ def task_rows(
     groups = _Groups(conditions)
     rows: dict[str, Rows] = {"effects": [], "conditions": [], "scores": []}
     for metric in task.metrics:
+        # Shape (1 + samples, conditions). The first row has the scores on all units.
         resampled_scores = resampled(partial(task.scores, metric, outcomes), samples)
-        for condition, value in zip(conditions, resampled_scores[0].tolist(), strict=True):
+        scores_on_all_units = resampled_scores[0].tolist()
+        for condition, score in zip(conditions, scores_on_all_units, strict=True):
             row = {"task": task.name, "metric": metric, **labels(condition, tokens_by_id)}
             row["repetition"] = condition.repetition
-            row["score"] = present(value)
+            row["score"] = present(score)  # None if the score is not finite
             rows["scores"].append(row)
         for row in _condition_rows(resampled_scores, groups, settings.confidence, tokens_by_id):
             rows["conditions"].append({"task": task.name, "metric": metric, **row})
@@ -256,8 +267,9 @@ def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArr
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_drops = combine(clean_weights - groups.of_kind(Kind.STICKY), scores)
     benign_drops = combine(clean_weights - groups.of_kind(Kind.BENIGN), scores)
-    # Row i has the drops that the i-th match of each sticky token causes.
+    # Each row has one match of each sticky token: in the example, S1 and T1, then S2 and T2.
     drops_by_match = benign_drops.reshape(-1, len(sticky_drops))
+    # In the example, the columns S, S1, S2 and T, T1, T2 become the rows.
     return np.vstack([sticky_drops, drops_by_match]).T
 
 
