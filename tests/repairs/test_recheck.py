@@ -145,4 +145,4 @@ def test_neighbours_are_the_nearest_rows_by_a_plain_sort(encoder, vocabulary):
     nearest = [int(index) for index in np.argsort(-(units @ units[token.id])) if index in usable][:3]
     neighbours = nearest_neighbours(rows, vocabulary, [token.id], 3, {nearest[0]: "benign"})
     assert [neighbour.token.id for neighbour in neighbours] == nearest
-    assert [neighbour.in_run for neighbour in neighbours] == ["benign", None, None]
+    assert [neighbour.run_verdict for neighbour in neighbours] == ["benign", None, None]

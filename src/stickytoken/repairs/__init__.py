@@ -217,7 +217,9 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
     run_corpus = run.record.corpus
     if sentences is not None or run_corpus.source == corpus.source:
         return corpus
-    if Path(run_corpus.source).is_file() and run_corpus.sentences is not None:
+    # A corpus of pairs, for which the run records no number of sentences, cannot be loaded as sentences.
+    has_sentences = run_corpus.sentences is not None
+    if has_sentences and Path(run_corpus.source).is_file():
         return load_sentences(Path(run_corpus.source))
     notes.append(
         f"verified on {corpus.source}, because the corpus of the run, {run_corpus.source}, "

@@ -85,12 +85,14 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
     # Follow the normalizers in their order: one may replace all spaces, and a later one may add spaces again.
     contains_spaces = True
     for step in _steps(document.get("normalizer"), "normalizers"):
-        adds_no_space = step["type"] == "Replace" and " " not in step["content"]
-        replaces_spaces = adds_no_space and step["pattern"].get("String") == " "
-        # The normalizer ByteLevel writes every byte as a visible character, and a space as Ġ.
-        if step["type"] == "ByteLevel" or replaces_spaces:
+        if step["type"] == "ByteLevel":
+            # This normalizer writes every byte as a visible character, and a space as Ġ.
             contains_spaces = False
-        elif not adds_no_space and step["type"] not in _SPACE_NEUTRAL:
+        elif step["type"] == "Replace" and " " not in step["content"]:
+            # No space is added. If the replaced text is a space, no space is left.
+            if step["pattern"].get("String") == " ":
+                contains_spaces = False
+        elif step["type"] not in _SPACE_NEUTRAL:
             contains_spaces = True
     return not contains_spaces
 
@@ -186,6 +188,9 @@ class EditableVocabulary:
     def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
         """Return why an entry of a byte pair encoding cannot be removed; None if it can.
 
+        If other entries are built from the entry, it can be removed only if the tokenizer can find these
+        entries by looking up whole words.
+
         Args:
             entry: the entry.
             is_byte: whether the entry stands for a single byte.
@@ -195,7 +200,7 @@ class EditableVocabulary:
             return "its byte pair encoding marks word ends in the entries"
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
-        # The other entries that cannot be merged without the removed entries.
+        # The other entries that the merges can no longer produce without the removed entries.
         dependent_entries = self._merges_without(removed).no_longer_merged
         if not dependent_entries:
             # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
@@ -230,11 +235,11 @@ class EditableVocabulary:
             return False
         if entry.startswith(_WORD_MARKS):
             return True
-        marked_forms = {mark + entry for mark in _WORD_MARKS}
+        marked_forms = {mark + entry for mark in _WORD_MARKS}  # ``Ġriver`` and ``▁river``
         containing = [other for other in self._model["vocab"] if entry in other]
-        words = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
         has_marked_form = not marked_forms.isdisjoint(containing)
-        return has_marked_form and all(word.startswith(entry) for word in words)
+        without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
+        return has_marked_form and all(other.startswith(entry) for other in without_marks)
 
     def without(self, ids: Sequence[int]) -> EditedPipeline:
         """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.
@@ -287,14 +292,22 @@ class EditableVocabulary:
     def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
         """Return the merges without the removed entries, and the entries that these merges no longer produce.
 
+        The result is cached.
+        """
+        if removed not in self._remaining:
+            ranks = self._ranks_without(removed)
+            self._remaining[removed] = _RemainingMerges(ranks, self._no_longer_merged(removed, ranks))
+        return self._remaining[removed]
+
+    def _ranks_without(self, removed: frozenset[str]) -> dict[Pair, int]:
+        """Return the remaining merges, and their ranks, after some entries are removed.
+
         Merges that use or produce the removed entries are deleted. If another entry was produced by a deleted
         merge, but the remaining merges still reduce its characters to two pieces, a merge of these two pieces
         replaces the deleted one. For example, if ``riv`` is removed, the merge of ``riv`` and ``er`` is
         deleted. If the remaining merges reduce ``river`` to ``ri`` and ``ver``, a merge of ``ri`` and ``ver``
         takes the rank of the deleted merge.
         """
-        if removed in self._remaining:
-            return self._remaining[removed]
         ranks = dict(self._ranks)
         deleted_pairs = {pair for entry in removed for pair in self._merges_by_entry.get(entry, ())}
         deleted_by_rank = sorted(deleted_pairs, key=ranks.__getitem__)
@@ -309,8 +322,16 @@ class EditableVocabulary:
             pieces = _merged_pieces(entry, ranks)
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
-        # Find the entries that the original merges produce, but the remaining merges do not. Only entries
-        # that contain a removed entry can be among them.
+        return ranks
+
+    def _no_longer_merged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
+        """Return the entries that the original merges produce from text, but the remaining merges do not.
+
+        Args:
+            removed: the removed entries, which are left out of the result.
+            ranks: the remaining merges, and their ranks.
+        """
+        # Only entries that contain a removed entry can be affected.
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
         affected = dict.fromkeys(
@@ -323,9 +344,7 @@ class EditableVocabulary:
             was_merged = len(_merged_pieces(entry, self._ranks)) == 1
             if was_merged:
                 no_longer_merged.append(entry)
-        remaining = _RemainingMerges(ranks, tuple(no_longer_merged))
-        self._remaining[removed] = remaining
-        return remaining
+        return tuple(no_longer_merged)
 
     @cached_property
     def _can_look_up_words(self) -> bool:
@@ -361,6 +380,7 @@ class EditableVocabulary:
         added_ids = {added["id"] for added in self._document.get("added_tokens", ())}
 
         def is_produced(token_id: int, entry: str) -> bool:
+            """Return whether an entry is merged into a single piece, or is a character or an added token."""
             return len(entry) == 1 or token_id in added_ids or len(merging.tokenize(entry)) <= 1
 
         return {
@@ -448,7 +468,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         model = _with_entries(model, outside_vocabulary, ids)
         entries |= outside_vocabulary
     # Rename entries that the vocabulary would still match in a text, although they are no longer added
-    # tokens.
+    # tokens. The new names contain a space, so they are safe only if no space reaches the vocabulary.
     edited = document | {"model": model}
     ids_to_rename = [
         token_id
@@ -464,7 +484,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         )
     for token_id, name in new_names.items():
         if model.get("unk_token") == entries[token_id]:
-            model = model | {"unk_token": name}
+            model = model | {"unk_token": name}  # the model names its unknown token by its string
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
         # The new configuration sets split_special_tokens (see `_tokenizer_config`), so transformers no longer
@@ -483,6 +503,10 @@ def _with_entries(
 ) -> dict[str, Any]:
     """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
+    The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
+    token id is the index. In a list, the new entries get the lowest score, which makes the tokenizer prefer
+    other entries.
+
     Args:
         model: the original ``model`` part.
         new_entries: strings of the new entries, keyed by token id, in ascending order of ids.
@@ -490,7 +514,7 @@ def _with_entries(
             needs a new entry.
 
     Raises:
-        RepairError: the new ids do not directly follow the ids of the vocabulary.
+        RepairError: the vocabulary is a list, and the new ids do not directly follow its ids.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
@@ -507,7 +531,9 @@ def _with_entries(
 
 
 def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether the tokenizer can produce an entry from text even if it is not an added token.
+    """Return whether the tokenizer would still produce a special token from text as an ordinary entry.
+
+    The token is assumed to be in the vocabulary, but no longer in the list of added tokens.
 
     Args:
         document: the content of tokenizer.json.
@@ -517,6 +543,8 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
     if "merges" in model:
         # No merge produces a special token. But with ignore_merges, the tokenizer also looks up whole words.
         return bool(model.get("ignore_merges"))
+    # Unigram can produce the entry wherever its text occurs. Without a pre-tokenizer, nothing divides the
+    # text, so other models can produce the entry too.
     is_unigram = isinstance(model["vocab"], list)
     if is_unigram or document.get("pre_tokenizer") is None:
         return True

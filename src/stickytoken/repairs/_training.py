@@ -54,7 +54,7 @@ _EPOCHS = 5
 _LEARNING_RATE = 0.15
 
 
-def kept_rows(
+def keep_meaning_rows(
     network: Network,
     current_rows: NDArray[np.float32],
     entry_ids: Sequence[int],
@@ -64,8 +64,9 @@ def kept_rows(
 ) -> NDArray[np.float32]:
     """Train new rows that keep the effect of one copy, but limit many copies to an ordinary effect.
 
-    The effect of copies on the vectors of texts is described by `Effects`: the contraction is the share of a
-    text that the copies erase, and the pull is the vector that the copies add.
+    These are the rows of the strategy ``keep-meaning``. The effect of copies on the vectors of texts is
+    described by `Effects`: the contraction is the share of a text that the copies erase, and the pull is the
+    vector that the copies add.
 
     Args:
         network: a frozen copy of the model.
@@ -87,6 +88,8 @@ def kept_rows(
     order = np.random.default_rng([seed, _ENTRIES_KEY]).permutation(usable)
     ordinary = _measure_copies(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
     mean_direction = _mean_direction(encoder, texts, contexts, seed)
+    # The effects that many copies should have: an ordinary contraction, and an ordinary pull along the mean
+    # direction.
     target_effects = _target_effects(measured.many_copies, ordinary.many_copies, mean_direction)
     # The target for a text with one copy is the vector that the model gives to this text with the current row
     # of the token. The target for a text with many copies follows from the vector without copies and the
@@ -96,7 +99,7 @@ def kept_rows(
     without_copies = measured.without_copies[:, None, :]
     many_copies = unit_vectors(remaining_share * without_copies + target_effects.pull[None, :, :])
     # The context of a text with one copy is followed by the context of the same text with many copies, so the
-    # targets are interleaved in the same way.
+    # targets are interleaved in the same way: shape (n, 2, T, d), then (2n, T, d).
     target_vectors = np.stack([measured.one_copy, many_copies], axis=1)
     target_vectors = target_vectors.reshape(len(contexts), len(entry_ids), -1)
     targets = torch.from_numpy(target_vectors.astype(np.float32)).to(network.table.device)
@@ -105,7 +108,7 @@ def kept_rows(
     return np.asarray(trained_rows.cpu().numpy(), dtype=np.float32)
 
 
-def _texts_of(contexts: Sequence[Context]) -> list[tuple[int, ...]]:
+def _ids_without_copies(contexts: Sequence[Context]) -> list[tuple[int, ...]]:
     """Return the token ids of each training text without copies.
 
     Every text has two consecutive contexts, so the texts of every second context are returned.
@@ -127,7 +130,7 @@ def _mean_direction(
     fitting = [tuple(ids) for ids in encoder.content_ids(sample) if ids and encoder.fits(ids)]
     # Short texts take the least time to encode.
     shortest = sorted(fitting, key=len)[:_DIRECTION_TEXTS]
-    vectors = unit_vectors(encoder.encode_ids([*shortest, *_texts_of(contexts)]))
+    vectors = unit_vectors(encoder.encode_ids([*shortest, *_ids_without_copies(contexts)]))
     mean = vectors.mean(axis=0, dtype=np.float64)
     direction: Vector = mean / np.linalg.norm(mean)
     return direction
@@ -157,16 +160,17 @@ def _measure_copies(network: Network, contexts: Sequence[Context], ids: Sequence
         ids: ids of the T entries.
 
     Returns:
-        The vectors without copies and with one copy, and the effect that is fitted to the vectors with many
-        copies.
+        The unit vectors without copies and with one copy, and the effects that are fitted to the vectors with
+        many copies.
     """
     encoder = network.encoder
-    without_copies = unit_vectors(encoder.encode_ids(_texts_of(contexts)))
+    without_copies = unit_vectors(encoder.encode_ids(_ids_without_copies(contexts)))  # shape (n, d)
     filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
     with_copies = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
+    # Every second context has one copy, and the contexts between them have many. Both have shape (n, T, d).
     one_copy = with_copies[::2]
     many_copies = with_copies[1::2]
-    many_by_entry = many_copies.transpose(1, 0, 2)
+    many_by_entry = many_copies.transpose(1, 0, 2)  # shape (T, n, d), as `fit_effects` needs it
     return _CopyMeasurements(without_copies, one_copy, fit_effects(without_copies, many_by_entry))
 
 
@@ -249,22 +253,25 @@ def _trained_rows(
 
 
 def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
-    """Return the index of the row that replaces the embedding at each position of each text.
+    """Return the index of the trained row that replaces the embedding at each position of each text.
 
     Args:
         batch: contexts of equal length.
-        rows: number of rows. The batch has one text for each combination of a context and a row.
+        rows: number of trained rows, T. The batch has T texts for each context: the first text has copies of
+            row 0, the second of row 1, and so on.
 
     Returns:
-        Row indices, shape (contexts times rows, length); -1 where the embedding is not replaced.
+        Row indices, shape (contexts times T, length); -1 where the embedding is not replaced. Example: for a
+        context with two copies after two other tokens, and T = 2, the texts are [-1, -1, 0, 0] and
+        [-1, -1, 1, 1].
     """
     not_an_id = -1
-    positions = []
+    row_indices = []
     for context in batch:
         # Insert copies of a placeholder that is not a token id, to find the positions of the copies.
         is_copy = np.array(context.filled((not_an_id,))) == not_an_id
-        positions += [np.where(is_copy, row, -1) for row in range(rows)]
-    return torch.from_numpy(np.stack(positions))
+        row_indices += [np.where(is_copy, row, -1) for row in range(rows)]
+    return torch.from_numpy(np.stack(row_indices))
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ class Neighbour(NamedTuple):
     """A token whose row is near the row of a repaired token."""
 
     token: Token
-    near: str  # vocabulary string of the repaired token
-    in_run: str | None  # verdict of the run on the neighbour; None if it has no verdict
+    repaired_token: str  # vocabulary string of the repaired token
+    run_verdict: str | None  # verdict of the run on the neighbour; None if it has no verdict
 
 
 def nearest_neighbours(
@@ -99,11 +99,11 @@ def nearest_neighbours(
     neighbours: dict[int, Neighbour] = {}
     for token_id in ids:
         cosines = (matrix @ matrix[token_id]) / norms
-        near = vocabulary.tokens[vocabulary.place(token_id)]
+        repaired_token = vocabulary.tokens[vocabulary.place(token_id)]
         nearest = np.argsort(-cosines[rows])[:count].tolist()
         for index in nearest:
             token = others[index]
-            neighbours.setdefault(token.id, Neighbour(token, near, verdicts.get(token.id)))
+            neighbours.setdefault(token.id, Neighbour(token, repaired_token, verdicts.get(token.id)))
     return list(neighbours.values())
 
 
@@ -231,14 +231,20 @@ class Verification:
         before: Mapping[int, RecheckedToken],
         after: Mapping[int, RecheckedToken],
     ) -> NeighbourRecord:
-        """Return the record of a neighbour, with its measurements before and after the repair."""
+        """Return the record of a neighbour, with its measurements before and after the repair.
+
+        Args:
+            neighbour: a token whose row is near the row of a repaired token.
+            before: effect of each token in the original model, keyed by token id.
+            after: effect of each token in the repaired model, keyed by token id.
+        """
         token_id = neighbour.token.id
         vocabulary = self.after.job.vocabulary
         return NeighbourRecord(
             token_id=token_id,
             token=vocabulary.tokens[vocabulary.place(token_id)],
-            near=neighbour.near,
-            in_run=neighbour.in_run,
+            near=neighbour.repaired_token,
+            in_run=neighbour.run_verdict,
             before=_measured_record(before[token_id]),
             after=_measured_record(after[token_id]),
         )

@@ -44,7 +44,8 @@ _NOT_OF_THE_MODEL = {".git", ".cache"}
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write a copy of a model's folder with the edit applied.
 
-    A changed weight file is kept only if it differs from the original in nothing but the new rows.
+    The folder gets the edited files of the tokenizer, and weight files with the new rows. If there are new
+    rows, files with the same weights in other formats are left out, because they would be outdated.
 
     Raises:
         RepairError: the model cannot be edited in this way, the folder cannot be written, or something
@@ -59,6 +60,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     edited_folders = {source, *(file.parent for file in tables_by_file)}
 
     def ignored_names(folder: str, names: list[str]) -> set[str]:
+        """Return the names in a folder that `copytree` must not copy."""
         ignored = set()
         for name in names:
             path = Path(folder, name)
@@ -79,6 +81,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         for name, content in tokenizer_files.items():
             _replace_content(target / name, content)
         for file, tables in tables_by_file.items():
+            # `write_rows` raises an error if anything besides the rows would change.
             write_rows(file, target / file.relative_to(source), tables, edit.rows)
     except OSError as error:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error

@@ -59,7 +59,8 @@ def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
 
     Returns:
         The tokens, with `Token.joining` set: copies are separate words, unless the tokenizer recognizes more
-        of them when they are glued together.
+        of them when they are glued together. A token whose copies are separate words has its text without the
+        surrounding spaces.
     """
     written = []
     for token in tokens:
@@ -183,7 +184,7 @@ class Recheck:
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
         # token do, and therefore erase more, whatever the pieces are. So such a token is judged by lift
-        # alone.
+        # alone: an erased share of minus infinity never reaches a threshold.
         erased = measures.erased._replace(
             value=np.where(is_split, -np.inf, measures.erased.value),
             low=np.where(is_split, -np.inf, measures.erased.low),

@@ -206,7 +206,19 @@ def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[
 
 
 def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
-    """Convert the measurements before and after a repair to the current units."""
+    """Convert the measurements before and after a repair from schema 1 to the current schema.
+
+    In schema 1, the lift is called ``deviations``, and ``contraction`` is the share of a text that copies of
+    the token erase. It is replaced by ``erased``: the share of what copies of the ordinary token leave.
+
+    Args:
+        entry: the record of a repaired token or of a neighbour, with the measurements ``before`` and
+            ``after``.
+        ordinary_contraction: the share of a text that copies of the ordinary token erase.
+
+    Returns:
+        A copy of the record with the converted measurements.
+    """
     upgraded = dict(entry)
     for side in ("before", "after"):
         measured = entry.get(side)

@@ -64,7 +64,7 @@ def new_rows(
     from tokenizers import Tokenizer
 
     from stickytoken.inspection.module_embedding import input_embeddings
-    from stickytoken.repairs._training import Network, kept_rows
+    from stickytoken.repairs._training import Network, keep_meaning_rows
 
     embedding: Any = input_embeddings(model)
     if embedding is None:
@@ -90,7 +90,7 @@ def new_rows(
     rows: dict[int, Row] = {}
     for start in range(0, len(ids), _TRAINED_TOGETHER):
         chunk = list(ids[start : start + _TRAINED_TOGETHER])
-        trained_rows = kept_rows(network, matrix[chunk], chunk, texts, seed, progress)
+        trained_rows = keep_meaning_rows(network, matrix[chunk], chunk, texts, seed, progress)
         rows |= dict(zip(chunk, trained_rows, strict=True))
     return rows
 
@@ -130,14 +130,16 @@ def related_rows(
     mean_row = matrix[known_ids].mean(axis=0)
     known = _KnownRows(matrix, known_ids, mean_row, spellings)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
-    # `pieces_of` cuts entries as if the vocabulary contained none of the given entries. The first call cuts
-    # the entries of the sample. The second call cuts the entries that need a row. The sample is not passed to
-    # the second call, because the pieces of an entry that needs a row may be entries of the sample.
-    pieces = pieces_of(backend, [*sample_ids, *avoided])
-    pieces |= pieces_of(backend, sorted(avoided))
+    # `pieces_of` cuts entries as if the vocabulary contained none of the given entries. The pieces of an
+    # entry that needs a row may be entries of the sample, so these entries are cut in a call without the
+    # sample. ``avoided`` contains all entries that need a row.
+    pieces_of_sample = pieces_of(backend, [*sample_ids, *avoided])
+    pieces_of_avoided = pieces_of(backend, sorted(avoided))
+    pieces = pieces_of_sample | pieces_of_avoided
+    # Predict the rows of the sample and of the entries that need a row together, then separate them.
     predictions = _predicted_deviations(known, [*sample_ids, *ids], pieces)
-    of_sample = predictions.between(0, len(sample_ids))
-    of_ids = predictions.between(len(sample_ids), len(sample_ids) + len(ids))
+    of_sample = predictions.between(start=0, end=len(sample_ids))
+    of_ids = predictions.between(start=len(sample_ids), end=len(sample_ids) + len(ids))
     weights = _fitted_weights(of_sample, matrix[sample_ids] - mean_row)
     typical_length = float(np.median(np.linalg.norm(matrix[known_ids] - mean_row, axis=1)))
     rows = {}
@@ -298,8 +300,8 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
     """Cut entries into pieces, as the tokenizer would if its vocabulary did not contain these entries.
 
     Returns:
-        The ids of the pieces, keyed by token id; an empty tuple for an added token and for an entry that
-        cannot be cut.
+        The ids of the pieces, keyed by token id; an empty tuple for an added token, for an id without an
+        entry, and for an entry that cannot be cut into known pieces.
     """
     names = {}
     for token_id in ids:
@@ -308,6 +310,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
             names[token_id] = name
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
+    # The entries are renamed in this model, so that it cuts their text into other entries. Ids stay the same.
     model = _model_without(pipeline["model"], names)
     if isinstance(model["vocab"], list):
         unknown_id = model.get("unk_id")
@@ -321,7 +324,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
         if token_id in added_ids:
             continue
         if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
-            # The tokenizers library would read the prefix as the first characters of a word.
+            # The tokenizers library would read the prefix, such as "##", as the first characters of a word.
             cut = word_pieces(name, model["vocab"], prefix) or ()
             piece_ids = tuple(model["vocab"][piece] for piece in cut)
         else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _TOKENIZER_FILE = "tokenizer.json"
-_CONFIG_FILE = "tokenizer_config.json"
+_TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
 
 # Maximum number of characters that a message quotes from an error of transformers.
@@ -88,14 +88,18 @@ class Pipeline:
         tokenizer.json with an unusual normalizer is loaded, together with the config.json of this folder,
         because the model type in config.json can decide which class transformers loads. If the class keeps
         the normalizer, it is assumed to keep the pre-tokenizer as well.
+
+        Returns:
+            Whether the class keeps the normalizer; False if the small tokenizer cannot be loaded; True if the
+            tokenizer is loaded without transformers.
         """
-        if self.tokenizer is None:
+        if self.tokenizer is None:  # the library `tokenizers` always follows tokenizer.json
             return True
         normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
         model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
         document = {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "model": model}
-        config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
-        files = {_TOKENIZER_FILE: json.dumps(document).encode(), _CONFIG_FILE: config}
+        tokenizer_config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
+        files = {_TOKENIZER_FILE: json.dumps(document).encode(), _TOKENIZER_CONFIG_FILE: tokenizer_config}
         try:
             tokenizer = _loaded_by_transformers(files, self.folder)
         except RepairError:
@@ -120,7 +124,7 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
     folder = module.folder
     path = folder / _TOKENIZER_FILE
     stored = read_object(path) or None
-    has_config = any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json"))
+    has_config = any((folder / name).is_file() for name in (_TOKENIZER_CONFIG_FILE, "config.json"))
     # Static models load tokenizer.json without transformers, and transformers cannot load a tokenizer without
     # a configuration. In both cases, tokenizer.json is loaded with the tokenizers library.
     without_transformers = module.is_static or not has_config
@@ -264,6 +268,9 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     If only the vocabulary and the merges change, the stored tokenizer.json is edited. If other steps of the
     tokenizer or its added tokens change, or there is no stored tokenizer.json, the content is rebuilt from
     the tokenizer that transformers loads, which may differ from the stored tokenizer.json.
+
+    Returns:
+        The edited content, the new strings of the renamed entries, and whether the content was rebuilt.
     """
     rebuilt_document = _rebuilt_document(pipeline)
     is_rebuilt = bool(edit.plain_specials) or pipeline.stored is None
@@ -272,7 +279,8 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     if edit.unreachable:
         changed = _without_entries(pipeline, document, edit.unreachable)
         # With ignore_merges, more than the vocabulary and the merges may have changed: the tokenizer looks up
-        # whole words, and has an additional pre-tokenizer.
+        # whole words, and has an additional pre-tokenizer. So the stored document cannot be used, and the
+        # entries are removed from the rebuilt document instead.
         looks_up_words = bool(changed.document["model"].get("ignore_merges"))
         if looks_up_words and not is_rebuilt:
             is_rebuilt = True
@@ -366,7 +374,7 @@ def _require_same_in_transformers(
         pipeline: the tokenizer before the edit.
         expected: the edited tokenizer, loaded from tokenizer.json without any other file.
         files: contents of the files that the edit changes, keyed by file name.
-        texts: the texts to compare.
+        texts: texts to compare, which contain the edited entries. A text of ordinary words is also compared.
     """
     tokenizer = _loaded_by_transformers(files, pipeline.folder)
     loaded = _without_limits(tokenizer.backend_tokenizer)
@@ -431,7 +439,7 @@ def _config_files(
         The contents of tokenizer_config.json and, if the folder has one, special_tokens_map.json.
     """
     config = _tokenizer_config(pipeline, edited, plain_specials)
-    files = {_CONFIG_FILE: _as_json(config)}
+    files = {_TOKENIZER_CONFIG_FILE: _as_json(config)}
     stored_roles = read_object(pipeline.folder / _ROLES_FILE)
     if stored_roles:
         files[_ROLES_FILE] = _as_json(_remaining_roles(stored_roles, config))
@@ -453,9 +461,10 @@ def _tokenizer_config(
     tokenizer = pipeline.tokenizer
 
     def is_plain(token: str) -> bool:
+        """Return whether the text of a special token is now read as plain text."""
         return tokenizer.convert_tokens_to_ids(token) in plain_specials
 
-    stored = read_object(pipeline.folder / _CONFIG_FILE)
+    stored = read_object(pipeline.folder / _TOKENIZER_CONFIG_FILE)
     replaced_keys = {*_EXTRA_KEYS, *_DROPPED_SETTINGS}
     config: dict[str, Any] = {key: value for key, value in stored.items() if key not in replaced_keys}
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
@@ -484,7 +493,7 @@ def _tokenizer_config(
             config[key] = value
     config["model_input_names"] = list(tokenizer.model_input_names)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    # Roles that no token has any more have the value None here, and are left out.
+    # Roles that no token has any more have the value None here, and are left out. Other settings may be None.
     return {key: value for key, value in config.items() if value is not None or key not in roles}
 
 
