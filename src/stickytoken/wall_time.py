@@ -11,12 +11,11 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 
 @contextmanager
-def of_command() -> Iterator[None]:
+def started_by_command() -> Iterator[None]:
     """Record the current time as the start of a command, which ends with the ``with`` block.
 
-    The first call of `beginning` in the block returns this time. A duration that is measured from
-    `beginning` therefore includes what the command did before it called the library, such as loading the
-    model.
+    The first call of `beginning` in the block returns this time, and forgets it. The duration of the first
+    piece of work therefore includes what the command did before this work, such as loading the model.
     """
     token = _command_began.set(time.perf_counter())
     try:

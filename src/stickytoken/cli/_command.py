@@ -49,6 +49,10 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
     Args:
         settings: Names of options that are rarely needed in this command, and can therefore be set only with
             ``--set name=value`` or in a settings file.
+
+    Returns:
+        A decorator for the function. The decorator returns the function that Typer calls, whose parameters
+        are the options.
     """
 
     def decorate(function: _Command) -> _Command:
@@ -57,25 +61,32 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
         The signature of the returned function lists all options of the command, and its docstring is the text
         of --help. The returned function builds the dataclasses of the option groups, and calls ``function``.
         """
-        groups = _groups_of(function)
-        sources = _sources_of(function, groups)
+        groups = _groups_of(function)  # dataclasses, keyed by the name of the function's parameter
+        specs = _option_specs_of(function, groups)
         takes_context = "context" in inspect.signature(function).parameters
-        unknown = set(settings) - {source.name for source in sources}
+        unknown = set(settings) - {spec.name for spec in specs}
         if unknown:
             raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
-        for position, source in enumerate(sources):
-            if source.name in settings:
-                sources[position] = replace(source, is_setting=True)
-        sources.append(_source("quiet", field_type(_QUIET), False))
-        sources.append(_source("verbose", field_type(_VERBOSE), False))
-        if any(source.is_setting for source in sources):
-            sources.append(_source("set_", field_type(_SET), None))
-        sources.append(_source("config", field_type(_CONFIG), None))
+        for position, spec in enumerate(specs):
+            if spec.name in settings:
+                specs[position] = replace(spec, is_setting=True)
+        specs.append(_option_spec("quiet", field_type(_QUIET), False))
+        specs.append(_option_spec("verbose", field_type(_VERBOSE), False))
+        if any(spec.is_setting for spec in specs):
+            specs.append(_option_spec("set_", field_type(_SET), None))
+        specs.append(_option_spec("config", field_type(_CONFIG), None))
 
         @functools.wraps(function)
         def run(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
+            """Build the dataclasses of the option groups from the values of the options, and run the command.
+
+            The docstring is replaced below, because Typer shows it in --help.
+
+            Raises:
+                typer.BadParameter: Both --quiet and --verbose were passed.
+            """
             # The callbacks of --set and --config have already changed the defaults of the other options.
             del set_, config
             for name, group in groups.items():
@@ -89,12 +100,12 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
                 level = Verbosity.QUIET
             elif verbose:
                 level = Verbosity.VERBOSE
-            with verbosity(level), wall_time.of_command():
+            with verbosity(level), wall_time.started_by_command():
                 function(**values)
 
         # Typer reads the options of a command from the signature of its function, and offers no other way to
         # declare them. `inspect.signature` returns a function's `__signature__` attribute if it has one.
-        parameters = [source.parameter() for source in sources]
+        parameters = [spec.typer_parameter() for spec in specs]
         if takes_context:
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
@@ -138,11 +149,11 @@ def _option_names(group: Any) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """The parameter of a command, or the field of a group, that becomes an argument or option.
+class _OptionSpec:
+    """An argument or option of a command, made from a parameter of its function or a field of a group.
 
     Attributes:
-        name: Name of the parameter or field.
+        name: Name of the parameter or, for a field of a group, the name from `_option_names`.
         field_type: Type and limits of the value.
         declaration: How the argument or option appears on the command line.
         default: Default value.
@@ -157,8 +168,12 @@ class _Source:
     description: str | None
     is_setting: bool
 
-    def parameter(self) -> inspect.Parameter:
-        """Return the keyword parameter that Typer turns into the argument or option."""
+    def typer_parameter(self) -> inspect.Parameter:
+        """Return the keyword parameter that Typer turns into the argument or option.
+
+        The annotation of the parameter holds the type of the value and the result of `typer.Argument` or
+        `typer.Option`, to which the help text and the limits of the value are passed.
+        """
         details: dict[str, Any] = {"help": self.description, **self.declaration.details}
         if self.is_setting:
             details["hidden"] = True  # tells `PanelledCommand` that the option is a setting
@@ -171,6 +186,7 @@ class _Source:
             kind = list[kind]
         if self.field_type.optional:
             kind = kind | None
+        # The factory is `typer.Argument` or `typer.Option`.
         declared = self.declaration.factory(*self.declaration.names, **details)
         return inspect.Parameter(
             self.name,
@@ -180,19 +196,21 @@ class _Source:
         )
 
 
-def _source(name: str, value_type: FieldType, default: Any, description: str | None = None) -> _Source:
-    """Return the source of an argument or option.
+def _option_spec(
+    name: str, value_type: FieldType, default: Any, description: str | None = None
+) -> _OptionSpec:
+    """Return the specification of an argument or option.
 
     The declaration comes from the metadata of the type, or else from `FIELD_DECLARATIONS`. An option without
     a declaration becomes a setting.
     """
     declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
     declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
-    return _Source(name, value_type, declaration, default, description, declaration.is_setting)
+    return _OptionSpec(name, value_type, declaration, default, description, declaration.is_setting)
 
 
-def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
-    """Return the sources of all arguments and options of a command, including those in groups.
+def _option_specs_of(function: _Command, groups: Mapping[str, Any]) -> list[_OptionSpec]:
+    """Return the specifications of all arguments and options of a command, including those in groups.
 
     Args:
         function: The function that becomes a command.
@@ -200,29 +218,29 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
     """
     hints = _type_hints(function)
     own_descriptions = descriptions(function)
-    sources: list[_Source] = []
+    specs: list[_OptionSpec] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "context":
             continue
         if name not in groups:
             value_type = field_type(hints[name])
-            sources.append(_source(name, value_type, parameter.default, own_descriptions.get(name)))
+            specs.append(_option_spec(name, value_type, parameter.default, own_descriptions.get(name)))
             continue
-        sources += _sources_of_group(groups[name])
-    return sources
+        specs += _option_specs_of_group(groups[name])
+    return specs
 
 
 # Cached because many commands use the same group.
 @functools.cache
-def _sources_of_group(group: Any) -> tuple[_Source, ...]:
-    """Return the sources of a group's options."""
+def _option_specs_of_group(group: Any) -> tuple[_OptionSpec, ...]:
+    """Return the specifications of a group's options."""
     value_types = command_line_types(group)
     defaults = {field.name: field.default for field in fields(group)}
     group_descriptions = descriptions(*group.__mro__)
-    sources: list[_Source] = []
+    specs: list[_OptionSpec] = []
     for field, option in _option_names(group).items():
-        sources.append(_source(option, value_types[field], defaults[field], group_descriptions.get(field)))
-    return tuple(sources)
+        specs.append(_option_spec(option, value_types[field], defaults[field], group_descriptions.get(field)))
+    return tuple(specs)
 
 
 # What to use in place of options that users may expect but that do not exist, keyed by command and option.
@@ -310,12 +328,15 @@ class PanelledCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options and settings of a command.
 
-        If an option or setting is not passed, a settings file can provide its value.
+        The parsed values are stored in ``ctx``. An option that is not passed gets its value from --set, from
+        a settings file, or from its default. If ``args`` has an option that does not exist, and a replacement
+        is known, the usage error names the replacement.
 
         Returns:
             The arguments that no parameter of the command has used.
         """
-        # Filled by the callbacks of --set and --config, which Typer calls before it handles other options.
+        # Typer takes the value of an option that is not passed from this map. The callbacks of --set and
+        # --config fill the map; Typer calls them before it handles other options.
         ctx.default_map = _DefaultValues()
         try:
             rest: list[str] = super().parse_args(ctx, args)
@@ -370,7 +391,7 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
     This function is the callback of --set. ``value`` is the list of the texts that were passed with --set.
     """
     command: Any = ctx.command
-    defaults: Any = ctx.default_map
+    defaults: Any = ctx.default_map  # the `_DefaultValues` that `parse_args` has set
     for assignment in value or ():
         if assignment == "help":
             rows = []
@@ -493,7 +514,7 @@ def _read_toml(file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _apply_files(ctx: typer.Context, value: Path | None) -> None:
-    """Read pyproject.toml and the --config file, and store their values as defaults in the context.
+    """Read pyproject.toml and the --config file, and store their values as option defaults in the context.
 
     This function is the callback of --config, which Typer also calls if the option was not passed.
 
@@ -501,7 +522,7 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
         ctx: Context of the command. During shell completion, pyproject.toml is not read.
         value: The --config file; None if --config was not passed.
     """
-    defaults: Any = ctx.default_map
+    defaults: Any = ctx.default_map  # the `_DefaultValues` that `parse_args` has set
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
         if project is not None:
@@ -574,12 +595,14 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
             raise InputError(f"{file}: {where} has no entry {visible(name)!r}{hint}: use {', '.join(names)}")
         param = params[name]
         try:
+            # The file may give a single value or a list for a repeatable option, whose value is a list.
             items = value if param.multiple and isinstance(value, list) else [value]
             typed = [_typed_value(param, item, file.parent) for item in items]
-            values[str(param.name)] = typed if param.multiple else typed[0]
+            typed_value = typed if param.multiple else typed[0]
+            values[str(param.name)] = typed_value
             # Raises an error for an invalid value. The result is not kept, because Typer converts the value
             # again when it uses it as a default.
-            param.process_value(ctx, values[str(param.name)])
+            param.process_value(ctx, typed_value)
         except typer.TyperException as error:
             reason = error.format_message().removeprefix("Invalid value: ")
             raise InputError(f"{file}: {name} in {where} is {value!r}: {reason}") from error

@@ -27,7 +27,7 @@ from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
 
 if TYPE_CHECKING:
-    from stickytoken.detection.run_folder import RunRecord
+    from stickytoken.detection.run_folder import LoadingRecord, RunRecord
     from stickytoken.encoders.endpoint.dry_run import CostEstimate
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.measurement.engine import Progress, ProgressCallback
@@ -394,35 +394,53 @@ def load_for(
     """
     if run is None:
         return load(source, loading)
-    from stickytoken.detection.run import load_recorded_endpoint, recorded_loading
+    from stickytoken.detection.run import recorded_loading
 
     recorded = recorded_loading(run)
     name = model or run.model.name
     with _named_by(source):
         # A command that takes `AnyModelOptions` can use a model behind an endpoint.
         if recorded.endpoint is not None and isinstance(loading, AnyModelOptions):
-            if loading.tokenizer or loading.candidates:
-                # An endpoint has either a tokenizer or candidates, not both. So if the user passes one of the
-                # two options, both recorded values are replaced.
-                vocabulary = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-                endpoint = recorded.endpoint.model_copy(update=vocabulary)
-                recorded = recorded.model_copy(update={"endpoint": endpoint})
-            if loading.truncate_dim is not None:
-                settings = replace(recorded.settings, truncate_dim=loading.truncate_dim)
-                recorded = recorded.model_copy(update={"settings": settings})
-            with console.status(f"asking {name}"):
-                encoder: Any = load_recorded_endpoint(name, recorded, part_of(loading, EndpointOptions))
-            _announce_server(encoder)
-            connected: stickytoken.Encoder = encoder
-            return connected
+            return _connect_again(name, recorded, loading)
+        # The prompting options belong together, so the recorded ones are used only if the user passed none.
         if part_of(loading, Prompting) == Prompting():
             loading = replace(loading, **asdict(recorded.prompting))
+        # Each setting that the user did not pass gets its recorded value.
         recorded_values = asdict(recorded.settings)
         loading = replace(
             loading, **{name: getattr(loading, name) or value for name, value in recorded_values.items()}
         )
         # If the model is behind an endpoint and the command needs the model itself, `load` raises an error.
         return load(name, loading)
+
+
+def _connect_again(name: str, recorded: LoadingRecord, loading: AnyModelOptions) -> stickytoken.Encoder:
+    """Connect to the endpoint of a run's model, and print the limits of its server.
+
+    Args:
+        name: Name of the model, with its endpoint.
+        recorded: How the run loaded the model.
+        loading: The options that the user passed, which take precedence over ``recorded``.
+
+    Returns:
+        The encoder.
+    """
+    from stickytoken.detection.run import load_recorded_endpoint
+
+    if recorded.endpoint is not None and (loading.tokenizer or loading.candidates):
+        # An endpoint has either a tokenizer or candidates, not both. So if the user passes one of the two
+        # options, both recorded values are replaced.
+        vocabulary = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+        endpoint = recorded.endpoint.model_copy(update=vocabulary)
+        recorded = recorded.model_copy(update={"endpoint": endpoint})
+    if loading.truncate_dim is not None:
+        settings = replace(recorded.settings, truncate_dim=loading.truncate_dim)
+        recorded = recorded.model_copy(update={"settings": settings})
+    with console.status(f"asking {name}"):
+        encoder: Any = load_recorded_endpoint(name, recorded, part_of(loading, EndpointOptions))
+    _announce_server(encoder)
+    connected: stickytoken.Encoder = encoder
+    return connected
 
 
 def require_found(
@@ -534,9 +552,10 @@ class _CostAnnouncer:
         Args:
             endpoint: The encoder, which sends texts to the endpoint.
             loading: The options that the user passed.
-            measurement: Function that does the work of the command with an encoder and a folder.
+            measurement: Function that does the work of the command with an encoder and a folder. It is called
+                with a stand-in for the encoder, which only counts texts, to estimate the cost.
             uncertain: Name of the first stage whose texts depend on the results of earlier stages; None if
-                there is no such stage.
+                there is no such stage. Before this stage, only an upper limit of its cost is known.
             progress: Function that shows the progress.
         """
         self._endpoint = endpoint
@@ -544,7 +563,7 @@ class _CostAnnouncer:
         self._measurement = measurement
         self._uncertain = uncertain
         self._progress = progress
-        self._begun_stages: set[str] = set()
+        self._begun_stages: set[str] = set()  # the stages that `report` has been called for
         # Total number of tokens in the last printed estimate, including tokens that had already been sent;
         # None if no estimate has been printed.
         self._expected_tokens: int | None = None
@@ -580,7 +599,7 @@ class _CostAnnouncer:
 
     def _announce_change(self) -> None:
         """Estimate what is still to be sent. Print the estimate if the expected total has changed notably."""
-        if self._expected_tokens is None:
+        if self._expected_tokens is None:  # no estimate has been printed
             return
         sent_tokens = self._endpoint.spending.tokens
         # Texts that were sent are in the cache, so this estimate covers only the remaining texts.
@@ -588,7 +607,7 @@ class _CostAnnouncer:
         if estimate is None or not estimate.requests:
             return
         # `most` also covers the stages whose texts depend on earlier results. These results are now known, so
-        # `most` is no longer too high.
+        # `most` is no longer too high. It is None if there are no such stages.
         estimate = estimate.most or estimate
         total = sent_tokens + estimate.tokens
         if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:

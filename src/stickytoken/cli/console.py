@@ -327,7 +327,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
     """
     console = Console(stderr=True)
     if current_verbosity() is Verbosity.QUIET:
-        yield _raise_interrupt
+        yield _raise_if_interrupted
         return
     if not console.is_terminal:
         yield _ProgressLines(console, interval).report
@@ -348,7 +348,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
             _BARS.remove(bars)
 
 
-def _raise_interrupt(step: Progress | None = None) -> None:
+def _raise_if_interrupted(step: Progress | None = None) -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed, in case a library caught the original exception."""
     del step
     if was_interrupted():
@@ -422,7 +422,8 @@ class _ProgressBars:
         self._tasks: dict[str, TaskID] = {}
 
     def report(self, step: Progress) -> None:
-        _raise_interrupt()
+        """Move the bar of the stage, which is added on its first report; print the note of the step."""
+        _raise_if_interrupted()
         if step.note:
             inform(step.note)
         pace = self._clock.pace(step)
@@ -442,7 +443,11 @@ class _ProgressLines:
         self._printed: dict[str, float] = {}  # seconds from the start of each stage to its last printed line
 
     def report(self, step: Progress) -> None:
-        _raise_interrupt()
+        """Print a line if the stage has ended, or if the last line of the stage is long enough ago.
+
+        A note of the step is always printed.
+        """
+        _raise_if_interrupted()
         if step.note:
             inform(step.note)
         pace = self._clock.pace(step)
@@ -461,18 +466,21 @@ class _ProgressLines:
 @contextmanager
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
     """Yield a callback that shows the progress of stages that are expected to take more than ``seconds``."""
-    started: dict[str, float] = {}
+    started: dict[str, float] = {}  # start of each stage, as `time.perf_counter` returned it
     shown_stages: set[str] = set()
-    last = time.perf_counter()
+    previous_report = time.perf_counter()
     with progress_bar() as show:
 
         def report(step: Progress) -> None:
-            nonlocal last
+            """Show the progress of a stage if it was shown before, or if it is expected to take long."""
+            nonlocal previous_report
             now = time.perf_counter()
-            elapsed = now - started.setdefault(step.stage, last)
-            last = now
-            will_take_long = elapsed * step.total > seconds * max(step.done, 1)
-            if step.stage in shown_stages or will_take_long:
+            # A stage may first report when it has done some work. So it is taken to have started at the
+            # previous report, which ended the stage before it.
+            elapsed = now - started.setdefault(step.stage, previous_report)
+            previous_report = now
+            expected_seconds = elapsed * step.total / max(step.done, 1)
+            if step.stage in shown_stages or expected_seconds > seconds:
                 shown_stages.add(step.stage)
                 show(step)
 

@@ -71,10 +71,11 @@ def audit(
         settings=settings,
     )
 
-    def rehearsed(stand_in: Any, folder: Path) -> object:
+    def rehearse(stand_in: Any, folder: Path) -> object:
+        """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         return measured(stand_in if run is None else run, encoder=stand_in, out=folder)
 
-    with opt.announced(encoder, loading, rehearsed) as progress:
+    with opt.announced(encoder, loading, rehearse) as progress:
         finished = measured(
             encoder if run is None else run,
             encoder=encoder,

@@ -97,6 +97,7 @@ def evaluate(
     encoder = opt.load(model, loading, tokenizer_needed=False)
 
     def rehearse(stand_in: Any, _: Path) -> object:
+        """Compare with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         return [compare(stand_in, named_task) for named_task in tasks]
 
     comparisons = []

@@ -92,6 +92,9 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
 
     Args:
         probe: Whether to include only settings that apply to `stickytoken probe`.
+
+    Returns:
+        A dataclass with one field per option. Every field is None if its option was not passed.
     """
     methods = registry.entries()
     names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
@@ -105,6 +108,7 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     for name, owners in _methods_by_setting(probe).items():
         setting_type = command_line_types(owners[0].settings)[name]
         declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
+        # The help text names the default of each method, because the default of the field is None.
         described = replace(declaration, details={**declaration.details, "help": _help_for(name, owners)})
         kind: Any = setting_type.kind
         if setting_type.repeated:
@@ -188,7 +192,8 @@ def detect(
     chosen = registry.choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
         require_usable(out, chosen.entry.name, settings)
-    # If no option changes what the model computes, the model's files are enough to identify the model.
+    # If no option changes what the model computes, the model's files are enough to identify the model. Their
+    # hash is recorded in the run, so that later commands find the run without loading the model.
     without_effect = replace(loading, revision=None, device=None, token_budget=None, packed_layers=None)
     files = None
     if without_effect == opt.AnyModelOptions():
@@ -206,6 +211,10 @@ def detect(
     )
 
     def rehearse(stand_in: Any, folder: Path) -> object:
+        """Detect with a stand-in for the encoder, which only counts texts, to estimate the cost.
+
+        The stand-in is told which stage begins, because the cost of later stages depends on results.
+        """
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
     with opt.announced(encoder, loading, rehearse, uncertain=chosen.uncertain_stage) as progress:
@@ -274,6 +283,10 @@ def judge(
     )
 
     def rehearse(stand_in: Any, _: Path) -> object:
+        """Judge with a stand-in for the encoder, which only counts texts, to estimate the cost.
+
+        The stand-in is told which stage begins, because the cost of later stages depends on results.
+        """
         return run_judge(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
 
     with opt.announced(encoder, loading, rehearse, uncertain=MEASURING) as progress:

@@ -107,12 +107,16 @@ _WEIGHT_COLUMNS = (
 
 
 def _summary_of_weights(learned: EntryWeights) -> dict[str, Any]:
-    """Return what the weights show about the vocabulary, as JSON values."""
+    """Return what the weights show about the vocabulary, as JSON values.
+
+    The number of under-trained entries, and the number of those that can occur in text, are None if there
+    were too few untrained or ordinary rows to judge the entries.
+    """
     under_trained = None
     under_trained_available = None
     if learned.judged:
         under_trained = learned.tokens["under_trained"].sum()
-        under_trained_available = len(learned.reachable)
+        under_trained_available = len(learned.reachable)  # under-trained entries that can occur in text
     return {
         "tensor": learned.tensor,
         "output": learned.output,

@@ -278,9 +278,10 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
     from stickytoken.detection.run import is_run
     from stickytoken.scanning.scan import rules_origin
 
-    run_identity = None
+    run_identity = None  # for a model, the run is not known yet
     if names_rules_file(source) or is_run(source):
-        run_identity = rules_origin(source).run_identity
+        run_identity = rules_origin(source).run_identity  # of the run, or of the run that the rules are from
+    # Raises InputError if the audit belongs to another run than this one.
     return opt.words_of_audit(audit, run_identity)
 
 
@@ -456,13 +457,14 @@ def demo(
         if shows_example:
             repair = app.TAMPERED / "repair-example"
         opened_repair = None if repair is None else stickytoken.open_repair(repair)
-        label = app.source_label(library, len(run or []), opened_repair)
+        # The run whose model is tried; None if the user named no run.
+        run_label = app.source_label(library, len(run or []), opened_repair)
         # What to load: the model of a run, or the model that `source` names if `record` is None.
         record = None
         source = model or "all-MiniLM-L6-v2"
-        if label is not None:
-            record = library.records[label]
-            source = str(library.paths[label])
+        if run_label is not None:
+            record = library.records[run_label]
+            source = str(library.paths[run_label])
         moved_to = model if run else None  # with --run, --model says where the model of the run is now
         name = opt.require_found(source, record, loading, moved_to)
         if shows_example:

@@ -76,6 +76,7 @@ def explain(
     if folder is None and run is not None:
         folder = run.path / EXPLANATIONS_FOLDER
     if folder is not None:
+        # Fail before the model is loaded if another process is explaining one of the tokens.
         require_unlocked(folder, named, run)
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     with console.progress_bar() as progress:
