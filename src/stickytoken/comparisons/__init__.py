@@ -161,8 +161,8 @@ class ComparedRun:
         except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
             repair_of_model = None
         if repair_of_model is not None:
-            # A repair records the identity of the model before the repair. If the run measured a model with
-            # this identity, it did not measure the repaired model.
+            # The model's folder now holds a repaired model, but the run may have measured the model that was
+            # there before. The repair has recorded the identity of the model before the repair.
             identity_before_repair = repair_of_model.identity_parts.get("encoder")
             measured_before_repair = self.encoder == identity_before_repair
             if not measured_before_repair:
@@ -255,7 +255,8 @@ class ComparedToken:
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     """Return the tokens that at least one run calls sticky.
 
-    The tokens that the most runs call sticky come first.
+    The tokens that the most runs call sticky come first. In a run that did not examine a token, the measures
+    and the verdict of the token are None.
     """
     tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
@@ -266,7 +267,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     for name in sorted(names):
         in_runs = [tokens_of_run.get(name, not_examined) for tokens_of_run in tokens_of_runs]
         tokens.append(ComparedToken(name, in_runs))
-    return tuple(sorted(tokens, key=_sort_key))
+    return tuple(sorted(tokens, key=_most_flagged_first))
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
@@ -291,7 +292,7 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
     return tokens.with_columns(missing)
 
 
-def _sort_key(token: ComparedToken) -> tuple[int, float, float]:
+def _most_flagged_first(token: ComparedToken) -> tuple[int, float, float]:
     """Return a sort key that puts tokens first that many runs flag, or that have large measures.
 
     The key consists of the number of runs that flag the token, its largest erased share and its largest lift,
@@ -339,8 +340,9 @@ def _spearman(columns: pl.DataFrame) -> float | None:
     return float(spearmanr(*complete).statistic)
 
 
-# Two runs are treated as measured on the same texts if they share at least this fraction of their anchors.
-_SAME_TEXTS = 0.9
+# Two runs are treated as measured on the same texts if they share at least this fraction of their anchors,
+# the texts that texts with copies are compared with.
+_MIN_SHARED_ANCHORS = 0.9
 
 
 class Measure(StrEnum):
@@ -387,9 +389,12 @@ class Comparability(NamedTuple):
 
 
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield every reason why measures of the runs cannot be compared directly."""
+    """Yield every reason why measures of the runs cannot be compared directly.
+
+    A `Reason` that is made without measures applies to all measures.
+    """
     largest_values = (Measure.ERASED, Measure.LIFT)
-    methods = _differing(runs, lambda compared: compared.run.record.method)
+    methods = _differences(runs, lambda compared: compared.run.record.method)
     if methods:
         yield Reason(
             Answer.NO,
@@ -397,7 +402,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             "tokens they flag",
         )
     without_scale = [compared.name for compared in runs if compared.scale is None]
-    if without_scale:
+    if without_scale:  # the method measures neither erased shares nor lifts
         yield Reason(Answer.NO, f"the method of {listed(without_scale)} measures neither", largest_values)
     yield from _text_reasons(runs)
     yield from _setting_reasons(runs)
@@ -420,7 +425,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
                 f"{compared.name}: only chosen tokens, {compared.counts}, were examined; they say nothing "
                 "about the other tokens",
             )
-    versions = _differing(runs, lambda compared: str(compared.run.record.identity_parts.get("version")))
+    versions = _differences(runs, lambda compared: str(compared.run.record.identity_parts.get("version")))
     if versions:
         yield Reason(
             Answer.CARE,
@@ -428,7 +433,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             "different numbers: detect again to rely on small differences",
         )
     yield from _use_reasons(runs)
-    if _differing(runs, lambda compared: str(compared.encoder.get("tokenizer"))):
+    if _differences(runs, lambda compared: str(compared.encoder.get("tokenizer"))):
         sizes = sorted(compared.run.available for compared in runs)
         yield Reason(
             Answer.CARE,
@@ -439,8 +444,8 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield the reasons that arise because the runs used different texts."""
-    sources = _differing(runs, lambda compared: compared.run.record.corpus.source)
+    """Yield at most one reason, which arises because the runs used different texts."""
+    sources = _differences(runs, lambda compared: compared.run.record.corpus.source)
     if sources:
         yield Reason(
             Answer.NO,
@@ -450,7 +455,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:  # each method has its own fingerprint of a corpus
         return
-    if _differing(runs, lambda compared: str(compared.run.record.identity_parts.get("corpus"))):
+    if _differences(runs, lambda compared: str(compared.run.record.identity_parts.get("corpus"))):
         source = runs[0].run.record.corpus.source
         yield Reason(
             Answer.NO,
@@ -458,10 +463,11 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             "sentences",
         )
         return
+    # From the same corpus, runs may have chosen different anchors, for example with another seed.
     anchors = [set(compared.run.method.texts(compared.run.plan).anchors) for compared in runs]
     smallest_number = min(len(anchors_of_run) for anchors_of_run in anchors)
     shared = len(set.intersection(*anchors)) / max(1, smallest_number)
-    if shared < _SAME_TEXTS:
+    if shared < _MIN_SHARED_ANCHORS:
         groups = "; ".join(listed(names) for names in _names_by_anchors(runs, anchors))
         yield Reason(
             Answer.CARE,
@@ -475,7 +481,7 @@ def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
 
     A run is compared with the first run of each group, and joins the first group for which the two runs share
     enough anchors. Two runs share enough anchors if the number of shared anchors is at least the fraction
-    `_SAME_TEXTS` of the size of the smaller set.
+    `_MIN_SHARED_ANCHORS` of the size of the smaller set.
 
     Args:
         runs: The runs.
@@ -485,7 +491,7 @@ def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
     groups: list[list[str]] = []
     for compared, anchors_of_run in zip(runs, anchors, strict=True):
         for first, names in zip(first_anchors, groups, strict=True):
-            if len(first & anchors_of_run) >= _SAME_TEXTS * min(len(first), len(anchors_of_run)):
+            if len(first & anchors_of_run) >= _MIN_SHARED_ANCHORS * min(len(first), len(anchors_of_run)):
                 names.append(compared.name)
                 break
         else:
@@ -504,7 +510,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     settings_of_method = {setting.name for setting in fields(method.settings)}
     settings_of_runs = {name for compared in runs for name in compared.run.settings.values}
     for name in sorted(settings_of_runs & settings_of_method):
-        values = _differing(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
+        values = _differences(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
         if not values:
             continue
         described = f"({name.replace('_', ' ')}: {values})"
@@ -529,13 +535,13 @@ _USES = {
 
 def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     """Yield the reasons against a direct comparison that arise from how the models were loaded."""
-    prompts = _differing(runs, _prompt)
+    prompts = _differences(runs, _prompt)
     if prompts:
         yield Reason(
             Answer.CARE,
             f"the prompts differ ({prompts}): a prompt is part of the model that was measured",
         )
-    precisions = _differing(runs, lambda compared: str(compared.encoder.get("dtype")))
+    precisions = _differences(runs, lambda compared: str(compared.encoder.get("dtype")))
     if precisions:
         yield Reason(Answer.CARE, f"the models computed in different precisions ({precisions})")
     for first, second in combinations(runs, 2):
@@ -584,8 +590,8 @@ def _prompt(compared: ComparedRun) -> str:
     return stored if isinstance(stored, str) else json.dumps(stored)
 
 
-def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
-    """Return, as text, each value and the runs that have it; empty if all runs have the same value."""
+def _differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
+    """Return a text with each value and the runs that have it; empty if all runs have the same value."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
         names_by_value.setdefault(value(compared), []).append(compared.name)

@@ -245,6 +245,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
         return _beside_paper(run, published, unknown)
     run_tokens = with_measures(run.tokens)
     lift_columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
+    # The share of the run's tokens with at most this lift: 1 for the largest lift.
     percentile = pl.col("lift_sd").rank() / pl.col("lift_sd").count()
     in_run = run_tokens.select("token_id", "verdict", **lift_columns, percentile=percentile, examined=True)
     # The tables are joined by id only. A published token that is not in the run's vocabulary at this id would
@@ -254,8 +255,9 @@ def beside_run(run: Run, name: str) -> BesideRun:
     )
     examined = tokens.filter(is_known & pl.col("examined"))
     percentiles = examined["percentile"].drop_nulls().to_numpy()
+    # The test compares the percentiles with those of randomly drawn tokens, which are uniform only if the run
+    # examined the whole vocabulary.
     p_value = None
-    # The percentiles of randomly drawn tokens are uniform only if the run examined the whole vocabulary.
     examined_whole_vocabulary = len(run.tokens) == run.available
     if examined_whole_vocabulary and len(percentiles):
         p_value = float(kstest(percentiles, "uniform").pvalue)
@@ -295,16 +297,18 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
         run_candidate=pl.col("validation_rate").is_not_null(),
     )
     key = ["token_id", "token"]
+    # Unknown tokens stay in the table. They match no token of the run, so the columns of the run are null.
     published = published.drop("known", "category")
     beside = published.join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))
     others = in_run.filter(pl.col("verdict") == "sticky").join(published, on=key, how="anti")
     # A token that was not validated has no verdict, so it is treated as not examined.
     validated = beside.filter(pl.col("verdict").is_not_null())
+    known = len(published) - unknown
     return BesideRun(
         tokens=pl.concat([beside, others], how="diagonal"),
         unknown=unknown,
-        unexamined=len(published) - unknown - len(validated),
+        unexamined=known - len(validated),
         sticky=int((validated["verdict"] == "sticky").sum()),
         chance=None,
         others=len(others),
