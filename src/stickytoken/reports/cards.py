@@ -120,10 +120,11 @@ def _card(
 
 
 def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
-    """Return a sentence that says why a token is flagged: which thresholds it reaches.
+    """Return a phrase that says why a token is flagged: which thresholds it reaches.
 
-    The reason stored in the run is used only if the token reaches no threshold, because earlier versions
-    worded stored reasons differently.
+    If the token has no severity or reaches no threshold, return the reason that is stored in the run, or an
+    empty text if there is none. Stored reasons are not used otherwise, because earlier versions worded them
+    differently.
     """
     erases = wording.reaches(row, "erased", thresholds)
     lifts = wording.reaches(row, "lift_sd", thresholds)
@@ -132,6 +133,7 @@ def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
     return wording.reason(
         erased=row["erased"] if erases else None,
         lift_sd=row["lift_sd"] if lifts else None,
+        # A mild token reaches only the halved thresholds, which apply because its vector is unusual.
         unusual_vector=row["severity"] == "mild",
     )
 

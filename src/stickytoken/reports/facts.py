@@ -419,10 +419,10 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def paper_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures from Chen et al. (2025), which no page shows.
+    """Return three figures like those in Chen et al. (2025): categories, mean shift and pair similarities.
 
-    Returns:
-        Three figures, or an empty list for an unfinished run.
+    These figures can be saved to files; the report does not contain them. The list is empty for an unfinished
+    run.
     """
     run = content.run
     if run is None:
@@ -430,6 +430,7 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
     figures = [paper.flagged_categories(content.tokens)]
     curves = curves_of(content)
     sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
+    # If the run stores no curves of sticky tokens, the figure shows the curves of the strongest other tokens.
     who = "sticky tokens" if sticky_curves else "the strongest tokens"
     figures.append(paper.mean_shift(sticky_curves or curves.tokens, curves.ordinary, who))
     figures.append(_pair_similarities(content, run))
@@ -444,13 +445,15 @@ def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
     """
     u = run.plan.mean_similarity
     if content.evidence is None:
-        return paper.pair_similarities("", 0, [], None, u)
+        return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
     record = content.evidence.record
     stored = content.evidence.tokens.filter(~pl.col("ordinary"), pl.col("similarities_after").is_not_null())
-    ranked = pl.concat([content.sticky, run.strongest(_STRONGEST).select(run.tokens.columns)], how="diagonal")
+    strongest_unflagged = run.strongest(_STRONGEST).select(run.tokens.columns)
+    ranked = pl.concat([content.sticky, strongest_unflagged], how="diagonal")  # worst first
     rows = ranked.select("token_id", "token").join(stored, on="token_id", maintain_order="left")
     if rows.is_empty():
-        return paper.pair_similarities("", record.pair_copies, record.similarities_before, None, u)
+        before = record.similarities_before
+        return paper.pair_similarities(token="", copies=record.pair_copies, before=before, after=None, u=u)
     row = rows.row(0, named=True)
     return paper.pair_similarities(
         row["token"], record.pair_copies, record.similarities_before, row["similarities_after"], u
@@ -576,11 +579,11 @@ class ShownAudit:
 
 def shown_audits(content: RunContent) -> list[ShownAudit]:
     """Return the latest audits of a run, at most `MOST_SCANS`."""
-    shown_audits = []
-    for audit in content.audits[:MOST_SCANS]:
+    shown = []
+    for audit in content.audits[:MOST_SCANS]:  # latest first
         columns = auditing.share_columns(audit)
         rows = [_cells(row, columns) for row in auditing.share_rows(audit).iter_rows(named=True)]
-        shown_audits.append(
+        shown.append(
             ShownAudit(
                 name=audit.record.index.name,
                 conclusions=auditing.conclusions(audit),
@@ -588,15 +591,15 @@ def shown_audits(content: RunContent) -> list[ShownAudit]:
                 tokens=DataTable([column.title for column in columns], rows),
             )
         )
-    return shown_audits
+    return shown
 
 
 def shown_scans(content: RunContent) -> list[ShownScan]:
     """Return the latest scans of a run, at most `MOST_SCANS`."""
-    shown_scans = []
-    for scan in content.scans[:MOST_SCANS]:
+    shown = []
+    for scan in content.scans[:MOST_SCANS]:  # latest first
         worst = scan.worst.head(_MOST_DOCUMENTS)
-        shown_scans.append(
+        shown.append(
             ShownScan(
                 name=scan.record.documents,
                 headline=scanning.headline(scan),
@@ -607,7 +610,7 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
                 skipped=scan.result.skipped,
             )
         )
-    return shown_scans
+    return shown
 
 
 def _source_table(scan: Scan) -> DataTable:

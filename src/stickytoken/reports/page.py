@@ -177,6 +177,9 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
         name: File name of the template.
         figures: Figures on the page.
         values: Other variables of the template.
+
+    Returns:
+        The page. It loads nothing from the network, so Plotly's script is embedded if there are figures.
     """
     script = templating.packaged("pieces.js") + templating.packaged("report.js")
     bundle = _plotly_bundle() if figures else None
@@ -189,9 +192,9 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
     page = templating.environment().get_template(name)
     return page.render(
         figures={figure.name: figure for figure in figures},
-        bundle=None if bundle is None else bundle.packed,
+        bundle=None if bundle is None else bundle.base64_gzip,
         data=templating.json_for_html({"themes": themes, "figures": plots}),
-        policy=_policy(script, bundle),
+        policy=_content_security_policy(script, bundle),
         style=Markup(templating.packaged("pieces.css") + templating.packaged("report.css")),
         script=Markup(script),
         **values,
@@ -202,7 +205,7 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
 class _Bundle:
     """A compressed script to embed in a page."""
 
-    packed: str  # the script, gzipped and base64-encoded
+    base64_gzip: str  # the script, gzipped and base64-encoded
     digest: str  # `_digest` of the uncompressed script
 
 
@@ -217,7 +220,7 @@ def _plotly_bundle() -> _Bundle:
     return _Bundle(base64.b64encode(packed).decode(), _digest(script))
 
 
-def _policy(script: str, bundle: _Bundle | None) -> str:
+def _content_security_policy(script: str, bundle: _Bundle | None) -> str:
     """Return a Content-Security-Policy that allows only the page's own scripts, and no connections."""
     digests = [_digest(script)]
     if bundle is not None:

@@ -49,6 +49,9 @@ def minus(text: str) -> str:
 def number(value: Any, digits: int | None = None) -> str:
     """Format a value for readers. None becomes a dash, a boolean becomes yes or no, and a float is rounded.
 
+    Large numbers have thousands separators. A positive float that would be rounded to 0 becomes, for example,
+    ``< 0.0001``; a negative one becomes 0 without a sign.
+
     Args:
         value: A value of any type.
         digits: Number of digits after the decimal point of a float. If ``digits`` is None, a float below 10

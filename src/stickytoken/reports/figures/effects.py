@@ -219,7 +219,8 @@ def _draw_token_costs(
 def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind: str) -> str:
     """Return a sentence on the loss of score in a task.
 
-    It names the measured token whose copies cost most, and states the range of the benign tokens.
+    The sentence names the measured token whose copies cost most, and states the range of the benign tokens.
+    If the loss is unknown for all measured tokens or for all benign ones, the sentence says only that.
     """
     measured_rows = []
     benign_drops = []
@@ -227,7 +228,7 @@ def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind
         is_of_task = (row["task"], row["metric"]) == (task, metric)
         if not is_of_task or row["token_id"] is None or row["drop"] is None:
             continue
-        if _look_of(row) == "sticky":
+        if _is_measured(row):
             measured_rows.append(row)
         else:
             benign_drops.append(row["drop"])
@@ -247,8 +248,12 @@ def _condition_name(row: Mapping[str, Any]) -> str:
 
 def _look_of(row: Mapping[str, Any]) -> str:
     """Return the key in `_LOOKS` for a condition: ``sticky`` for sticky or named tokens, else ``benign``."""
-    kind: str = row["kind"].split()[0]
-    return "sticky" if kind in _MEASURED else kind
+    return "sticky" if _is_measured(row) else str(row["kind"].split()[0])
+
+
+def _is_measured(row: Mapping[str, Any]) -> bool:
+    """Return whether a condition has copies of a sticky or named token, and not of a benign one."""
+    return row["kind"].split()[0] in _MEASURED
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky") -> ReportFigure:

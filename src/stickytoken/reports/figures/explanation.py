@@ -523,16 +523,21 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
 
 
 def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
-    """Return sentences on what the copies, the carrier and the reference contribute to a similarity."""
-    from_copies = between_tokens.filter(row_part="copies")["value"].sum()
-    from_carrier = between_tokens.filter(row_part="carrier")["value"].sum()
+    """Return sentences on what the copies, the carrier and the reference contribute to a similarity.
+
+    Args:
+        pair: Row of pairs.parquet. Its sums include the pairs of a token with the reference of the anchor.
+        between_tokens: Rows of attribution.parquet without those that belong to a reference.
+    """
+    copies_to_tokens = between_tokens.filter(row_part="copies")["value"].sum()
+    carrier_to_tokens = between_tokens.filter(row_part="carrier")["value"].sum()
     return (
         f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
         f"without copies and {pair['similarity']:.3f} with copies. Of this, the rows of the copies "
         f"contribute {pair['from_copies']:.3f}, the rows of the carrier {pair['from_carrier']:.3f} and the "
         f"row of the reference {pair['from_reference']:.3f}; the error of the sum is "
         f"{abs(pair['completeness_error']):.2g}. Without the reference, copies contribute "
-        f"{from_copies:.3f} and the carrier {from_carrier:.3f}."
+        f"{copies_to_tokens:.3f} and the carrier {carrier_to_tokens:.3f}."
     )
 
 

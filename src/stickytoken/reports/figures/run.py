@@ -119,9 +119,10 @@ _TABLE_BINS = 12
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
     """Return a table with the numbers of tokens and sticky tokens in each nonempty bin."""
     values = measured[column.key].to_numpy()
-    edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
         edges = np.linspace(values.min(), values.max(), _TABLE_BINS + 1)
+    else:
+        _, edges = bins(values)  # all values are practically equal, so there is one bin
     sticky_values = measured.filter(verdict="sticky")[column.key].to_numpy()
     counts = np.histogram(values, edges)[0].tolist()
     sticky_counts = np.histogram(sticky_values, edges)[0].tolist()
