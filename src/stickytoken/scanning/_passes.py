@@ -234,7 +234,7 @@ def search(
         """
         waiting[batch.number] = batch, rows
         while True:
-            next_number = len(tally.digests)
+            next_number = len(tally.digests)  # batches are numbered from 0, and the tally has one digest each
             if next_number not in waiting:
                 break
             next_batch, next_rows = waiting.pop(next_number)
@@ -555,5 +555,7 @@ def predicted_shifts(
         # Position of the document between the mean of the clean documents (0) and the point toward which
         # copies of the tokens move it (1).
         covered = float(np.clip((vectors[number] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0))
+        # The copies have moved the document by covered * to_point. Its mean cosine to the queries changes by
+        # the dot product of this movement and the mean query.
         shifts[number] = covered * float(to_point @ mean_query)
     return shifts

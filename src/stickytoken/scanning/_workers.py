@@ -50,7 +50,9 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
         rules: what to look for.
 
     Returns:
-        The findings as JSON values; None if there are none.
+        The findings as JSON values; None if there are none. ``line`` is the number, counted from 0, of the
+        line with the first finding, ``share`` the share of characters in findings, ``text`` the start of the
+        text, and ``rest`` the start of the text without the findings.
     """
     spans = find_spans(text, rules)
     if not spans:
@@ -134,6 +136,7 @@ class _Worker:
     """A process that examines texts."""
 
     def __init__(self, rules: CleaningRules) -> None:
+        """Start the process. `ask` sends ``rules`` to it before the first texts."""
         path = os.pathsep.join(entry for entry in sys.path if entry)
         # Without -P, a module in the current folder could replace one that the worker imports.
         self._process = subprocess.Popen(
@@ -161,7 +164,7 @@ class _Worker:
             with suppress(BrokenPipeError, ValueError):
                 requests.write(self._rules + json.dumps(texts, ensure_ascii=False).encode() + b"\n")
                 requests.flush()
-                self._rules = b""
+                self._rules = b""  # they are sent only once
                 answer = answers.readline()
         if not answer:
             raise RunError(
