@@ -158,9 +158,11 @@ class Why:
     def grouped(self) -> Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        The ``deletion`` of a merged part is None unless the merged part contains all sticky parts of both
-        texts, because copies were deleted together only in the measurement of `without_sticky`.
+        The contributions of the merged parts are summed. The ``deletion`` of a merged part is None unless the
+        merged part contains all sticky parts of both texts, because copies were deleted together only in the
+        measurement of `without_sticky`.
         """
+        # How the similarity changes when all sticky parts of both texts are deleted.
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
         second_groups = _groups_of_copies(self.second)
@@ -530,7 +532,7 @@ _MAX_SIMILARITY_ERROR = 0.0001
 _ENOUGH_STEPS = 16
 
 
-def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float) -> Attribute:
+def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float) -> Attribute:
     """Return the function that divides a text's vector among its parts, using integrated Jacobians.
 
     The number of integration points is chosen first: the smallest number of `_STEPS` with small errors, or
@@ -542,11 +544,12 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float
     integrator = JacobianIntegrator(inspector_of(model), most=1)
     allowed_error = max(_MAX_SIMILARITY_ERROR_SHARE * abs(similarity), _MAX_SIMILARITY_ERROR)
     for steps in _STEPS:
-        as_one_part = [
+        first, second = [
             integrator.contributions(text.ids, labels=[0] * len(text.ids), steps=steps) for text in texts
         ]
-        similarity_error = abs(float(similarity_matrix(*as_one_part).sum()) - similarity)
-        norm_error = max(contributions.error for contributions in as_one_part)
+        # With exact integration, the entries of the matrix would sum to the similarity.
+        similarity_error = abs(float(similarity_matrix(first, second).sum()) - similarity)
+        norm_error = max(first.error, second.error)
         norm_error_is_allowed = steps >= _ENOUGH_STEPS or norm_error <= _MAX_NORM_ERROR
         if similarity_error <= allowed_error and norm_error_is_allowed:
             break

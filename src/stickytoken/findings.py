@@ -307,6 +307,7 @@ def _location(finding: Finding) -> dict[str, Any]:
         return _physical(finding.path, _IN_REPOSITORY, line)
     location = _physical(_PROJECT_FILE, _IN_REPOSITORY, line)
     if finding.outside is not None:
+        # This is the absolute path of a file outside the repository, or the name of a source such as stdin.
         base = _OUTSIDE if finding.outside.startswith("/") else _IN_REPOSITORY
         location = _physical(finding.outside.lstrip("/"), base, line)
     name = "/".join(visible(value) for value in finding.identity) or finding.rule

@@ -271,7 +271,9 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if fail_on is not None and fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
     require_callable("progress", progress)
-    needs_run = {
+    # Options that only the check of a run or a model can have; None if not passed. The exception is
+    # ``fail_on="none"``, which a check of documents alone accepts.
+    options_for_runs = {
         "fail_on": None if fail_on == FailOn.NONE else fail_on,
         "max": max_tokens,
         "baseline": baseline,
@@ -291,7 +293,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         )
 
     if isinstance(source, Cleaner) or names_rules_file(source):
-        _require_documents_only(source, needs_run, has_documents=documents is not None)
+        _require_documents_only(source, options_for_runs, has_documents=documents is not None)
         return _check_of_documents(source, search(source))
     if fail_on == FailOn.NONE and documents is None:
         raise InputError(
@@ -344,16 +346,18 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     )
 
 
-def _require_documents_only(source: object, needs_run: Mapping[str, object], *, has_documents: bool) -> None:
+def _require_documents_only(
+    source: object, options_for_runs: Mapping[str, object], *, has_documents: bool
+) -> None:
     """Raise InputError if a rules file or a cleaner was passed without documents, or with an option for runs.
 
     Args:
         source: the rules file or the cleaner.
-        needs_run: the values of the options that need a run, keyed by name; None if not passed.
+        options_for_runs: the values of the options that need a run, keyed by name; None if not passed.
         has_documents: whether documents were passed.
     """
     name = "the cleaner" if isinstance(source, Cleaner) else str(source)
-    passed = [option for option, value in needs_run.items() if value is not None]
+    passed = [option for option, value in options_for_runs.items() if value is not None]
     if passed:
         raise InputError(
             f"{name} has only rules for documents: leave out {' and '.join(passed)}, or pass a run or a "
@@ -576,8 +580,10 @@ def _new_run(encoder: Encoder, runs: Path, progress: ProgressCallback) -> Run:
             "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
             "instead of the model"
         )
-    out = None
+    out = None  # `detect` makes a folder in `_DEFAULT_FOLDER`
     if runs != _DEFAULT_FOLDER:
+        # The name depends only on the model and the version of stickytoken, so that the next check continues
+        # an interrupted detection.
         identity = digest([asdict(encoder.identity), resume.package_versions()["stickytoken"]])
         out = runs / store.default_folder(encoder.name, "check", identity).name
     return detect(encoder, out=out, progress=progress)
@@ -905,12 +911,14 @@ def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_J
         baseline: the run to compare with; None without a baseline.
 
     Returns:
-        The sticky tokens of the run; tokens that count against the model come first.
+        The sticky tokens of the run, each with its change since the baseline (``new``, ``worse`` or
+        ``known``; None without a baseline), and with whether it counts against the model. Tokens that count
+        come first.
 
     Raises:
         InputError: the method of the run does not grade tokens.
     """
-    grades = _COUNTED_GRADES[fail_on]
+    grades = _COUNTED_GRADES[fail_on]  # None if every sticky token counts, whatever its grade
     if grades and "severity" not in run.method.columns:
         raise InputError(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "

@@ -228,6 +228,10 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         run: the run.
         dataset: id of the benchmark data set on the hub.
 
+    Returns:
+        One entry for each of the three values that the run has. The notes of an entry name the unit and the
+        interval of the value. The share is a number per 10,000 examined tokens.
+
     Raises:
         InputError: the data set is not a valid hub id, or the run has no value to publish.
     """
@@ -237,7 +241,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     compared = comparisons.ComparedRun(run.model_title, run)
     level = f"{100 * compared.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
-    results: list[tuple[str, float, str]] = []
+    results: list[tuple[str, float, str]] = []  # task, value and note
     if compared.erases_most is not None:
         value = comparisons.shown_value(wording.ERASED, compared.erases_most)
         unit = "share erased of what copies of an ordinary token leave of a text"
@@ -248,7 +252,8 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         results.append((LIFT_TASK, compared.lifts_most.value, f"{unit}: {value}, {level}"))
     if compared.share is not None:
         note = f"{comparisons.shown_share(compared)}, exact {level}"
-        results.append((SHARE_TASK, comparisons.PER * compared.share[0], note))
+        sticky_per_10000 = comparisons.PER * compared.share.value
+        results.append((SHARE_TASK, sticky_per_10000, note))
     if not results:
         raise InputError(
             f"the run in {run.path} has no value to publish: detect with --method profile, or examine the "
