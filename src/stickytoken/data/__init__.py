@@ -594,9 +594,10 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     """Return a corpus without sentences that the model cannot tell from earlier sentences.
 
-    The share of characters that the tokenizer does not read is stored as `unknown`. A sentence is left out if
-    the tokenizer does not read all of its characters and gives it the same ids as an earlier sentence. Pairs
-    are never left out. The corpus is returned unchanged if the tokenizer is not a `SpanTokenizer`.
+    The share of characters that the tokenizer does not read (see `unread_characters`) is stored as `unknown`.
+    A sentence is left out if the tokenizer does not read all of its characters and gives it the same ids as
+    an earlier sentence. Pairs are never left out. The corpus is returned unchanged if the tokenizer is not a
+    `SpanTokenizer`.
     """
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
@@ -604,9 +605,9 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         texts = tuple(dict.fromkeys(text for pair in corpus.pairs for text in pair.sentences))
     else:
         texts = corpus.texts
-    unknown_characters = 0.0
+    unread_total = 0.0  # number of unread characters in all sentences
     repeated_indices = set()  # indices of sentences with the same ids as an earlier sentence
-    earlier_ids: set[tuple[int, ...]] = set()
+    earlier_ids: set[tuple[int, ...]] = set()  # ids of the earlier sentences with unread characters
     for start in range(0, len(texts), _CHUNK):
         chunk = texts[start : start + _CHUNK]
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
@@ -616,11 +617,11 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
                 # what the tokenizer ignores on purpose, such as case or spaces. The two sentences mean the
                 # same thing, and both are kept.
                 continue
-            unknown_characters += unread
+            unread_total += unread
             if tuple(ids) in earlier_ids:
                 repeated_indices.add(index)
             earlier_ids.add(tuple(ids))
-    share = unknown_characters / max(1, sum(map(_visible_length, texts)))
+    share = unread_total / max(1, sum(map(_visible_length, texts)))
     if isinstance(corpus, PairCorpus):
         return replace(corpus, unknown=share)
     distinct_indices = [index for index in range(len(texts)) if index not in repeated_indices]
@@ -645,6 +646,9 @@ def unread_characters(
     counted, because many tokenizers drop them on purpose and keep the letters. A character is unknown if the
     id of the unknown token stands for it.
 
+    For example, if the tokenizer gives only the ids of ``a`` and ``b`` for the text ``a☃ b``, the snowman is
+    dropped, and the number is 1.
+
     Args:
         text: The text.
         ids: The token ids of the text.
@@ -653,6 +657,7 @@ def unread_characters(
         unknown_id: The id of the unknown token; None if the tokenizer has none.
     """
     if spans is None:
+        # Without any ids, the tokenizer has read nothing.
         unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
         return _visible_length(text) * unknown_share
     unread = 0

@@ -520,13 +520,19 @@ class Reader:
         return row._replace(value=value)
 
     def separated_rows(self, stream: Iterable[bytes], separator: str, meter: Meter) -> Iterator[Row]:
-        """Read the rows of a csv or tsv file, whose first row names the columns."""
+        """Yield the rows of a csv or tsv file, whose first record names the columns.
+
+        The value of a row is a mapping from columns to texts. If the record cannot be decoded, or does not
+        have one field per column, the value is a `Skipped`. Empty lines yield no rows.
+        """
         # A record may span several lines. These lists hold the lines of the current record, and the problems
-        # found while decoding them.
+        # found while decoding them. `separated_records` takes only the lines of one record from
+        # `decoded_lines` before it yields the record, so the lists are read and emptied after each record.
         record_lines: list[Line] = []
         damages: list[str] = []
 
         def decoded_lines() -> Iterator[str]:
+            """Yield the text of each line. Add the line to ``record_lines``, and a problem to ``damages``."""
             for line in lines(stream, self.name, meter):
                 record_lines.append(line)
                 text, damage = _decoded(line.content, line.offset)
@@ -678,7 +684,8 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
     A field that begins with a quotation mark is quoted. Within the quotes, separators and line breaks belong
     to the field, and two quotation marks stand for one. The next single quotation mark closes the quotes.
     Text between the closing quotation mark and the next separator also belongs to the field. If the quotes
-    are never closed, the field extends to the end of the file.
+    are never closed, the field extends to the end of the file. For example, the lines ``a,"b`` and ``c",d``
+    are a single record with the fields ``a``, ``b\\nc`` and ``d``.
 
     Args:
         lines: The lines of the file, without their line endings.
@@ -711,16 +718,16 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
             if open_pieces is not None:
                 position, is_closed = _read_quoted(line, position, open_pieces)
                 if not is_closed:
-                    break
+                    break  # the field continues on the next line
                 field = "".join(open_pieces)
                 open_pieces = None
             end = line.find(separator, position)
             fields.append(field + line[position : end if end >= 0 else len(line)])
             if end < 0:
                 yield first_line, fields
-                break
+                break  # the record ends with this line
             position = end + 1
-    if open_pieces is not None:
+    if open_pieces is not None:  # the file ends within quotes
         fields.append("".join(open_pieces))
         yield first_line, fields
 

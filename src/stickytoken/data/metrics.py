@@ -155,9 +155,19 @@ class SimilarityTask(_PairTask):
     metrics = ("spearman", "pearson")
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute a correlation; NaN if all gold scores or all similarities are equal."""
+        """Compute the correlation of gold scores and similarities under each of C conditions.
+
+        Args:
+            metric: "pearson" or "spearman".
+            outcomes: The similarity of each pair under each condition, shape (C, pairs, 1).
+            sample: Indices of the pairs to use; None for all pairs.
+
+        Returns:
+            The correlations, shape (C,); NaN if all gold scores or all similarities are equal.
+        """
         from scipy.stats import rankdata
 
+        # The first row holds the gold scores, and each further row the similarities under one condition.
         rows = np.vstack([self._gold, outcomes[:, :, 0]])
         if sample is not None:
             rows = rows[:, sample]
@@ -265,9 +275,15 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 
     The macro F1 of a prediction is the mean F1 over all labels in ``gold`` or in the prediction.
 
-    The arguments and the result have the same shapes as in `v_measures`.
+    Args:
+        gold: The label of each text as a number below ``label_count``, shape (texts,).
+        predicted: The predicted labels, also numbers below ``label_count``, shape (C, texts).
+        label_count: The number of labels.
+
+    Returns:
+        The macro F1 of each prediction, shape (C,).
     """
-    table = _contingency(gold, predicted, label_count)
+    table = _contingency(gold, predicted, label_count)  # the axes are prediction, predicted label, gold label
     true_positives = np.diagonal(table, axis1=1, axis2=2)
     # 2 TP + FP + FN: how often a label is predicted plus how often it occurs.
     denominator = table.sum(axis=1) + table.sum(axis=2)

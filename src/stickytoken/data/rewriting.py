@@ -327,13 +327,13 @@ def _edited_json(raw: str, edits_by_column: dict[str, Edits]) -> str:
     for column, edits in edits_by_column.items():
         start, end = spans[column]
         literal = _json_literal(raw, start, end)
-        write = _json_writer(raw[start:end])
-        edited = _spliced(raw, literal, edits, write)
+        escape = _json_writer(raw[start:end])  # escapes text as the rest of the string does
+        edited = _spliced(raw, literal, edits, escape)
         # The edits were made after `unicode_text` had replaced each lone surrogate by one character. If an
         # edit joins two lone surrogates into one character, the whole string is written again.
         cleaned = edited_text(unicode_text(literal.value), edits)
         if unicode_text(json.loads(edited)) != cleaned:
-            edited = f'"{write(cleaned)}"'
+            edited = f'"{escape(cleaned)}"'
         replacements.append((start, end, edited))
     return edited_text(raw, sorted(replacements))
 
@@ -444,6 +444,7 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
         edited_value = edited_text(field.value, edits)
         # Keep the written form of all characters that are not edited, if the result is read correctly.
         written = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
+        # A row whose only field is empty and not in quotes would be read as an empty line, not as a record.
         would_be_empty_row = len(fields) == 1 and not written
         # If an edit opens quotes that nothing closes, the quotes would include the fields that follow. Quotes
         # may stay open only in the last field, and only if they were open before the edit.
@@ -484,7 +485,7 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
     positions: list[int] = []
     has_opening_quote = raw.startswith('"', start)
     in_quotes = has_opening_quote
-    closing_quote = -1
+    closing_quote = -1  # position of the closing quotation mark; -1 if there is none
     position = start + 1 if has_opening_quote else start
     while position < len(raw):
         character = raw[position]
@@ -507,8 +508,9 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
         positions.append(position)
         position += width
     last_position = position - 1
+    # Text that follows the closing quotation mark makes the field an unquoted one.
     is_quoted = has_opening_quote and closing_quote == last_position
-    end_of_text = closing_quote if is_quoted else position
+    end_of_text = closing_quote if is_quoted else position  # the last entry of `_Literal.positions`
     return _Field(
         start, position, "".join(characters), [*positions, end_of_text], is_quoted, is_open=in_quotes
     )
