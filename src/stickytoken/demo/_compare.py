@@ -33,7 +33,11 @@ _FIGURES = 2
 
 
 def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
-    """Add the components and events of the tab that compares two runs."""
+    """Add the components and events of the tab that compares two runs.
+
+    The comparison of the first two runs is shown when a visitor first opens the tab. If there are fewer than
+    two runs, the tab only says how to make another.
+    """
     labels = library.labels
     if len(labels) < 2:
         needed = _TWO_RUNS_NEEDED.format(count="one" if labels else "none")
@@ -45,6 +49,7 @@ def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
     outputs = [gr.HTML("", elem_id="compare-answer"), *ui.figure_slots(_FIGURES)]
 
     def respond(first_label: object, second_label: object) -> list[Any]:
+        """Return values for ``outputs`` that compare the runs with these labels."""
         if first_label == second_label:
             raise InputError("both runs are the same: choose two different ones")
         contents = [library.content(label) for label in (first_label, second_label)]
@@ -54,17 +59,21 @@ def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
         figures += [None] * (_FIGURES - len(figures))
         return [answer, *ui.slot_contents(figures)]
 
-    def blank(error: str) -> list[Any]:
+    def only_error(error: str) -> list[Any]:
+        """Return values for ``outputs`` that show an error message and clear the figures."""
         return [error, *ui.slot_contents([None] * _FIGURES)]
 
-    answered = ui.show_errors(respond, blank)
+    answer_or_error = ui.show_errors(respond, only_error)
 
-    def opened(was_visited: bool, first_label: object, second_label: object) -> list[Any]:
-        return ui.on_first_visit(was_visited, len(outputs), lambda: answered(first_label, second_label))
+    def open_tab(was_visited: bool, first_label: object, second_label: object) -> list[Any]:
+        """Return values for ``visited`` and ``outputs``, which change only on the first visit."""
+        return ui.on_first_visit(
+            was_visited, len(outputs), lambda: answer_or_error(first_label, second_label)
+        )
 
-    gr.on([first.input, second.input], answered, [first, second], outputs, **ui.ON_TABLES)
+    gr.on([first.input, second.input], answer_or_error, [first, second], outputs, **ui.ON_TABLES)
     visited = gr.State(False)
-    tab.select(opened, [visited, first, second], [visited, *outputs], **ui.ON_TABLES)
+    tab.select(open_tab, [visited, first, second], [visited, *outputs], **ui.ON_TABLES)
 
 
 _NO_REPAIR = (
@@ -78,7 +87,12 @@ _COPIES = 8
 
 
 def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
-    """Add the components and events of the tab that compares a model with its repaired copy."""
+    """Add the components and events of the tab that compares a model with its repaired copy.
+
+    When the model has been loaded, the form is unlocked and filled in with an example, and the answer for the
+    example is shown. The answer is computed once for all visitors. If no repaired copy is open, the tab only
+    says how to make one.
+    """
     if startup.repair is None:
         gr.HTML(ui.message(_NO_REPAIR), elem_id="repair-answer")
         return
@@ -104,6 +118,7 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     def respond(
         anchor: object, carrier: object, token_id: object, placement_value: object, count: object
     ) -> list[Any]:
+        """Return values for ``outputs`` that answer the visitor's question. The arguments are ``inputs``."""
         question = _RepairQuestion(
             anchor=shared.checked_text("sentence A", anchor),
             carrier=shared.checked_text("sentence B", carrier),
@@ -113,26 +128,29 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         )
         return _repair_answer(startup.context(), repair, question)
 
-    def blank(error: str) -> list[Any]:
+    def only_error(error: str) -> list[Any]:
+        """Return values for ``outputs`` that show an error message and clear the figure."""
         return [error, *ui.slot_contents([None])]
 
-    answered = ui.show_errors(respond, blank)
+    answer_or_error = ui.show_errors(respond, only_error)
 
-    def fill_in() -> list[Any]:
+    def fill_form() -> list[Any]:
+        """Return values that unlock and fill in ``inputs``, unlock the button and answer the example."""
         example = shared.worked_example(startup.context())
         values = (example.anchor, example.carrier, next(iter(token_by_id)), Placement.SUFFIX.value, _COPIES)
         fields = [gr.update(value=value, interactive=True) for value in values]
-        return [*fields, gr.update(interactive=True), *answered(*values)]
+        return [*fields, gr.update(interactive=True), *answer_or_error(*values)]
 
-    def unfilled(error: str) -> list[Any]:
-        return [*([gr.skip()] * (len(inputs) + 1)), *blank(error)]
+    def leave_form(error: str) -> list[Any]:
+        """Return values that leave ``inputs`` and the button unchanged and show an error message."""
+        return [*([gr.skip()] * (len(inputs) + 1)), *only_error(error)]
 
-    once = ui.Once()
-    filled_in = ui.show_errors(lambda: once.get(fill_in), unfilled)
-    page.load(filled_in, None, [*inputs, button, *outputs], **ui.ON_STARTUP)
+    shared_example = ui.Once()
+    example_or_error = ui.show_errors(lambda: shared_example.get(fill_form), leave_form)
+    page.load(example_or_error, None, [*inputs, button, *outputs], **ui.ON_STARTUP)
     submits = [*(text.submit for text in texts), copies.submit]
     triggers = [button.click, *submits, token_field.input, placement.input]
-    gr.on(triggers, answered, inputs, outputs, **ui.ON_MODEL)
+    gr.on(triggers, answer_or_error, inputs, outputs, **ui.ON_MODEL)
 
 
 def _repaired_token(token_by_id: dict[int, RepairedTokenRecord], token_id: object) -> RepairedTokenRecord:

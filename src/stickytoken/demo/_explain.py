@@ -125,6 +125,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         was_visited: bool,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
+        """Return values for ``visited`` and ``outputs``; the first visit shows the explained example."""
         return ui.on_first_visit(was_visited, len(outputs), lambda: example_or_error(progress))
 
     def unlock_form() -> list[Any]:
@@ -245,7 +246,11 @@ def _measure_name(row: Mapping[str, Any]) -> str:
 
 
 def _draw_deviations(rows: list[dict[str, Any]]) -> go.Figure:
-    """Draw one row per measure, with the largest deviation on top."""
+    """Draw one marker per measure: a diamond if the measure lies outside the benign interval, else a circle.
+
+    The measures are drawn from bottom to top in the order of ``rows``, which begins with the smallest
+    deviation.
+    """
     figure = fig.new_figure(height=110 + 24 * max(1, len(rows)))
     for is_outside in (True, False):
         marked = [row for row in rows if bool(row["outside"]) is is_outside]

@@ -140,7 +140,9 @@ class _Handlers:
         self._library = startup.library
 
     def open_run(self, label: object) -> list[Any]:
-        """Return new values for all components that depend on the run, except the evidence.
+        """Return new values for all components that depend on the run.
+
+        The evidence is not included: it depends on the token field and is updated by `show_evidence`.
 
         Args:
             label: Label of the run, from the field ``run``.
@@ -153,7 +155,7 @@ class _Handlers:
         tokens = _filtered(content)
         search = ""
         filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
-        about = _first_screen(content).values()
+        about = _first_screen(content).values()  # the headline and the rest of the first screen, as HTML
         count = _count_message(content, len(tokens))
         token_field = gr.update(choices=_token_choices(tokens), value=_first_token(content))
         return [search, *filters, *about, count, _table(content, tokens), token_field]
