@@ -66,9 +66,19 @@ def identity_parts(
     corpus: str,
     tokens: Sequence[Token] | None,
 ) -> dict[str, Any]:
-    """Return everything that can change the results of a run, keyed by name.
+    """Return everything that can change the results of a run, as a dictionary that can be stored as JSON.
 
-    ``tokens`` are the tokens to measure; if None, all available tokens are measured.
+    The keys are ``version`` (a number that changes when the computation changes), ``encoder`` (the fields of
+    the encoder's identity), ``settings`` (the values of the method's settings), ``method``, ``corpus`` and
+    ``tokens`` (a hash of the ids).
+
+    Args:
+        encoder: Identity of the model.
+        method: Name of the method.
+        settings: Settings of the method.
+        corpus: Fingerprint of the corpus.
+        tokens: The tokens to measure. If ``tokens`` is None, all available tokens are measured, and the value
+            of the key ``tokens`` is None.
     """
     return resume.identity_of(
         IDENTITY_VERSION,
@@ -538,6 +548,9 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
 
     If a table has both columns, they must name the same entries.
 
+    Returns:
+        The token ids, in the order of the file.
+
     Raises:
         InputError: The file cannot be read, or a token is not in the vocabulary.
     """
@@ -558,6 +571,8 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     ids_by_name = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
     ids = []
     for name in names:
+        # The exact vocabulary string comes first, because a token may end with a carriage return or look like
+        # an id such as ``#5``. Otherwise, a carriage return at the end belongs to the line ending.
         if name in ids_by_name:
             ids.append(ids_by_name[name])
         else:

@@ -104,14 +104,18 @@ def _measure(
     search: SearchStage | None,
     progress: ProgressCallback,
 ) -> _Measured:
-    """Encode the texts of both stages, and return a row for every token whose texts all have vectors."""
+    """Measure tokens with the stage of the evidence and, unless ``search`` is None, also with that of search.
+
+    There is a row for every token whose evidence texts all have vectors. If the token's texts for ``search``
+    have vectors as well, its row also has the columns of the search.
+    """
     # One shard for all tokens would fill batches best, but small shards need less memory.
     measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
-    rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
+    rows = {row["token_id"]: row for row in _rows_with_all_vectors(measure(stage, tokens)).to_dicts()}
     sequences = len(tokens) * stage.probes_per_token
     if search is None:
         return _Measured(rows, search=None, sequences=sequences)
-    for search_row in _answered(measure(search, tokens)).to_dicts():
+    for search_row in _rows_with_all_vectors(measure(search, tokens)).to_dicts():
         if search_row["token_id"] in rows:
             rows[search_row["token_id"]] |= search_row
     sequences += len(tokens) * search.probes_per_token
@@ -124,7 +128,7 @@ def _measure(
     return _Measured(rows, record, sequences)
 
 
-def _answered(table: pl.DataFrame) -> pl.DataFrame:
+def _rows_with_all_vectors(table: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of the tokens whose texts all got a vector from the server."""
     if UNANSWERED not in table.columns:
         return table

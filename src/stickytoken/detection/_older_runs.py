@@ -83,7 +83,8 @@ def upgraded_tokens(
     is_candidate = pl.col("texts") == pl.col("texts").max()
     return tokens.with_columns(*columns, *nulls).with_columns(
         confirmed=is_candidate,
-        severity=pl.col("severity").replace("negligible", "mild"),  # earlier name of the mildest grade
+        severity=pl.col("severity").replace("negligible", "mild"),  # version 3 had a grade below mild
+        # Version 3 has these two columns under other names.
         strongest_kind=pl.col("kind"),
         rising_share=pl.col("validation_rate"),
     )

@@ -394,11 +394,16 @@ def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
 
 
 def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
-    """Write model.json into a run folder if the files of its model are known and unchanged."""
+    """Write model.json into a run folder, unless the folder already has the same record.
+
+    Nothing is written if the files of the model are unknown (``files`` is None) or may have changed since
+    they were looked at, or if the run's own record does not identify its encoder. A `RunError` is ignored.
+    """
+    # If files are not settled, a later change of the files could go unnoticed.
     if files is None or not files.settled:
         return
     fingerprint = files.fingerprint()
-    if fingerprint is None:
+    if fingerprint is None:  # a file has changed or cannot be read
         return
     model_record = _model_files_record(record, fingerprint)
     if model_record is not None and not is_model_of(path, record, fingerprint):
@@ -417,6 +422,7 @@ def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
 
 
 def _model_files_record(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None:
+    """Return the content of model.json for a run; None if the run's record does not identify its encoder."""
     encoder = record.identity_parts.get("encoder")
     if not isinstance(encoder, dict):
         return None

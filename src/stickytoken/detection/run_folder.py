@@ -99,12 +99,15 @@ class ModelRecord(resume.Record):
 
     @property
     def reading(self) -> str:
-        """The layer and dimensions that the user chose, such as ``layer 6, 64 dimensions``; may be empty."""
+        """The layer and dimensions that the user chose, such as ``layer 6, 64 dimensions``.
+
+        The text is empty if the user chose neither, or if the encoder was made from a model object.
+        """
         if self.loading is None:
             return ""
         phrases = []
-        # The vector of a language model with a prompt is always read from some layer, so the phrase names the
-        # layer only for models without a prompt.
+        # ``layer_choice`` is None for a model without a prompt. Such a model has a layer only if the user
+        # chose one. With a prompt, the vector is always read from some layer, which is not named here.
         layer = self.loading.prompting.layer
         if layer is not None and self.loading.layer_choice is None:
             phrases.append(f"layer {layer}")
@@ -187,6 +190,11 @@ def _defect_of_table(table: pl.DataFrame) -> str | None:
 
 
 def _defect_of_column(column: pl.Series) -> str | None:
+    """Return what a damaged column contains, as a phrase such as "rows without text"; None if it is usable.
+
+    The columns of `_TEXT_COLUMNS` and `_NULLABLE_TEXT_COLUMNS` must hold text, and floating-point columns
+    finite numbers. The column lift must be numeric.
+    """
     dtype = column.dtype
     if column.name in _TEXT_COLUMNS + _NULLABLE_TEXT_COLUMNS:
         has_gaps = column.name in _TEXT_COLUMNS and column.null_count() > 0
@@ -400,7 +408,11 @@ class RunEvidence(NamedTuple):
         return Moved(copies=copies, ahead=share_outranked, ordinary=mean_of_ordinary)
 
     def cut_curves(self) -> str | None:
-        """Return a note if curves lack values for some numbers of copies; None if all curves are complete."""
+        """Return a note if curves lack values for some numbers of copies; None if all curves are complete.
+
+        The note names the first token with such a curve, the number of other such tokens, and the smallest
+        number of copies for which the first token has no value.
+        """
         has_nulls = [
             pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
         ]
