@@ -295,15 +295,16 @@ class CarrierPanel:
         is_another = ~np.eye(len(self.is_unrelated), dtype=np.bool_)[:, :, None]
         is_compared = with_copies_is_unrelated & without_copies_is_unrelated & is_another
         counts = is_compared.sum(axis=(0, 1))  # number of comparisons for each query
-        query_weights = np.where(counts > 0, self.panel.weights, 0.0)
+        query_weights = np.where(counts > 0, self.panel.weights, 0.0)  # shape (A,)
         if not query_weights.any():
             return []
-        # The weight of a query is divided equally among its comparisons, and all weights sum to 1.
+        # The weight of a query is divided equally among its comparisons, and all weights sum to 1. A pair of
+        # documents that is not compared for a query has the weight 0.
         weights = is_compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
-        before = self.before[None, :, :]
+        before = self.before[None, :, :]  # the similarities of the documents without copies, shape (1, K, A)
         shares = []
         for similarities_with_copies in similarities.swapaxes(0, 1):
-            after = similarities_with_copies[:, None, :]
+            after = similarities_with_copies[:, None, :]  # shape (K, 1, A)
             wins = after > before
             ties = after == before
             shares.append(float(((wins + 0.5 * ties) * weights).sum()))
@@ -325,7 +326,8 @@ class CarrierPanel:
             rise (see `Response`).
         """
         # The mean similarity to several anchors equals the dot product with their mean vector, so the
-        # similarities to single anchors are not needed for the mean rises.
+        # similarities to single anchors are not needed for the mean rises. `_mean_unrelated_anchors` holds
+        # one mean vector for each carrier k and group g.
         before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._mean_unrelated_anchors)
         after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._mean_unrelated_anchors)
         mean_rises = after - before  # for each token, carrier and group, shape (T, K, G)
@@ -335,6 +337,7 @@ class CarrierPanel:
         token_count, carrier_count, dimension = vectors.shape
         similarities = vectors.reshape(token_count * carrier_count, dimension) @ self.panel.vectors.T
         rise_limits = (self.before + _ROUNDING).astype(np.float32)
+        # Whether the similarity of each pair of carrier and anchor rises, shape (T, K, A).
         rises = (similarities.reshape(token_count, carrier_count, -1) > rise_limits).astype(np.float32)
         rising_shares = np.einsum("tka,ka->tk", rises, self.pair_weights.astype(np.float32))
         return Response(lifts, group_lifts, rising_shares.astype(np.float64))
@@ -447,7 +450,9 @@ class EvidenceStage(SymptomStage):
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
-        The typical pair is the unrelated pair whose rise is closest to the lift.
+        The typical pair is the unrelated pair whose rise is closest to the token's lift, the mean over the
+        carriers. A pair whose carrier has fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all
+        unrelated pairs have such carriers.
 
         Args:
             after: similarities with copies, shape (K, A).
@@ -461,11 +466,11 @@ class EvidenceStage(SymptomStage):
         candidates = panel.is_unrelated & is_readable[:, None]
         if not candidates.any():
             candidates = panel.is_unrelated
-        pairs = np.argwhere(candidates)
+        pairs = np.argwhere(candidates)  # one row (carrier, anchor) per candidate, in the order of ``rises``
         if not len(pairs):
             return {}
         changes = after - panel.before
-        has_pairs = panel.pair_weights.sum(axis=1) > 0
+        has_pairs = panel.pair_weights.sum(axis=1) > 0  # carriers with an unrelated anchor
         lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
         lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair is in a group with a weight
         rises = changes[candidates]

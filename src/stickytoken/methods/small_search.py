@@ -96,13 +96,17 @@ class SearchStage:
 
 
 def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> SearchShares:
-    """Return how often a document with copies is among the first ten of N results.
+    """Return how often a document with copies is among the first ten of N search results.
 
     Args:
         before: similarities between queries (rows) and documents (columns) without copies, shape (N, N).
             Document i answers query i.
         after: similarities between queries and documents with copies, shape (N, N). Each document with copies
             competes with all other documents, which have no copies.
+
+    Returns:
+        Two shares of query-document pairs in which the document with copies is among the first ten: the share
+        of the N pairs of a query and the document that answers it, and the share of all other pairs.
     """
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
@@ -112,7 +116,7 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
     # best of all documents; otherwise, it is the tenth.
     limit = np.where(before >= tenth, eleventh, tenth)
     is_in_top = after > limit
-    answers = np.eye(len(before), dtype=np.bool_)
+    answers = np.eye(len(before), dtype=np.bool_)  # document i answers query i
     return SearchShares(float(is_in_top[answers].mean()), float(is_in_top[~answers].mean()))
 
 

@@ -77,11 +77,13 @@ def beyond_ordinary(
     variance_of_median = 0.0
     if len(random_means) > 1:
         variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
+    # Variance of a token's value in a single carrier. The variance of the mean over K carriers is 1/K of it.
     variance = np.maximum(centred.var(axis=1, ddof=1), least_variance)
     error = np.sqrt(variance / carrier_count + variance_of_median)
     half_width = scipy.stats.t.ppf((1 + confidence) / 2, carrier_count - 1) * error
     effect = means - median
     estimates = Estimates(effect, effect - half_width, effect + half_width)
+    # The carrier means were subtracted from all values, so the ordinary effect adds their mean again.
     return Relative(estimates, ordinary=float(carrier_means.mean()) + median)
 
 

@@ -229,7 +229,9 @@ def consequences(
         if harm is not None:
             sentences.append(harm.turns_up(row["token"]))
     elif erases:
-        sentences.append(_ELSEWHERE)
+        sentences.append(_ELSEWHERE)  # where the documents turn up instead is unknown
+    # A token is mild if it reaches only the lower thresholds for tokens with unusual vectors. Only older runs
+    # have mild tokens without ``vector_deviation``.
     if row["severity"] == "mild" and row.get("vector_deviation") is not None:
         sentences.append(f"its vector is unusual: {MEANING_OF_UNUSUAL}")
     return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences]

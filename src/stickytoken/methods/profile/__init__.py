@@ -198,7 +198,12 @@ def _recognized_share(recognized: NDArray[np.int64], inserted: NDArray[np.int64]
 
 
 def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Return rows without verdicts for the tokens whose copies the tokenizer reads as other entries."""
+    """Return rows without verdicts for the tokens whose copies the tokenizer reads as other entries.
+
+    Each row has the token's columns of the vocabulary, the reason and ``copies_seen``, the share of the
+    copies that the tokenizer reads as the token. If there are no such tokens, the table is empty and has no
+    column ``copies_seen``.
+    """
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
@@ -207,6 +212,7 @@ def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
         schema_overrides={"token_id": pl.Int64, "reason": pl.String, "copies_seen": pl.Float64},
     )
     rows = job.vocabulary.frame().join(rows, on="token_id")
+    # An empty column would appear in tokens.parquet even if no copies were counted.
     return rows if ids else rows.drop("copies_seen")
 
 
@@ -289,7 +295,8 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     Nothing is stored on disk.
 
     Returns:
-        One result for each token of the job, in the same order.
+        One result for each token of the job, in the same order. A token that occurs twice has two equal
+        results.
 
     Raises:
         InputError: The tokenizer reads copies of a token as other vocabulary entries.
@@ -306,6 +313,7 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     plan = planning.make_profile_plan(job_without_repeats, progress)
     runner = MemoryRunner(job.encoder, progress)
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
+    # With ``confirm_all``, no token is judged by the few screening carriers alone.
     measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
     numbers = estimates.estimate(measured)
     settings = job.settings

@@ -85,6 +85,7 @@ def judge_corpus(
         The judgement: a table of all tokens of the run, with the lifts and verdicts of the tokens that were
         measured on the corpus, and the numbers that describe the corpus.
     """
+    # If the model's server refuses a text, the corpus is prepared again without this text.
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
     effects = estimates.read_effects(run.path)
     tokens = run.tokens.drop_nulls("verdict")
@@ -131,7 +132,7 @@ def judge_corpus(
         similarity_spread=corpus.plan.similarity_spread,
         measured=table["verdict"].count(),
         undecided=shortlist.left_out,  # number of tokens
-        narrow_limit=corpus.plan.narrow_limit,
+        narrow_limit=corpus.plan.narrow_limit,  # limit for unrelated pairs, or None for the usual limit
     )
 
 
@@ -153,18 +154,19 @@ def _prepared(
         progress: called with the number of encoded anchors.
 
     Returns:
-        The carriers, in a copy of the run's plan, and the anchors.
+        The carriers, in a copy of the run's plan, and the anchors, as a panel with their vectors.
 
     Raises:
         InputError: The corpus or the queries have too few usable texts.
     """
     encoder = job.encoder
     source = job.sentences.source
-    settings = replace(job.settings, anchors=most_anchors)
+    settings = replace(job.settings, anchors=most_anchors)  # `choose_anchors` draws this many anchors
     # The whole corpus is one group, which has the full weight. The group does not count as a kind of text.
     group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
     source_by_short_text = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
     carrier_candidates = list(source_by_short_text)
+    # A text of the corpus that may provide a carrier must not become an anchor as well.
     taken = set(source_by_short_text.values())
     if queries is not None:
         group = texts.TextGroup("queries", list(queries), weight=1.0, kind=False)
@@ -202,8 +204,9 @@ def _lift_ratios(
 ) -> Vector:
     """Divide the predicted lift of each token, relative to the ordinary token, by the token's threshold.
 
-    The threshold is ``smallest_lift``, or half of it if the token has an unusual vector. The lift of the
-    ordinary token is the median over the pilots.
+    The threshold is ``smallest_lift``, or half of it if the token has an unusual vector. The predicted lift
+    of the ordinary token, the median over the pilots, is subtracted first. The difference is divided by the
+    standard deviation of the similarities, which is the unit of the threshold.
 
     Args:
         tokens: the T rows of tokens.parquet that have a verdict.
@@ -219,6 +222,7 @@ def _lift_ratios(
     rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
     ordinary = float(np.median(predicted[np.searchsorted(effects.ids, plan.pilots)]))
     lifts = (predicted[rows] - ordinary) / plan.similarity_spread
+    # 0.5 for a token with an unusual vector, and 1 for any other token; shape (T,)
     shares_of_threshold = required_shares(_numbers(tokens, "vector_deviation"), settings)
     ratios: Vector = lifts / (shares_of_threshold * settings.smallest_lift)
     return ratios
@@ -271,7 +275,7 @@ def _table(
             "verdict": judged.verdicts,
             "severity": judged.severities,
             "reason": judged.reasons,
-            # The column ``lift`` is not relative to the ordinary token.
+            # The column ``lift`` is a difference of cosines that is not relative to the ordinary token.
             "lift": lifts_on_corpus.value + lift.ordinary,
             "texts": np.full(len(ids), _CARRIERS),
         },
@@ -293,6 +297,7 @@ def _table(
         confirmed=pl.lit(False),
         texts=pl.lit(0, dtype=pl.Int64),
     )
+    # `update` keeps the old value wherever the new value is null.
     return cleared.update(new_columns, on="token_id").sort("token_id")
 
 

@@ -214,12 +214,15 @@ def estimate(measured: Measured) -> TokenNumbers:
     is_pilot = np.isin(confirmed.ids, pilots)
     _require_different_lifts(confirmed.lifts[is_pilot])
 
-    # Row indices, in ``screened``, of the confirmed tokens and of the pilots.
+    # Row indices, in ``screened``, of the confirmed tokens and of the pilots. All pilots are confirmed.
     confirmed_rows = screened.rows_of(confirmed.ids)
     pilot_rows = screened.rows_of(pilots)
 
     def over_all_tokens(confirmed_estimates: Estimates, screened_values: Vector, unit: float) -> Estimates:
         """Return the estimates of one effect for all screened tokens, in order of id, divided by ``unit``.
+
+        ``confirmed_rows`` and ``pilot_rows`` are row indices of screened tokens. ``is_pilot`` is a mask of
+        the confirmed tokens.
 
         For a confirmed token, the estimate is taken from ``confirmed_estimates``, and is already relative to
         the ordinary token. For a token that was only screened, `_screen_estimates` computes the estimate from
@@ -238,6 +241,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     least_variance = plan.call_noise**2
     confirmed_lift = beyond_ordinary(confirmed.lifts, is_pilot, confidence, least_variance)
     confirmed_contraction = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
+    # The unit of lifts is the standard deviation of the similarities.
     lift = over_all_tokens(confirmed_lift.estimates, screened.lifts, plan.similarity_spread)
     # The erased share is how much more of a text the token erases than the ordinary token does, as a share of
     # what the ordinary token leaves of the text.
@@ -248,6 +252,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     is_confirmed[confirmed_rows] = True
     texts = np.full(len(screened.ids), screened.lifts.shape[1])  # number of carriers of the last round
     texts[confirmed_rows] = confirmed.lifts.shape[1]
+    # The mean over the carriers of the share of unrelated anchors to which the similarity rises.
     rising_shares = screened.rising_shares.mean(axis=1).astype(np.float64)
     rising_shares[confirmed_rows] = confirmed.rising_shares.mean(axis=1)
 

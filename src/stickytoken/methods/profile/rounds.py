@@ -198,10 +198,11 @@ def _screening_carriers(
     count = job.settings.screening_texts
     if _has_artificial_vectors(job.encoder):
         # A cost estimate uses artificial vectors, with which the shortest carriers would be chosen and the
-        # cost underestimated. Carriers of typical length are therefore chosen instead.
-        lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
+        # cost underestimated. Carriers of typical length are therefore chosen instead. The length includes
+        # the copies, whose number differs between carriers.
+        carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
-        return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
+        return texts.typical_carriers(np.array(carrier_lengths) + np.array(copies), count)
     # The two effects of each pilot in each carrier, shape (pilots, carriers, 2).
     effects = np.stack([pilots.lifts, pilots.contractions], axis=2)
     return texts.representative_carriers(effects, count)
@@ -285,12 +286,13 @@ class ProfileStage:
             ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers together; see
             `stickytoken.methods.statistics.Effects`.
         """
-        without_copies = self.panel.vectors  # vectors of the carriers, shape (K, d)
+        # ``panel`` is a `CarrierPanel`, whose vectors are those of the carriers. It has the anchors as well.
+        without_copies = self.panel.vectors  # shape (K, d)
         with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
         effects = fit_effects(without_copies, with_copies)  # contraction and pull of each token
         pulls = effects.pull.astype(np.float16)
         contractions = carrier_contractions(without_copies, with_copies).astype(np.float32)
-        response = self.panel.response(with_copies)
+        response = self.panel.response(with_copies)  # lifts and rising shares of T tokens in K carriers
         anchor_group_lifts = response.group_lifts.astype(np.float32)
         rising_shares = response.rising_shares.astype(np.float32)
         rows = []
@@ -351,9 +353,12 @@ def round_stage(
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
     """Convert the rows of a round to arrays, corrected for copies that the tokenizer did not recognize.
 
+    A round measures T tokens in K carriers.
+
     The effect of m copies in a text with L other tokens is roughly proportional to the copies' share of the
     text, m / (m + L). If the tokenizer recognized fewer copies than were planned, effects are multiplied by
-    the ratio of the planned share to the actual share, up to a factor of `_LARGEST_FACTOR`.
+    the ratio of the planned share to the actual share, up to a factor of `_LARGEST_FACTOR`. Nothing is
+    corrected if the copies that the tokenizer recognizes were not counted.
     """
     measured = measurements(rows, len(stage.carriers))
     if measured.copies_seen is None:
@@ -362,12 +367,14 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
     lengths = np.array([len(ids) for ids in encoder.content_ids(stage.carrier_texts)], dtype=np.float64)
 
     def share_of_text(copies: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share m / (m + L) of a text for the number of copies m in each carrier."""
         return np.asarray(copies / np.maximum(copies + lengths, 1.0))
 
     planned_share = share_of_text(planned_copies)
     actual_share = share_of_text(np.minimum(measured.copies_seen, planned_copies))
     ratios = planned_share / np.maximum(actual_share, np.finfo(float).tiny)
     factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)  # shape (T, K)
+    # ``measured.effects`` are fitted to all carriers together, so they are multiplied by the mean factor.
     mean_factors = factors.mean(axis=1)
     effects = measured.effects
     anchor_group_lifts = measured.anchor_group_lifts * factors[:, :, None]

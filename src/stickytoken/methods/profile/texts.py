@@ -314,7 +314,7 @@ def _shortest_of_group(
         # Keep a larger reserve, of all texts that are as short as a sentence.
         sentence_count = sum(lengths[text] <= _SENTENCE_TOKENS for text in shortest)
         count = max(count, sentence_count)
-    # Reserve half of a small group for the anchors.
+    # Leave at least half of a small group for the anchors, unless the carriers need more than half.
     count = min(count, max(share, len(group.texts) // 2))
     return [_ShortText(text, source_of_text[text]) for text in shortest[:count]]
 
@@ -358,7 +358,8 @@ def representative_carriers(effects: Vector, count: int) -> list[int]:
     Returns:
         Indices of the chosen carriers, in ascending order.
     """
-    # Replace missing values by the mean, which is 0 after centring.
+    # Subtract the mean over tokens from the effects in each carrier, and replace missing values by the mean,
+    # which is 0 after centring.
     centred = np.nan_to_num(effects - present_mean(effects))
     target = centred.mean(axis=1)  # shape (T, M)
     chosen: list[int] = []
@@ -366,6 +367,7 @@ def representative_carriers(effects: Vector, count: int) -> list[int]:
         candidates = [carrier for carrier in range(effects.shape[1]) if carrier not in chosen]
         sum_over_chosen = centred[:, chosen].sum(axis=1)
         scores = []
+        # A sum over carriers has the same correlation as the mean, so no division is needed.
         for carrier in candidates:
             sum_with_candidate = sum_over_chosen + centred[:, carrier]
             products = (sum_with_candidate * target).sum(axis=0)

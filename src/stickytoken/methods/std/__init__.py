@@ -75,6 +75,7 @@ class CountedRun:
             tokens: the tokens to measure.
             texts: number of texts that the stage encodes for all tokens together.
         """
+        # A stage reports its progress in tokens, which this factor converts to texts.
         texts_per_token = texts / max(1, len(tokens))
         report_of_run = self.runner.progress
         computed_before = self.computed
@@ -86,7 +87,8 @@ class CountedRun:
             # The estimate may be too low, so raise the total to at least the number of texts at the end of
             # this stage.
             total = max(self.expected, self.done + texts)
-            report_of_run(Progress(_TEXTS, done, total, self.computed, self.computed))
+            # Progress is counted in texts here, so ``computed`` equals the number of encoded texts.
+            report_of_run(Progress(_TEXTS, done, total, computed=self.computed, sequences=self.computed))
 
         rows = replace(self.runner, progress=report)(stage, tokens, truncate=self.truncate)
         self.done += texts
@@ -420,13 +422,17 @@ class StdMethod(base.Method):
         ]
 
     def probe_lines(self, probed: Sequence[StdEvidence]) -> list[terms.ProbeTable | str]:
-        """Return a table of each token's validation rate, in total and by placement."""
+        """Return a table of each token's validation rate and lift, and a sentence that explains the numbers.
+
+        The table has one row for each element of ``probed``, of which there must be at least one.
+        """
         return [
             terms.ProbeTable(
                 "Validation rate: share of unrelated pairs that the token pulls together",
                 ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
                 [_probe_row(evidence) for evidence in probed],
             ),
+            # All tokens are measured on the same number of pairs.
             f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
             "cosine. Compare the rates with ordinary tokens' rates: no rate is high or low by itself.",
         ]

@@ -86,9 +86,9 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     """Return upper bounds of `sticky_score` when only some of the distances are known.
 
     Args:
-        distances: as for `sticky_score`, with NaN for unknown distances. The distance with 0 copies must be
-            known.
-        alone: as for `sticky_score`.
+        distances: distances between carrier and anchor with 0, 1, 2, ... copies, shape (..., copies + 1); NaN
+            where unknown. The distance with 0 copies must be known.
+        alone: distances between the anchor and a text that consists of the token alone, shape (...).
         constants: constants of the score.
 
     Returns:

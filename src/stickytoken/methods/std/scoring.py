@@ -206,13 +206,18 @@ class ScoringStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, Measured]]:
-        """Return a row for each token with the indices of its texts, and their distances for each metric.
+        """Measure the distance between each text and the anchor of the text's pair.
 
         Args:
             tokens: the tokens.
-            vectors: vectors of all tokens' texts, token by token.
+            vectors: vectors of all tokens' texts, token by token, shape (texts, d).
+
+        Returns:
+            One row per token. The column ``places`` has the indices of the token's texts (see
+            `ScoringPairs`). The column of each metric has the distances of these texts, in the same order.
         """
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
+        # The anchor of each text's pair, shape (texts, d).
         anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
         blocks: dict[Metric, list[Vector]] = {metric: [] for metric in Metric}
         for start in range(0, len(vectors), _ROWS_AT_A_TIME):
@@ -288,6 +293,8 @@ class KnownDistances:
     def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
         """Start with only the distances without copies, which are the same for all tokens.
 
+        The arrays have one row per token and one column per series, and all counts are 0.
+
         Args:
             pairs: the P pairs that tokens are scored on.
             ids: ids of the tokens, in ascending order.
@@ -295,6 +302,7 @@ class KnownDistances:
         """
         self._pairs = pairs
         self._ids = ids
+        # In this order, the distances with 1, 2, ... copies become known.
         self._order = np.array(copies_order(pairs.settings.copies))
         series_shape = (len(ids), pairs.series)
         distances_without_copies = distances(pairs.clean, pairs.anchors)[Metric.COSINE]  # shape (P,)
@@ -363,6 +371,8 @@ class KnownDistances:
         decreases = np.where(has_unknown, decreases, -1.0)  # series whose distances are all known come last
         chosen_series = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
         next_copies = self._order[np.take_along_axis(next_positions, chosen_series, axis=1)]
+        # A text index counts series by series, and within a series by the number of copies: with at most 8
+        # copies, the text with 2 copies in series 1 has the index 1 * 8 + 2 - 1 = 9.
         text_indices = chosen_series * copies + next_copies - 1
         is_needed = np.take_along_axis(has_unknown, chosen_series, axis=1)
         return [
@@ -380,6 +390,8 @@ class KnownDistances:
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
     """Estimate how much each further text of a series lowers the upper bound of the score of the series.
+
+    `KnownDistances.next_texts` chooses the texts to encode next by this estimate.
 
     The estimate is a mean over sampled tokens. The upper bounds of the sampled tokens are computed as if the
     distances became known one after another, in the order of `copies_order`. The decrease of the bound per
@@ -507,6 +519,7 @@ def score_tokens(
         if len(rest):
             measure("score", rest, [pairs.text_indices] * len(rest))
     else:
+        # The texts that are expected to lower the upper bounds most are encoded first.
         gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
         # Estimate from the sample which score a candidate must reach. All distances of the sample are known,
         # so the upper bounds are the scores themselves.
@@ -555,7 +568,9 @@ def _rows_to_score(
     is_complete = known_distances.is_complete
     # Once all distances of a token are known, its upper bound is its score.
     exact_scores = np.sort(upper_bounds[is_complete])[::-1]
+    # -inf while there are too few exact scores, so that only the second bound counts
     lowest_needed_score = exact_scores[scores_needed - 1] if len(exact_scores) >= scores_needed else -np.inf
+    # Enough bounds reach the threshold if this many do.
     tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * scores_needed))
     bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
     threshold = max(lowest_needed_score, min(likely_threshold, bound_of_last_token))
@@ -583,7 +598,8 @@ def _scores(
             some of a token's texts, so a token has several rows.
 
     Returns:
-        One row per token. The exact scores for all metrics are null unless all distances are known.
+        One row per token, with the columns that `score_tokens` describes. The exact scores for all metrics
+        are null unless all distances of the token are known.
     """
     settings = pairs.settings
     is_complete = known.is_complete
@@ -599,6 +615,7 @@ def _scores(
     distances_without_copies = distances(pairs.clean, pairs.anchors)  # one distance per pair
     columns = {"token_id": pl.Series(ids)}
     for metric in Metric:
+        # All distances of the scored tokens: ``scored_rows`` has a distance for each text.
         by_series = np.empty((len(rows), pairs.series, settings.copies + 1))
         by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
         distance_of_text = scored_rows[metric.value].explode().to_numpy()

@@ -77,17 +77,25 @@ class ValidationStage:
         return texts
 
     @cached_property
-    def _rows(self) -> NDArray[np.intp]:
-        """Index of the probe for each pair, placement and number of copies, shape (pairs, 3, copies)."""
+    def _probe_indices(self) -> NDArray[np.intp]:
+        """Index in `probes` for each pair, placement and number of copies, shape (pairs, 3, copies).
+
+        `probes` returns blocks of texts with 1, 2, ... copies: a block for each distinct carrier with copies
+        at the start, then one for each distinct carrier with copies at the end, then one for each pair with
+        copies at random places. Pairs with the same carrier share blocks, except for random places, which are
+        drawn for each pair.
+        """
         copies = self.settings.copies
-        distinct = {carrier: index for index, carrier in enumerate(self._distinct)}
-        rows = np.array([distinct[carrier] for carrier in self.carriers])
-        first = {
-            Placement.PREFIX: rows * copies,
-            Placement.SUFFIX: (len(distinct) + rows) * copies,
-            Placement.RANDOM: (2 * len(distinct) + np.arange(len(self.carriers))) * copies,
+        index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct)}
+        distinct_count = len(self._distinct)
+        carrier_indices = np.array([index_of_carrier[carrier] for carrier in self.carriers])
+        # Number of the block of each pair.
+        blocks = {
+            Placement.PREFIX: carrier_indices,
+            Placement.SUFFIX: distinct_count + carrier_indices,
+            Placement.RANDOM: 2 * distinct_count + np.arange(len(self.carriers)),
         }
-        starts = np.stack([first[placement] for placement in PLACEMENTS], axis=1)
+        starts = np.stack([blocks[placement] * copies for placement in PLACEMENTS], axis=1)
         return starts[:, :, None] + np.arange(copies)
 
     @cached_property
@@ -106,7 +114,7 @@ class ValidationStage:
             is the mean rise in cosine for each number of copies.
         """
         # The arrays of distances have shape (pairs, placements, copies).
-        distances_after = distances(vectors[self._rows], self.anchors[:, None, None, :])
+        distances_after = distances(vectors[self._probe_indices], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_after.items():
             mean_after = after.mean(axis=2)
@@ -152,9 +160,21 @@ def published_paths(
     vocabulary: Iterable[Token],
     candidates: Iterable[Token],
 ) -> PathsOf:
-    """Return paths that continue the random stream of scoring, as in the published runs.
+    """Return a function that gives the random places of a candidate's copies, as in the published runs.
 
-    See `walk_candidates`.
+    The published runs drew the places for validation from the random stream from which they had already drawn
+    the places for scoring (see `walk_candidates`).
+
+    Args:
+        encoder: the model.
+        settings: settings of the method.
+        plan: provides the scoring pairs and the validation pairs.
+        vocabulary: all available tokens, in order of id.
+        candidates: the candidates, in the order they are validated.
+
+    Returns:
+        A function that takes a candidate and returns one path per validation pair. A path lists the index of
+        the gap for each copy.
     """
     walks = []
     for pairs in (plan.scoring, plan.validation):
