@@ -127,8 +127,9 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     ids = np.array(vocabulary.ids)
     untrained = _untrained_rows(vocabulary, len(rows))
-    # The scatter matrix is needed for cosine distances, which are computed from the output matrix if there is
-    # one, and otherwise from the input matrix.
+    # Euclidean distances are always computed from ``rows``, the input matrix. Cosine distances are computed
+    # from the output matrix if there is one, and otherwise from the input matrix. Only cosine distances need
+    # a scatter matrix, for the principal component that is removed first.
     needs_scatter = len(untrained) > 0 and output is None
     squared_lengths, scatter = rows.squared_lengths_and_scatter(with_scatter=needs_scatter)
     norms = np.sqrt(squared_lengths)
@@ -220,7 +221,9 @@ def _under_trained(
 def _vector_deviations(matrix: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Measure how unusual the row of each available entry is among the rows of all available entries.
 
-    The statistic and the rest of the computation are in `vector_deviations_of`; this function reads the rows.
+    The statistic of a row is its squared Mahalanobis distance from the mean row, divided by its squared
+    Euclidean distance from the mean row. `vector_deviations_of` does the computation; this function reads the
+    rows.
 
     Args:
         matrix: The rows of all entries, which are read block by block.
@@ -235,6 +238,8 @@ def _vector_deviations(matrix: _Matrix, available: NDArray[np.int64]) -> NDArray
     def blocks() -> Iterator[NDArray[np.float64]]:
         """Yield the rows of the available entries, one block after the other."""
         for start, block in matrix.blocks():
+            # The block holds the rows from ``start`` on; ``available[first:last]`` are the indices of its
+            # available rows in the whole matrix.
             first, last = np.searchsorted(available, (start, start + len(block)))
             yield block[available[first:last] - start]
 

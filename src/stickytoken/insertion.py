@@ -120,7 +120,8 @@ def insert_as_text(
 ) -> list[str]:
     """Return one text for each number of copies of a token, from 1 to ``max_copies``.
 
-    ``path`` holds the gap of each copy; it is used for random placement only.
+    ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
+    random placement only.
     """
     copies = [_text_of_copy(token)] * max_copies
     if placement is Placement.RANDOM:
@@ -136,11 +137,13 @@ def insert_as_ids(
 ) -> list[tuple[int, ...]]:
     """Return the token ids of one text for each number of copies of a token, from 1 to ``max_copies``.
 
-    ``path`` holds the gap of each copy; it is used for random placement only.
+    ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
+    random placement only.
     """
     copies = [token.id] * max_copies
     if placement is Placement.RANDOM:
-        # `_words_at_random` yields all words of the text each time that it has inserted a copy.
+        # `_words_at_random` yields all words of the text each time that it has inserted one more copy, so the
+        # first words have 1 copy, and the last words have ``max_copies`` copies.
         return [replace(text, words=tuple(words)).ids for words in _words_at_random(copies, text, path)]
     return [place_as_ids(copies[:count], text, placement) for count in range(1, max_copies + 1)]
 
@@ -185,8 +188,13 @@ def place_as_text(
 def place_as_ids(
     copies: Sequence[int], text: TokenizedText, placement: Placement, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the ids of the text with the given copies inserted; the copies may be of different tokens."""
+    """Return the ids of the text with the given copies inserted; the copies may be of different tokens.
+
+    ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
+    random placement only.
+    """
     if placement is Placement.RANDOM:
+        # Keep the words after the last insertion, which contain all copies.
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _words_at_random(copies, text, path):
             final_words = words
@@ -210,10 +218,11 @@ def _texts_at_random(
     Args:
         copies: The texts of the copies.
         text: The text.
-        path: For each copy, the number of words before it.
-        joining: How spaces separate a copy from the words.
+        path: For each copy, the number of words before it, including earlier copies.
+        joining: How spaces separate a copy from the words. A copy is attached to the word before it with
+            `Joining.ATTACHED`, and is a word of its own otherwise.
     """
-    for copy, gap in _steps(copies, path):
+    for copy, gap in _copies_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
             # A path assumes that every copy adds a word. Attached copies add no words, so a gap may lie
@@ -244,13 +253,13 @@ def _words_at_random(
         extended by one word.
     """
     words = list(text.words)
-    for copy, gap in _steps(copies, path):
+    for copy, gap in _copies_with_gaps(copies, path):
         words.insert(_checked_gap(gap, len(words)), (copy,))
         yield words
 
 
-def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
-    """Pair each copy with its gap.
+def _copies_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
+    """Yield each copy with its gap: the number of words before it.
 
     Raises:
         InputError: The path has fewer gaps than there are copies.

@@ -297,6 +297,9 @@ def match_benign(
             than ``count``.
         seed: Seed of the random draw.
 
+    Returns:
+        The benign tokens, and whether all of them have the category of the given token.
+
     Raises:
         InputError: Fewer than three benign tokens remain to be drawn.
     """
@@ -309,7 +312,7 @@ def match_benign(
         )
     tokens = tuple(Token(vocabulary.ids[match], vocabulary.decoded[match]) for match in benign)
     categories = {vocabulary.categories[match] for match in benign}
-    return BenignMatch(tokens, categories == {vocabulary.categories[index]})
+    return BenignMatch(tokens, same_category=categories == {vocabulary.categories[index]})
 
 
 def match_apart(
