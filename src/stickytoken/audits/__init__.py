@@ -341,7 +341,7 @@ class _PairsByWord:
         evaluated = self.evaluated_for(text)
         key = evaluated.tobytes()
         if key not in self._cache:
-            self._cache[key] = _stuffing.make_pairs(evaluated, self._settings)
+            self._cache[key] = _stuffing.resampled_pairs(evaluated, self._settings)
         return self._cache[key]
 
 
@@ -385,7 +385,10 @@ def _token_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, in the order of the candidates.
 
-    Each row has the effect of the token's best number of copies, as decided by `_Outcome.sort_key`.
+    Each row has the effect of the number of copies with the largest and most certain rise; see
+    `_Outcome.sort_key`. The column ``helps`` says whether this rise is large and certain, and ``may_help``
+    whether it is large but not certain; see `_Outcome`. The column ``queries`` has the number of queries with
+    an evaluated pair.
 
     Args:
         candidates: the tokens.
@@ -473,7 +476,7 @@ def _result(
     copies_now: CopiesNow,
     folder: ResultFolder,
 ) -> AuditResultRecord:
-    """Return the totals of the audit.
+    """Return the record of the audit: its totals, and the ids of the documents that received copies.
 
     Args:
         index: the index.
@@ -486,19 +489,20 @@ def _result(
         folder: folder of the audit.
     """
     scan = copies_now.scan
+    # Number of shards in each stage. The shards contain the cost of the stage.
     shards_by_stage = {_index.INDEX: _index.shard_count(index), _stuffing.STUFFED: len(first.tokens)}
     if second is not None:
         shards_by_stage[_stuffing.SECOND_ROUND] = len(second.tokens)
     cost = folder.total_cost(shards_by_stage)
-    evaluated_ranks = first.ranks_without[first.evaluated]
+    ranks_without = first.ranks_without[first.evaluated]  # one rank for each evaluated pair
 
     def document_ids(measured: _Round) -> list[str]:
         """Return the ids of the documents that received copies in a round."""
         return [index.documents[index.places[position]].id for position in measured.documents]
 
     return AuditResultRecord(
-        share_without=float((evaluated_ranks <= TOP).mean()),
-        mean_rank_without=float(evaluated_ranks.mean()),
+        share_without=float((ranks_without <= TOP).mean()),
+        mean_rank_without=float(ranks_without.mean()),
         stuffed_ids=document_ids(first),
         second_round_tokens=() if second is None else tuple(row["token_id"] for row in second.tokens),
         second_round_ids=() if second is None else tuple(document_ids(second)),

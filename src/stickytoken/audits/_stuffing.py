@@ -199,10 +199,10 @@ def measure_ranks(
 
 @dataclass(frozen=True)
 class HitStatistics:
-    """How many queries have a document with copies in their top 10.
+    """How often documents with copies are in the top 10 of queries.
 
     Attributes:
-        share: share of queries that have a document with copies in their top 10.
+        share: share of the evaluated pairs in which the document, with copies, is in the query's top 10.
         rise: ``share`` minus the share without copies.
         mean_rank: mean rank of the documents with copies.
     """
@@ -259,7 +259,7 @@ class Pairs:
         return Interval(float(values[0]), low, high)
 
 
-def make_pairs(evaluated: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
+def resampled_pairs(evaluated: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
     """Draw bootstrap samples of the queries and, independently, of the documents (Owen 2007).
 
     Queries and documents are both resampled, because the choice of either affects the share of hits.
@@ -269,7 +269,8 @@ def make_pairs(evaluated: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
         settings: the number of samples, the seed, and the confidence level of the intervals.
 
     Returns:
-        The pairs, with the bootstrap samples as weights of queries and of documents.
+        The pairs, with two weight matrices that say how often each query and each document occurs in each
+        bootstrap sample.
     """
     queries, documents = evaluated.shape
     generator = np.random.default_rng([settings.seed, queries, documents])

@@ -142,7 +142,7 @@ def _groups_by_id(
     settings: AuditSettings,
     notes: list[str],
 ) -> dict[int, str]:
-    """Choose the tokens of each group.
+    """Choose the tokens of each group: flagged, found, strongest or ordinary; see `choose_candidates`.
 
     Args:
         run: the run of the model.
@@ -177,6 +177,7 @@ def _groups_by_id(
         )
     groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
     found = _first_without(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
+    # A found token may be one of the flagged tokens beyond the limit.
     for token_id in found:
         groups[token_id] = FLAGGED if token_id in flagged else FOUND
     strongest = _first_without(by_share, flagged, settings.tokens)
@@ -184,7 +185,7 @@ def _groups_by_id(
     if not strongest:  # neither shares nor lifts are known
         strongest = run.strongest(settings.tokens)["token_id"].to_list()
     for token_id in strongest:
-        groups.setdefault(token_id, STRONGEST)
+        groups.setdefault(token_id, STRONGEST)  # a found token stays in the group of found tokens
     for token_id in _ordinary(run, {*flagged, *groups}, settings):
         groups[token_id] = ORDINARY
     return groups
@@ -265,11 +266,18 @@ def _predicted_by_id(
     evaluated: NDArray[np.bool_],
     notes: list[str],
 ) -> dict[int, float]:
-    """Predict, for all tokens, the share of queries that have a document with copies in their top 10.
+    """Predict how often documents with copies will be in the top 10 of queries; see `predicted_shares`.
+
+    Args:
+        run: the run of the model.
+        search: exact search in the index.
+        stuffed: index positions of the documents that will receive copies.
+        evaluated: whether each pair of a query and a document that will receive copies is evaluated, shape
+            (queries, documents that will receive copies).
+        notes: receives the reason if a prediction is not possible.
 
     Returns:
-        The predicted shares, keyed by token id; empty if a prediction is not possible, in which case the
-        reason is added to ``notes``.
+        The predicted shares of all tokens, keyed by token id; empty if a prediction is not possible.
     """
     effects = run.method.token_effects(run) if run.method.judges_corpora else None
     if effects is None:
@@ -288,12 +296,14 @@ def _predicted_by_id(
 def predicted_shares(
     effects: TokenEffects, search: ExactSearch, stuffed: Sequence[int], evaluated: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Predict, for each token, the share of queries that have a document with copies in their top 10.
+    """Predict how often documents with copies of each token will be in the top 10 of queries.
+
+    The prediction is the share of the evaluated pairs of a query and a document in which the document will be
+    in the query's top 10 if no other document has copies.
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p; see `stickytoken.methods.statistics.Effects`. A document is
-    in the top 10 if its similarity exceeds the similarity of the tenth-best other document. The shares are
-    computed from the evaluated pairs of a query and a document only.
+    in the top 10 if its similarity exceeds the similarity of the tenth-best other document.
 
     Args:
         effects: contraction k and pull p of the tokens.
