@@ -52,9 +52,12 @@ class LinearSite:
 
 
 def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
-    """Return a `LinearSite` for each plain float32 linear layer on the CPU, including any GELU after it."""
-    # In BERT and similar models, the block `intermediate` of a layer (a linear layer and a GELU) is read only
-    # by the linear layer `output.dense`.
+    """Return a `LinearSite` for each plain float32 linear layer on the CPU, including any GELU after it.
+
+    Blocks of a linear layer and a GELU come first. A block feeds a layer if it is ``intermediate`` in a
+    transformer layer whose ``output.dense`` is a linear layer.
+    """
+    # In BERT and similar models, only the linear layer `output.dense` reads the output of `intermediate`.
     modules_before_layers = set()
     for parent in model.modules():
         next_layer = getattr(getattr(parent, "output", None), "dense", None)
@@ -237,15 +240,17 @@ class PackedLinears:
     def _new_forwards(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
         """Return the new forward passes, keyed by module; empty if float32 layers cannot be packed.
 
-        One layer of each shape is compared with torch's own. If any result differs, nothing is packed:
-        float32 layers keep torch's own forward pass, and bfloat16 layers use torch's public functions.
+        A packed layer stores its weights in the format of oneDNN. One packed layer of each shape is compared
+        with torch's own. If any result differs, nothing is packed: float32 layers keep torch's own forward
+        pass, and bfloat16 layers use torch's public functions. In float32, the layers of a gated block get
+        one forward pass for the whole block; see `_GatedBlock`.
         """
         in_float32 = self._dtype is torch.float32
         if in_float32 and not _onednn.is_available():
             return {}
         forwards = self._linear_forwards(sites, packed=self._packed)
         failure = self._first_failure(sites, forwards) if self._packed else None
-        if failure is not None:
+        if failure is not None:  # a description of what is wrong
             self._warn_of_slow_layers(failure)
             return {} if in_float32 else self._linear_forwards(sites, packed=False)
         if in_float32:
@@ -394,22 +399,27 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
     return inputs
 
 
-def measured(
+def shortest_seconds(
     network: torch.nn.Module, trials: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    """Return the shortest time of each trial, in seconds.
+    """Run each trial several times, and return the shortest time of each, in seconds, keyed by trial name.
 
-    The times are stored, and reused for the same machine, model structure, torch version and number of
-    threads.
+    The times are stored in a file, and reused for the same machine, model structure, torch version and number
+    of threads.
+
+    Args:
+        network: the model, whose structure is part of the key of the stored times.
+        trials: functions without arguments, keyed by name.
+        threads: number of threads, which is also part of the key.
     """
-    facts = {
+    conditions = {
         "version": _MEASUREMENT_VERSION,
         "model": repr(network),
         "machine": [platform.node(), torch.backends.cpu.get_cpu_capability()],
         "torch": torch.__version__,
         "threads": threads,
     }
-    key = f"packing-{digest(facts)}"
+    key = f"packing-{digest(conditions)}"
     stored = recalled(key) or {}
     if all(isinstance(stored.get(name), float) for name in trials):
         return {name: stored[name] for name in trials}

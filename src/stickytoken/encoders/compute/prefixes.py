@@ -115,16 +115,16 @@ def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
 
 # The forms of attention mask that architectures expect: one full mask, one mask with a sliding window, or one
 # mask for each kind of layer.
-_ONE = "one"
-_WINDOW = "window"
-_BY_KIND = "by kind"
-_MASKS = {
-    "llama": _ONE,
-    "mistral": _WINDOW,
-    "phi3": _WINDOW,
-    "qwen2": _BY_KIND,
-    "qwen3": _BY_KIND,
-    "gemma2": _BY_KIND,
+_FULL_MASK = "full"
+_SLIDING_MASK = "sliding"
+_MASK_BY_KIND = "by kind"
+_MASK_OF_ARCHITECTURE = {
+    "llama": _FULL_MASK,
+    "mistral": _SLIDING_MASK,
+    "phi3": _SLIDING_MASK,
+    "qwen2": _MASK_BY_KIND,
+    "qwen3": _MASK_BY_KIND,
+    "gemma2": _MASK_BY_KIND,
 }
 # Implementations of attention that accept the masks of prefix trees.
 _ATTENTION = ("sdpa", "eager")
@@ -161,7 +161,7 @@ def known_kind(backbone: Any) -> bool:
     """Return whether this module knows which attention masks the model's architecture expects."""
     config = backbone.config
     return (
-        config.model_type in _MASKS
+        config.model_type in _MASK_OF_ARCHITECTURE
         and getattr(config, "_attn_implementation", None) in _ATTENTION
         and not getattr(config, "use_bidirectional_attention", False)
     )
@@ -179,7 +179,7 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
 
-def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
+def samples_with_copies(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
     """Return sample inputs: a carrier followed by one to three copies of each token, or preceded by them."""
     copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
     copies_after = [carrier + row for row in copies]
@@ -197,13 +197,14 @@ class PrefixReuse:
         backbone: backbone of a causal model.
         before: the template's tokens before the content of an input.
         after: the template's tokens after the content of an input.
-        states: a function that returns the backbone's states for its inputs, shape (rows, tokens, d).
-        finish: a function that turns the states of the inputs' last tokens, shape (n, 1, d), into vectors,
-            shape (n, components).
+        states_of: a function that returns the backbone's states for its inputs, shape (rows, tokens, d).
+        vectors_of_states: a function that turns the states of the inputs' last tokens, shape (n, 1, d),
+            into vectors, shape (n, components).
         engine: gives the token budget, and the name and device for messages.
         limits: limits within which trees are used.
         samples: content ids of the samples.
-        plain: a function that computes the vectors of inputs, given by their content ids, without trees.
+        plain_vectors: a function that computes the vectors of inputs, given by their content ids, without
+            trees.
         rounding: machine epsilon of the arithmetic.
         memory_left: false once trees have run out of memory.
     """
@@ -211,27 +212,31 @@ class PrefixReuse:
     backbone: Any
     before: tuple[int, ...]
     after: tuple[int, ...]
-    states: Callable[[dict[str, Any]], torch.Tensor]
-    finish: Callable[[torch.Tensor], torch.Tensor]
+    states_of: Callable[[dict[str, Any]], torch.Tensor]
+    vectors_of_states: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine
     limits: ReuseLimits
     samples: Sequence[tuple[int, ...]]
-    plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
+    plain_vectors: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
     rounding: float
     memory_left: bool = True
 
     def vectors_if_cheaper(
         self, contents: Sequence[tuple[int, ...]], cached: int = 0
     ) -> NDArray[np.float32] | None:
-        """Return the vectors of distinct inputs, or None if trees save too little or cannot be used.
+        """Compute the vectors of distinct inputs through prefix trees, if this saves enough tokens.
 
         Args:
             contents: content ids of the inputs.
             cached: number of tokens at the start of each input that a computation without trees would skip,
                 because their states are cached.
+
+        Returns:
+            The vectors, shape (inputs, d); None if trees save too little, change the vectors of the samples,
+            or have run out of memory, in this call or in an earlier one. Also None if an input has no tokens.
         """
         roots = self._trees_if_cheaper(contents, cached) if self.memory_left else None
-        if not roots or not self._agrees:
+        if not roots or not self._trees_are_exact:
             return None
         try:
             return self.vectors_of_trees(roots, len(contents))
@@ -244,20 +249,26 @@ class PrefixReuse:
             return None
 
     @cached_property
-    def _agrees(self) -> bool:
+    def _trees_are_exact(self) -> bool:
         """Whether prefix trees leave the vectors of the samples unchanged."""
         roots = self._trees_if_cheaper(self.samples)
         if roots is None:
             return False
         vectors = self.vectors_of_trees(roots, len(self.samples))
-        return agree(vectors, self.plain(self.samples), self.rounding)
+        return agree(vectors, self.plain_vectors(self.samples), self.rounding)
 
     def _trees_if_cheaper(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
-        """Return the roots of the inputs' prefix trees, or None if the trees save too few tokens."""
+        """Return the roots of the inputs' prefix trees, or None if the trees save too few tokens.
+
+        Args:
+            contents: content ids of the inputs.
+            cached: number of tokens at the start of each input that a computation without trees would skip.
+        """
         inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):  # an input without tokens has no place in a tree
             return None
         roots = build_trees(inputs)
+        # Trees do not use the cached states, so only a computation without trees skips the cached tokens.
         plain_tokens = sum(map(len, inputs)) + (len(self.after) - cached) * len(inputs)
         tree_tokens = sum(len(branch.tokens) for branch in _branches(roots))
         # The template's tokens after the content are not in the trees, and are computed for every input.
@@ -304,7 +315,7 @@ class PrefixReuse:
         ids = [branch.tokens + self.after * len(input_lengths) for branch in branches]
         positions, attends = _positions_and_attention(start, size, input_lengths, len(self.after))
         cache = _cache_of_parents(branches, keys_and_values)
-        states = self.states(
+        states = self.states_of(
             {
                 "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
                 "attention_mask": self._masks(positions.to(device), attends.to(device)),
@@ -324,7 +335,7 @@ class PrefixReuse:
         else:  # without suffixes, the last token of an input is a token of the branch
             last_indices = [length - start - 1 for length in input_lengths]
         last_states = states[:, last_indices].flatten(0, 1)
-        vectors = self.finish(last_states[:, None]).float()
+        vectors = self.vectors_of_states(last_states[:, None]).float()
         return vectors.cpu().numpy()
 
     def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
@@ -342,18 +353,18 @@ class PrefixReuse:
             one for sliding-window attention.
         """
         config = self.backbone.config
-        kind = _MASKS[config.model_type]
+        expected_form = _MASK_OF_ARCHITECTURE[config.model_type]
         window = getattr(config, "sliding_window", None)
-        attends_nearby = attends
+        attends_nearby = attends  # without a window, sliding-window attention is full attention
         if window is not None:
             positions_of_new_tokens = positions[-len(attends) :]
             distances = positions_of_new_tokens[:, None] - positions[None, :]
             attends_nearby = attends & (distances < window)
         full = self._additive(attends)
         sliding = self._additive(attends_nearby)
-        if kind == _BY_KIND:
+        if expected_form == _MASK_BY_KIND:  # some layers have full attention, and others a sliding window
             return {"full_attention": full, "sliding_attention": sliding}
-        return sliding if kind == _WINDOW else full
+        return sliding if expected_form == _SLIDING_MASK else full
 
     def _additive(self, attends: torch.Tensor) -> torch.Tensor:
         """Turn a boolean mask into an additive one, with two leading dimensions of size 1."""
@@ -415,13 +426,14 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 
 
 def _batches(level: Sequence[Branch], after_size: int, token_budget: int) -> Iterator[list[Branch]]:
-    """Divide the branches of a level into batches of branches with the same shape.
+    """Divide branches into batches of branches with the same shape, which can run in one forward pass.
 
     The shape of a branch consists of the number of tokens before the branch, the number of tokens in the
-    branch, and the lengths of the inputs that end in the branch.
+    branch, and the lengths of the inputs that end in the branch. The lengths count because each input adds
+    template tokens after the branch, which attend to the tokens of this input only.
 
     Args:
-        level: the branches.
+        level: the branches at one depth of the prefix trees; see `Branch`.
         after_size: number of template tokens after the content, which are computed once for each input.
         token_budget: maximum number of tokens in a batch, unless a single branch has more.
     """
