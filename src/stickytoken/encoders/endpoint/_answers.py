@@ -175,10 +175,10 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
     """Extract the error message from the body of a response.
 
     Returns:
-        Whether the body is a JSON object with an error, and the message. Without an error, the message is the
-        body itself as text, or ``a web page`` if the body is HTML or XML. For example, the message is ``too
-        long`` if the body has an ``error`` object whose ``message`` is ``too long``. An error that is not a
-        string is returned as JSON.
+        Whether the body is a JSON object with an error, and the message. For example, the message is ``too
+        long`` if the body is ``{"error": {"message": "too long"}}``. If the body is JSON without an error,
+        the message is the whole body, and if it is not JSON, its text; but if the body is HTML or XML, the
+        message is ``a web page``. A message that is not a string is returned as JSON.
     """
     if is_web_page(content):
         return False, "a web page"
@@ -189,7 +189,8 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
     is_error = isinstance(body, dict) and any(name in body for name in _ERROR_FIELDS)
     message = body
     for name in _ERROR_FIELDS:
-        # If a field holds an object rather than a message, the next field is looked up in this object.
+        # The names are ordered from the outermost to the innermost field. If a field holds an object rather
+        # than a message, the next name is looked up in this object.
         if isinstance(message, dict) and name in message:
             message = message[name]
     return is_error, message if isinstance(message, str) else json.dumps(message)

@@ -148,7 +148,7 @@ class Sender:
                     batch = next(waiting, None)  # a list's iterator may be shared between threads
                     if batch is None:
                         return
-                    self._answer(batch, one_attempt)
+                    self._send_until_answered(batch, one_attempt)
             except _StoppedError:
                 return
             except Exception as error:  # noqa: BLE001 - raised again in the main thread
@@ -174,9 +174,9 @@ class Sender:
                 thread.join(max(0.0, end - time.monotonic()))
         if failures:
             raise failures[0]
-        self._stopped.clear()
+        self._stopped.clear()  # all threads have ended, so the sender can be used again
 
-    def _answer(self, batch: Sequence[str], one_attempt: bool) -> None:
+    def _send_until_answered(self, batch: Sequence[str], one_attempt: bool) -> None:
         """Send the texts of a batch until each text either has a vector or has been given up."""
         first_request = _Request(
             tuple(batch), Attempts(self.client.options.patience), one_attempt=one_attempt
@@ -234,6 +234,7 @@ class Sender:
         if request.failed_since is None:
             request.failed_since = time.monotonic()
         has_several_texts = len(request.texts) > 1
+        # The error to raise if the server refuses every text is set if the refusal suggests this.
         may_refuse_all = error.if_all_refused is not None
         # The control text shows whether the server refuses every text. Unless the error suggests that the
         # server refuses every text, a batch is split first, and the control text is sent only after the
@@ -303,7 +304,10 @@ class Sender:
         self._pause(pause)
 
     def _texts_are_at_fault(self, request: _Request, error: TemporaryError, *, is_last_attempt: bool) -> bool:
-        """Whether a request fails because of its texts, rather than because the server is down or busy.
+        """Judge whether a request fails because of its texts, rather than because the server is down or busy.
+
+        May send the control text. If the server answers the control text after the failure of a single text,
+        ``request.controls`` is increased by 1.
 
         The texts are taken to be at fault if the request has failed `_failures_before_control` times although
         the server answers other texts. For several texts, an answer to any other request since the first
@@ -317,6 +321,9 @@ class Sender:
             error: the last failure of the request.
             is_last_attempt: whether no further attempt is allowed, in which case one failure and one answer
                 to the control text are enough evidence.
+
+        Returns:
+            Whether the texts are taken to be at fault.
         """
         if error.failure is Failure.UNREACHED:
             return False

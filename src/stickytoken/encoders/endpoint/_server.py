@@ -252,17 +252,9 @@ def discover(
     if not first.vectors.any(axis=1).all():
         raise ModelError(f"{name} gives a vector of zeros: check which model the server has loaded")
     stability = discovery.stability(first)
-    units = exact_unit_vectors(first.vectors)
-    distances = np.linalg.norm(units[:, None] - units, axis=2)
-    distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
-    if distance_of_texts <= max(stability.distance, _ROUNDING):
-        raise ModelError(
-            f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
-            f"the vectors of one text in two requests ({stability.distance:.2g}): check which model the "
-            "server has loaded"
-        )
+    _require_distinct_vectors(first.vectors, stability.distance, name)
     batch = discovery.largest_batch()
-    long: Long = "unknown"
+    long: Long = "unknown"  # what the server does with longer texts is found only if the length is measured
     if max_length is None:
         max_length, long = discovery.longest_text(stability.distance)
     counting = discovery.counting(max_length, tokenizer_known)
@@ -289,6 +281,24 @@ def discover(
         token_seconds=(seconds_of_largest - quickest) / max(1, most_tokens),
         sentinels=base64.b64encode(first.vectors.astype("<f4").tobytes()).decode("ascii"),
     )
+
+
+def _require_distinct_vectors(vectors: NDArray[np.float32], noise: float, name: str) -> None:
+    """Raise a ModelError if two texts get vectors that are no further apart than the noise.
+
+    Args:
+        vectors: vectors of different texts, shape (texts, d).
+        noise: largest distance between two unit vectors of one text.
+        name: name of the model, for the message.
+    """
+    units = exact_unit_vectors(vectors)
+    distances = np.linalg.norm(units[:, None] - units, axis=2)
+    distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
+    if distance_of_texts <= max(noise, _ROUNDING):
+        raise ModelError(
+            f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
+            f"the vectors of one text in two requests ({noise:.2g}): check which model the server has loaded"
+        )
 
 
 class _Discovery:
@@ -429,12 +439,14 @@ class _Discovery:
         """
         repeated = [self._answered_again(SENTINELS, first) for _ in range(_CALLS_WITH_FIXED_TEXTS - 1)]
         calls = [exact_unit_vectors(first.vectors), *repeated]
+        # The texts are sent in reverse order, and their vectors are put back in the original order.
         in_opposite_order = self._answered_again(SENTINELS[::-1], first)[::-1].copy()
         with_one_alone = in_opposite_order.copy()
         with_one_alone[1] = self._answered_again(SENTINELS[1:2], first)[0]
         vectors = np.stack([*calls, in_opposite_order, with_one_alone])
         noise_of_order = _cosine_noise([calls[0], in_opposite_order])
         noise_alone = _cosine_noise([calls[0], with_one_alone])
+        # c: call, s: text, d: component. The cosine of each vector with the first vector of its text.
         cosines = np.einsum("csd,sd->cs", vectors, calls[0])
         return _Stability(
             call_noise=_cosine_noise(calls),
@@ -537,6 +549,7 @@ class _Discovery:
         own_longer = sum(self.count(longer))
         own_difference = own_longer - own_short
         if abs(server_difference - own_difference) <= _MOST_DIFFERENT_TOKENS:
+            # How many more tokens the server counts than the user's tokenizer, in both requests together.
             extra_tokens = (counted_short - own_short) + (counted_longer - own_longer)
             text_count = len(short) + len(longer)
             return _Counting(counts_tokens=True, overhead=max(0.0, extra_tokens / text_count))

@@ -70,7 +70,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._uncertain = uncertain
         # The cost of all stages before the uncertain stage, or None until the uncertain stage is reached.
         self._certain: CostEstimate | None = None
-        self._recorded: set[str] = set()  # Texts that have been counted, without the prompt.
+        self._recorded: set[str] = set()  # texts that have been counted, without the prompt
+        # What all recorded texts add up to. Tokens are those of the texts that are not in the cache.
         self._requests = 0
         self._texts_to_send = 0
         self._cached_texts = 0
@@ -175,12 +176,13 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def _artificial_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return a vector of shape (d,) that depends only on the ids.
 
+        The result is the mean of one random vector per token, plus a small random vector for the whole text.
         Each token has the random vector whose index is the token id modulo the number of random vectors. A
-        hash of all ids chooses the random vector of the text.
+        hash of all ids chooses the random vector of the text, whose index is counted from the end.
         """
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
-        vector_of_text = self._random_vectors[::-1][hash_of_ids % _RANDOM_VECTORS]
+        vector_of_text = self._random_vectors[-1 - hash_of_ids % _RANDOM_VECTORS]
         mean_of_tokens = self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0) if len(ids) else 0.0
         return np.asarray(mean_of_tokens + _WEIGHT_OF_TEXT * vector_of_text, dtype=np.float32)
 

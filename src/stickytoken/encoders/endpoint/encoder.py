@@ -93,7 +93,7 @@ class EndpointEncoder(TextEncoder):
         # first request.
         self.requests_since_check = CHECKED_EVERY
         self._request_format = RequestFormat()
-        self.server = self._behaviour_of_server(max_length)
+        self.server = self._cached_or_measured_behaviour(max_length)
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
@@ -102,7 +102,7 @@ class EndpointEncoder(TextEncoder):
         self.truncate_dim = None if self.dimension == components else truncate_dim
         self._max_length = self.server.max_length if max_length is None else max_length
 
-    def _behaviour_of_server(self, max_length: int | None) -> ServerBehaviour:
+    def _cached_or_measured_behaviour(self, max_length: int | None) -> ServerBehaviour:
         """Return the server's behaviour from the cache, or measure it now with a few requests.
 
         If the behaviour is in the cache, `_request_format` is set to the format that the server accepts, for
@@ -113,7 +113,7 @@ class EndpointEncoder(TextEncoder):
             max_length: maximum number of tokens that the model reads; if None, this number is measured.
         """
         fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
-        stored = self.answers.fact(fact_name)
+        stored = self.answers.fact(fact_name)  # the cache of answers also stores facts about the server
         if stored is not None:
             with suppress(ValidationError):  # raised for a record of another version
                 behaviour = ServerBehaviour.model_validate_json(stored)
@@ -135,6 +135,7 @@ class EndpointEncoder(TextEncoder):
 
     @property
     def identity(self) -> protocol.EncoderIdentity:
+        """What determines the vectors; since the server's modules are unknown, they are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
         modules = hashlib.sha256(_IDENTITY_NAME.encode()).hexdigest()
@@ -173,11 +174,16 @@ class EndpointEncoder(TextEncoder):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        """Check that every text has a usable vector, unless `allow_zero` is set.
+        """Check that every text has a usable vector.
+
+        Args:
+            vectors: the vectors, shape (texts, d). The vector of a text that the server refused is NaN.
+            texts: the texts without the prompt, for messages.
+            allow_zero: whether vectors may be missing or zero.
 
         Raises:
-            EncodingError: a vector is missing or zero. For a missing vector, the message contains the
-                server's reason.
+            EncodingError: a vector is missing or zero, and `allow_zero` is false. For a missing vector, the
+                message contains the server's reason.
         """
         missing = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
         if not allow_zero and missing:
