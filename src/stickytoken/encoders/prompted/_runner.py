@@ -54,16 +54,24 @@ class PromptRunner(BatchEngine):
         self._prompted = model
         if token_budget:
             self.token_budget = token_budget
+        # `prompt_reuse` caches the states of the tokens before the sentence. `_sentence_reuse` computes the
+        # states of a common prefix of several sentences once.
         self.prompt_reuse = None if reuse is None else _PromptReuse(self, model, reuse, rounding)
         self._sentence_reuse = None if reuse is None else _SentenceReuse(self, model, reuse, rounding)
         # With contrast, the attention output of an auxiliary prompt is subtracted from that of the prompt, so
         # the auxiliary prompts of all sentences run first, up to the contrast layer.
-        self._auxiliary: PromptRunner | None = None
+        self._auxiliary_runner: PromptRunner | None = None
         if model.auxiliary is not None:
-            self._auxiliary = PromptRunner(model.auxiliary, token_budget, reuse=reuse, rounding=rounding)
+            self._auxiliary_runner = PromptRunner(
+                model.auxiliary, token_budget, reuse=reuse, rounding=rounding
+            )
 
     def vectors(self, contents: Sequence[Ids], layer_counts: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors of sentences after each of ``layer_counts``, shape (sentences, layers, d)."""
+        """Return the vectors of sentences after each of ``layer_counts``, shape (sentences, layers, d).
+
+        For a single layer count, common prefixes of the sentences are computed once if this saves enough.
+        Otherwise, the cached start of each prompt is used if this saves enough; see the module's docstring.
+        """
         rows = self._prompted.rows(contents)
         prompt_reuse = self.prompt_reuse
         if prompt_reuse is not None and not prompt_reuse.pays_off(rows):
@@ -75,7 +83,9 @@ class PromptRunner(BatchEngine):
             if vectors is not None:
                 return vectors[:, None]
         cache = None if prompt_reuse is None else prompt_reuse.cache(layer_counts)
-        auxiliary = None if self._auxiliary is None else self._auxiliary.attention_outputs(contents)
+        auxiliary = None  # without contrast
+        if self._auxiliary_runner is not None:
+            auxiliary = self._auxiliary_runner.attention_outputs(contents)
         row_vectors = self.run_rows(rows, cache, layer_counts, auxiliary)
         # With several prompts (MetaEOL), the vector is the unweighted mean over the prompts.
         by_sentence = row_vectors.reshape(len(contents), -1, *row_vectors.shape[1:])
@@ -276,11 +286,12 @@ class _SentenceReuse:
         if (template, layer_count) not in self._by_template:
             decoder = self._prompted.decoder
             prompt = self._prompted.prompts[template]
+            # Before prefixes are reused, the vectors of samples are compared with `_plain_vectors`. The
+            # samples are ``one two three`` with one to three copies of the token ``a`` before or after it.
             carrier, copied = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
-            # Sentences whose vectors are compared with `_plain_vectors` before prefixes are reused.
-            samples = prefixes.samples_of(carrier, tokens=copied[:1])
+            samples = prefixes.samples_with_copies(carrier, tokens=copied[:1])
 
-            def states(inputs: dict[str, Any]) -> torch.Tensor:
+            def states_of(inputs: dict[str, Any]) -> torch.Tensor:
                 """Return the states after the requested number of layers."""
                 return states_after(decoder, [layer_count], inputs)[layer_count]
 
@@ -292,12 +303,12 @@ class _SentenceReuse:
                 decoder.model,
                 prompt.before,
                 prompt.after,
-                states=states,
-                finish=vectors_of_last_tokens,
+                states_of=states_of,
+                vectors_of_states=vectors_of_last_tokens,
                 engine=self._runner,
                 limits=self._limits,
                 samples=samples,
-                plain=partial(self._plain_vectors, template, layer_count),
+                plain_vectors=partial(self._plain_vectors, template, layer_count),
                 rounding=self._rounding,
             )
         return self._by_template[template, layer_count]

@@ -66,7 +66,7 @@ class Decoder:
         options = {"inputs_embeds": None} if takes_embeddings else {}
         return {"per_layer_inputs": compute_inputs(ids, **options)}
 
-    def layer_number(self, layer: int) -> int:
+    def layer_count_until(self, layer: int) -> int:
         """Return how many layers run up to and including this layer; a negative index counts from the end."""
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer

@@ -215,7 +215,7 @@ class CausalPromptEncoder(ModelEncoder):
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors after each of several layers, shape (texts, layers, d), computed in one pass."""
-        layer_counts = [self._decoder.layer_number(layer) for layer in layers]
+        layer_counts = [self._decoder.layer_count_until(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             self.check_input(content, partial(shown, text))

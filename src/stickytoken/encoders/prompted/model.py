@@ -142,7 +142,7 @@ class PromptedModel:
         self.decoder = decoder
         self.reading = reading
         self.is_auxiliary = is_auxiliary
-        self.layer_count = decoder.layer_number(reading.layer)
+        self.layer_count = decoder.layer_count_until(reading.layer)
         self.padding_id = tokenizer.padding_id
         self.placeholder_id = tokenizer.placeholder_id
         prepending = reading.prepending
@@ -273,10 +273,12 @@ class PromptedModel:
             skipped = prompt.prefix_length if skipping else 0
             filled.append(prompt.fill(content)[skipped:])
             skipped_counts.append(skipped)
-            # The modulo turns an index that is counted from the end into one that is counted from the start.
-            placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
             first, last = prompt.pooled_ends(len(content))
-            # Padding and cached tokens are at the start, so indices counted from the end remain valid.
+            # A negative placeholder index is counted from the end. The modulo gives the index from the start,
+            # for example -2 % 5 = 3. Without a placeholder, 0 stands for the index, which is not used.
+            placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
+            # Padding and cached tokens are at the start, so indices counted from the end remain valid: in a
+            # prompt of 5 tokens, index 3 becomes -2.
             indices_from_end.append([first - length, last - length, placeholder - length])
         return _padded(filled, skipped_counts, indices_from_end)
 

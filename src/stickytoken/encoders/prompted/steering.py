@@ -39,6 +39,10 @@ TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
     """Subtract the attention outputs of auxiliary prompts from those of prompts, and scale the difference.
 
+    The rule ``SCALED`` keeps the norm of the difference. All other rules give the difference the norm of the
+    prompt's output; ``SUB_HEAD_NORM`` does so in each attention head separately. The result is multiplied by
+    the strength, if there is one.
+
     If a sliding window hides the words in which a prompt differs from its auxiliary prompt, the outputs of
     the two prompts are equal up to rounding errors. A difference that consists of rounding errors is set to
     zero, because a rule that preserves the norm would magnify the errors, which depend on the batch.
@@ -46,7 +50,7 @@ def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast
     Args:
         values: attention outputs at the last tokens of the prompts, shape (rows, heads * size).
         auxiliary: attention outputs at the last tokens of the auxiliary prompts, of the same shape.
-        settings: how to scale the difference.
+        settings: the rule and the strength.
         heads: number of attention heads, for rules that scale each head separately; 1 for other rules.
 
     Returns:

@@ -98,11 +98,11 @@ class _MergedQuotes:
     head: Ids = ()
     tail: Ids = ()
 
-    def around_words(self, ids: Ids) -> TokenizedText:
+    def with_words(self, ids: Ids) -> TokenizedText:
         """Return a `TokenizedText` between these quotation marks, in which every id counts as a word."""
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
-    def separate(self, content: Ids) -> TokenizedText:
+    def split_from(self, content: Ids) -> TokenizedText:
         """Return a `TokenizedText` with the ids of a quoted sentence.
 
         The ids of the quotation marks, if present, form the head and the tail of the `TokenizedText`. Each of
@@ -112,7 +112,7 @@ class _MergedQuotes:
         content = content[len(head) :]
         tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
         words = content[: len(content) - len(tail)]
-        return _MergedQuotes(head, tail).around_words(words)
+        return _MergedQuotes(head, tail).with_words(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,7 @@ class PromptTokenizer:
         self._first_template = templates[0]
         if prompt.echoes:
             self.prompts = tuple(self._echo_template_ids(pieces) for pieces in templates)
+            # Character spans, which an echo requires, show which ids contain quotation marks.
             self._merged_quotes = _MergedQuotes()
         else:
             placeholder_id = None
@@ -203,11 +204,12 @@ class PromptTokenizer:
         content = self._content_of_echo(filled) if is_echo else self._content_between_template_ids(filled)
         if content is None:
             # The tokenizer merged the template with the sentence in a way that none of the samples showed.
+            # The sentence is encoded alone, with the ids of merged quotation marks before and after it.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
-            return self._merged_quotes.around_words(tuple(ids))
+            return self._merged_quotes.with_words(tuple(ids))
         content_ids = tuple(filled.ids[content.start : content.stop])
-        if filled.spans is None:
-            return self._merged_quotes.separate(content_ids)
+        if filled.spans is None:  # only merged quotation marks can be told from words
+            return self._merged_quotes.split_from(content_ids)
         content_spans = filled.spans[content.start : content.stop]
         return _words_by_characters(content_ids, content_spans, filled)
 
@@ -242,7 +244,7 @@ class PromptTokenizer:
         # The ids of the copy come directly before the template's last ids.
         stop = len(filled.ids) - len(self.prompts[0].after)
         ids_of_copy = _ids_between(filled.ids, spans, first_character, filled.stop)
-        start = stop - len(ids_of_copy)
+        start = stop - len(ids_of_copy)  # the ids of the copy are consecutive
         if start < stop and spans[start][0] < first_character:
             return None
         return range(start, stop)
@@ -285,10 +287,11 @@ class PromptTokenizer:
         A quoted sentence usually ends with a full stop, which the tokenizer may merge with the quotation
         mark. Two samples that end with a full stop are encoded inside the first template, and the template's
         ids are removed. If the remaining ids of both samples begin or end with the same ids, these are the
-        ids of merged quotation marks.
+        ids of merged quotation marks. Otherwise, the result has no ids.
         """
         prompt = self.prompts[0]
         texts = [sample.join(self._first_template) for sample in ("a.", "The b.")]
+        # `PromptIds.before` includes the special tokens.
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
         return _MergedQuotes(head=_common_prefix(contents), tail=_common_suffix(contents))
@@ -328,6 +331,7 @@ class PromptTokenizer:
         second_start = len(sentence.join(pieces[:2]))
         first_end = first_start + len(sentence)
         second_end = second_start + len(sentence)
+        # A token of the sentence may include the blanks before it, so these do not belong to the template.
         first_start = _index_before_blanks(text, first_start)
         second_start = _index_before_blanks(text, second_start)
         prompt = PromptIds(
@@ -337,6 +341,8 @@ class PromptTokenizer:
             placeholder=None,
         )
         content = _ids_between(ids, spans, second_start, second_end)
+        # `fill` puts the ids of the second copy in both places. The result is right only if the first copy
+        # has the same ids.
         if prompt.fill(content) != self._special + tuple(ids):
             raise InputError(
                 "the sentence has different tokens in the two places of the echo prompt: "
