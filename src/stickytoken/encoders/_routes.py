@@ -61,7 +61,8 @@ class RoutedModel(SentenceTransformer):
 def routed(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
     """Return a model that sends all texts through one route and shares modules and weights with the original.
 
-    If a route is named for a model without a Router, the name is taken as a task; see `_copy_for_task`.
+    A model without a Router may still encode tasks such as ``query`` differently. If a route is named for a
+    model without a Router, the name is taken as a task; see `_copy_for_task`.
 
     Args:
         model: the user's model; returned unchanged if it is a `RoutedModel`, or if it has no Router and
@@ -94,8 +95,9 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     for router in routers:
         choices += choices_of(list(router.sub_modules), router.route_mappings or {})
     distinct_choices = tuple(dict.fromkeys(choices))
-    # If the model has several Routers, the route in the first of them is reported.
-    return _routed_model(model, modules, taken=routes_taken[0], task=route, choices=distinct_choices)
+    # If the model has several Routers, the route in the first of them is reported. The named route is also
+    # passed to the modules as the task, as `encode_query` and `encode_document` do.
+    return _routed_model(model, modules, route=routes_taken[0], task=route, choices=distinct_choices)
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
@@ -152,23 +154,25 @@ def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedMo
         raise InputError(f"{name} has no route {task!r}: use {QUERY} or {DOCUMENT}")
     all_modules = OrderedDict(model.named_children())
     # Without a Router, the task also serves as the name of the route.
-    return _routed_model(model, all_modules, taken=task, task=task, choices=(QUERY, DOCUMENT))
+    return _routed_model(model, all_modules, route=task, task=task, choices=(QUERY, DOCUMENT))
 
 
 def _routed_model(
     model: SentenceTransformer,
     modules: OrderedDict[str, Any],
     *,
-    taken: str,
+    route: str,
     task: str | None,
     choices: tuple[str, ...],
 ) -> RoutedModel:
-    """Return a model that contains the modules of one route.
+    """Return a `RoutedModel` with the modules of one route and the other settings of the user's model.
+
+    If the user's model has a prompt for the task, this prompt becomes the default prompt.
 
     Args:
         model: the user's model.
         modules: the modules of the route, keyed by name.
-        taken: name of the route.
+        route: name of the route; in a model without a Router, the name of the task.
         task: value of the ``task`` argument that every call passes to the modules; if None, no task is
             passed.
         choices: all routes and tasks that the user can choose.
@@ -188,10 +192,10 @@ def _routed_model(
         truncate_dim=model.truncate_dim,
     )
     flat.module_kwargs = model.module_kwargs
-    flat.route = taken
+    flat.route = route
     flat.task = task
     flat.task_matters = task is not None and _reads_tasks(flat)
-    flat.other_routes = tuple(choice for choice in choices if choice not in (taken, task))
+    flat.other_routes = tuple(choice for choice in choices if choice not in (route, task))
     flat.train(model.training)
     return flat
 

@@ -232,7 +232,10 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the special tokens, except for the token with the role cls."""
+        """Ids of the special tokens, except for the token with the role cls.
+
+        The published category tables do not count that token as special.
+        """
         special = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         if hasattr(self._tokenizer, "all_special_ids"):
             marked = set(self._tokenizer.all_special_ids)
@@ -345,7 +348,8 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
         text: the prompt followed by the text.
         prompt_length: length of the prompt, in characters.
     """
-    word_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
+    # Index of the first character of each word that no token has begun yet.
+    remaining_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []
     has_content = False  # whether any earlier token of the text contains more than whitespace
@@ -357,13 +361,13 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
         # A token may include the whitespace before its word.
         token_text = text[start:end]
         content_start = start + len(token_text) - len(token_text.lstrip())
-        begins_word = content_start in word_starts and end > start
+        begins_word = content_start in remaining_starts and end > start
         # If all earlier tokens of the text are whitespace, this token belongs to the first word too.
         if not words or (begins_word and has_content):
             words.append([])
         if begins_word:
             # Several tokens may cover one character, such as an emoji. Only the first of them begins a word.
-            word_starts.discard(content_start)
+            remaining_starts.discard(content_start)
         if token_text.strip():  # false for whitespace, and for tokens with an empty span
             has_content = True
         words[-1].append(token_id)

@@ -51,16 +51,17 @@ class CausalPrompt(InputModule):
     def __init__(
         self, model: Any, tokenizer: Any, *, prompt: str | prompts.Prompt = "prompteol", **settings: Any
     ) -> None:
+        """Prepare the prompt, and find the maximum length of a filled prompt; see the class for arguments."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model.base_model if hasattr(model, "base_model") else model
         self.tokenizer = tokenizer
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
         options = Prompting(**settings)
         decoder = find_decoder(self.model, name)
-        reading, _ = reading_for(decoder, prompts.find_prompt(prompt), options)
+        reading, _layer_choice = reading_for(decoder, prompts.find_prompt(prompt), options)
         tokenizer_copy = own_tokenizer(tokenizer, name, options.token_prepending)
         self._prompted = PromptedModel(decoder, reading, tokenizer_copy)
-        prompt_length = self._prompted.length(0)
+        prompt_length = self._prompted.length(content_length=0)  # the prompt with an empty sentence
         self.max_seq_length = context_length(
             decoder.model, tokenizer, max_length=None, name=name, prompt_length=prompt_length
         )
@@ -223,7 +224,8 @@ _SECOND_TO_LAST = -2
 def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
     """Return the settings published for a model and prompt, or else the scaled settings of Llama 2 7B.
 
-    The model is recognized by its family and its number of layers.
+    The model is recognized by its family and its number of layers. The settings are the layers of token
+    prepending, the layer after which the vector is read, and the layer and the strength of contrast.
     """
     config = decoder.model.config
     count = len(decoder.layers)
@@ -239,7 +241,7 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
         contrast_strength = _LLAMA_3_STRENGTH
     if (family, count) in _PUBLISHED:
         start, end, layer = _PUBLISHED[family, count]
-        if prompt.name in _READ_LATER:
+        if prompt.name in _READ_LATER:  # published for these prompts, whatever the model
             layer = _SECOND_TO_LAST
         published = prompt.name in _PUBLISHED_PROMPTS
     else:  # no settings were published for this model
@@ -305,7 +307,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     if options.contrast:
         contrast_layer = options.contrast_layer
         if contrast_layer is None:
-            contrast_layer = _contrast_layer_before(decoder, layer, preset.contrast_layer)
+            contrast_layer = _nearest_contrast_layer(decoder, layer, preset.contrast_layer)
         strength = options.contrast_strength
         if strength is None and rule.scales:
             strength = preset.contrast_strength
@@ -313,8 +315,8 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     return Reading(prompt, prepending, layer, contrast), choice
 
 
-def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    """Return the layer that contrast changes: of the eligible layers, the one nearest to the preset's layer.
+def _nearest_contrast_layer(decoder: Decoder, layer: int, preset_layer: int) -> int:
+    """Return the index of the layer that contrast changes: the eligible layer nearest to the preset's layer.
 
     A layer is eligible if contrast can change it and the vector is read after this layer or a later one. If
     no layer is eligible, the result is the preset's layer or the last layer that runs, whichever comes first.
@@ -324,7 +326,8 @@ def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> i
         layer: the layer after which the vector is read; a negative number counts from the end.
         preset_layer: the contrast layer of the preset.
     """
-    layer_count = decoder.layer_number(layer)  # number of layers that run; the last has index layer_count - 1
+    # Number of layers that run. The last of them has the index layer_count - 1.
+    layer_count = decoder.layer_count_until(layer)
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < layer_count]
     if not possible_layers:
         return min(preset_layer, layer_count - 1)

@@ -162,7 +162,9 @@ def _estimated(
         )
     mean = vectors.mean(axis=0)
     # The mean over all pairs of the sample, `mean @ mean`, includes the pair of each entry with itself, whose
-    # cosine is 1. The mean over pairs of different entries leaves these pairs out.
+    # cosine is 1. The mean over pairs of different entries leaves these pairs out. The sum over all pairs is
+    # count**2 * (mean @ mean). Without the pairs of an entry with itself, the sum is smaller by `count`, and
+    # count * (count - 1) pairs remain.
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)
     # For the whole vocabulary, u also includes the pair of each entry with itself, which is one in `entries`
     # pairs.

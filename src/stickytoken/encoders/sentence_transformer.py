@@ -326,11 +326,11 @@ class ModelEncoder(ABC):
     def _chosen_arithmetic(self) -> batches.Arithmetic:
         """Return a function that returns the context manager to use around the model's computations.
 
-        Linear layers on a CPU use packed weights if the user requests this. If the user leaves the choice
-        open, packed weights are used at a lower precision; at the precision of the weights, they are used if
-        a measurement shows that they are faster.
+        Inside the context manager, linear layers on a CPU have packed or plain weights, as the user requests.
+        If the user leaves the choice open, packed weights are used at a lower precision; at the precision of
+        the weights, they are used if a measurement shows that they are faster.
         """
-        packing_asked = self._packing_asked()
+        packing_asked = self._packing_asked()  # None if the user leaves the choice open
         packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
         if packing_asked is not None or self._precision is not None:
             return packed
@@ -344,7 +344,7 @@ class ModelEncoder(ABC):
                 self._run(contents)
 
         trials = {"plain": partial(trial, plain), "packed": partial(trial, packed)}
-        seconds = linear.measured(self._network, trials, batches.worker_count(self._network))
+        seconds = linear.shortest_seconds(self._network, trials, batches.worker_count(self._network))
         packing_pays = seconds["packed"] <= seconds["plain"]
         _LOG.info(
             "%s: linear layers %s, measured on this machine (%.3f s, otherwise %.3f s)",
@@ -695,7 +695,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         # Samples of the inputs for which prefixes are reused: copies of a token before or after a text. The
         # text consists of three entries, and two other entries are copied.
         entries = tuple(itertools.islice(self.usable_entries(), 5))
-        samples = prefixes.samples_of(carrier=entries[:-2], tokens=entries[-2:])
+        samples = prefixes.samples_with_copies(carrier=entries[:-2], tokens=entries[-2:])
         if not all(map(self.fits, samples)) or not self._has_plain_inputs():
             return None
         model = self.model
@@ -720,12 +720,12 @@ class SentenceTransformerEncoder(ModelEncoder):
             backbone,
             template.before,
             template.after,
-            states=lambda inputs: backbone(**inputs).last_hidden_state,
-            finish=finish,
+            states_of=lambda inputs: backbone(**inputs).last_hidden_state,
+            vectors_of_states=finish,
             engine=self._runner,
             limits=self._reuse_limits,
             samples=samples,
-            plain=self._runner.vectors,
+            plain_vectors=self._runner.vectors,
             rounding=self._rounding,
         )
 

@@ -531,7 +531,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     settings_file = folder / CausalPrompt.config_file_name
     was_saved = bool(saved_modules) and settings_file.is_file()
     normalize = False
-    if was_saved:
+    if was_saved:  # the saved settings replace the user's options, which must be the defaults
         normalize = _normalizes(saved_modules, repr(source.name))
         options = _saved_prompting(source, options, settings_file)
     if options.prompt is None:
@@ -555,6 +555,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     model = model.to(spec.device or resolution.default_device()).eval()
     if precision is not None:
         resolution.require_cuda(model.device.type, source.name)
+    # `reading` has the options with defaults for this model; `layer_choice` says where the layer comes from.
     reading, layer_choice = reading_for(find_decoder(model, source.name), prompt, options)
     encoder = CausalPromptEncoder(
         model,

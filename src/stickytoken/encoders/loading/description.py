@@ -160,6 +160,7 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
             continue
         settings = router.get("parameters", {})
         default = settings.get("default_route")
+        # As in sentence-transformers, the first route is the default unless `allow_empty_key` is false.
         if default is None and settings.get("allow_empty_key", True):
             default = next(iter(structure))
         taken = route_taken(list(structure), _mappings(settings), default, route, name)

@@ -515,6 +515,7 @@ def user_tokenizer(
         is_in_folder = location == str(module.folder)
         is_complete = files >= {"tokenizer.json", "tokenizer_config.json", "config.json"}
         tokenizer_class: Any
+        # AutoTokenizer would choose TokenizersBackend for such a folder, but would import torch first.
         if is_complete and is_in_folder and _is_generic(module.folder):
             from transformers import TokenizersBackend
 

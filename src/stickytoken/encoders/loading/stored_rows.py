@@ -154,7 +154,8 @@ class TokenRows:
     def read(self, begin: int, end: int) -> NDArray[Any]:
         """Return the rows of the token ids from ``begin`` to ``end`` (exclusive), shape (ids, d).
 
-        The rows have the type `dtype`; bfloat16 becomes float32.
+        The row of token t is ``matrix[mapping[t]] * weights[t]``; without a mapping, it is stored at index t,
+        and without weights, it is not scaled. The rows have the type `dtype`; bfloat16 becomes float32.
         """
         if self.mapping is None:
             rows = self.matrix.read(begin, end)
