@@ -143,9 +143,9 @@ def _are_weights(value: Any) -> bool:
 def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """Context manager that yields a list to which each layer appends its attention weights between parts.
 
-    When the model runs, each layer appends to the list a tensor of shape (texts, heads, attending parts,
-    attended parts). The weights are summed over the positions of the attended part, and averaged over the
-    positions of the attending part.
+    A part is a set of positions, such as the tokens of one word. When the model runs, each layer appends to
+    the list a tensor of shape (texts, heads, attending parts, attended parts). The weights are summed over
+    the positions of the attended part, and averaged over the positions of the attending part.
 
     Args:
         backbone: The transformer.

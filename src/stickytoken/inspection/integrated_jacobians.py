@@ -85,7 +85,8 @@ def panel_rule(travelled: Vector, points: int) -> Rule:
     else:
         progress = (1 - _WEIGHT_OF_DISTANCE) * even_fractions + _WEIGHT_OF_DISTANCE * travelled / distance
     # `progress` rises from 0 to 1. The edges of the panels are the points where `progress` reaches evenly
-    # spaced values, so panels are narrow where `progress` rises steeply.
+    # spaced values, so panels are narrow where `progress` rises steeply. For example, if the vector travels
+    # only in the first half, `progress` is 0.9 at 0.5, and the edges of two panels are 0, 0.28 and 1.
     edges = np.interp(np.linspace(0, 1, panel_count + 1), progress, even_fractions)
     # Each panel gets an equal number of points, and the first panels get one more if there is a remainder.
     has_one_more = np.arange(panel_count) < points % panel_count
@@ -157,8 +158,8 @@ class _Path:
     ) -> torch.Tensor:
         """Integrate the vector's derivative in each direction along the path, shape (directions, width).
 
-        The integral is a weighted sum over the integration points. Vectors are divided by `divisor` or, if
-        `divisor` is None, by their own lengths.
+        The integral is a weighted sum over the integration points of the derivatives that `_derivatives`
+        returns, which are those of the vector after its division by `divisor` or by its own length.
 
         Args:
             directions: Directions in embedding space, shape (directions, T, D).
@@ -168,7 +169,8 @@ class _Path:
         """
         fractions, weights = rule
         device = self.reference.device
-        # For every pair of a point and a direction, their two indices, shape (2, points * directions).
+        # For every pair of a point and a direction, their two indices, shape (2, points * directions). For 2
+        # points and 3 directions, the rows are 0 0 0 1 1 1 and 0 1 2 0 1 2.
         pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]
@@ -243,8 +245,8 @@ class JacobianIntegrator:
             watch: Called after every batch.
 
         Returns:
-            The unit vector of the text, the unit vector of the reference (zeros if the reference's vector has
-            no direction), and the contribution of each part.
+            The unit vector of the text, shape (d,), the unit vector of the reference (zeros if the
+            reference's vector has no direction), and the contribution of each part, shape (parts, d).
 
         Raises:
             EncodingError: The text has no tokens or no usable vector.
@@ -264,10 +266,12 @@ class JacobianIntegrator:
             text_unit = vector / length
             reference_length = reference_vector.norm()
             if float(reference_length) > _MIN_REFERENCE_SHARE * length:
+                # Without a divisor, every vector on the path is divided by its own length.
                 path = _Path(text, reference, divisor=None)
                 reference_unit = reference_vector / reference_length
             else:
                 # The reference's vector is close to zero, so it has no direction and cannot be normalised.
+                # All vectors are divided by the length of the text's vector instead.
                 path = _Path(text, reference, divisor=length)
                 reference_unit = torch.zeros_like(reference_vector)
             # The direction of a part is text minus reference at the positions of the part, and zero
@@ -318,6 +322,8 @@ class JacobianIntegrator:
         is_few = len(directions) <= _FEW_PARTS
         tried_directions = directions if is_few else directions.sum(dim=0, keepdim=True)
         points = steps
+        # The plain rule is tried first, because `panel_rule` needs the distances travelled, for which the
+        # model runs at additional points.
         rule = gauss_rule(points)
         integrals = path.integrals(tried_directions, rule, width)
         while _error(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:

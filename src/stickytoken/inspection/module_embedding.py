@@ -406,10 +406,11 @@ class ModuleInspector(Inspector):
         template = self.encoder.template
         length = len(contents[0])
         start = len(template.before)
+        part_count = around_label + 1  # the last part consists of the tokens around the text
         part_labels = np.full((len(contents), length + template.overhead), around_label, dtype=np.intp)
         part_labels[:, start : start + length] = labels
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
-        members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), around_label + 1).float()
+        members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), part_count).float()
         if template.flat:
             return self._look_at_static_batch(contents, part_labels, members)
         pooling = self._pooling
@@ -518,10 +519,12 @@ class PromptInspector(Inspector):
     encoder: CausalPromptEncoder
 
     def __init__(self, encoder: CausalPromptEncoder) -> None:
+        """Keep the parts of the encoder, and name its pooling: which states its vector is the mean of."""
         self.encoder = encoder
         self._prompted = encoder.prompted
         self._decoder = encoder.prompted.decoder
         self._embeddings = self._decoder.embedding
+        # The base class distinguishes a model from the transformer inside it. Here, both are the decoder.
         self._network = self._decoder.model
         self._backbone = self._decoder.model
         self._length = encoder.prompted.length
@@ -562,12 +565,15 @@ class PromptInspector(Inspector):
     def _vectors_of_embeddings(
         self, batches: Sequence[PromptBatch], embeddings: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the vectors of texts, shape (n, d), from the given token embeddings.
+        """Compute vectors, shape (n, d), from n versions of a text's token embeddings.
+
+        The versions are, for example, points on the path from the reference's embeddings to the text's.
 
         Args:
             batches: For each prompt of the text, a batch with a single row. If the encoder uses contrast, the
                 auxiliary prompt comes last.
-            embeddings: Concatenated embeddings of all prompts, shape (n, tokens, D).
+            embeddings: Concatenated embeddings of all prompts, shape (n, tokens, D). D is the width of the
+                embeddings.
 
         Returns:
             The mean over all prompts except the auxiliary prompt, without any final normalisation.
@@ -577,6 +583,7 @@ class PromptInspector(Inspector):
         for batch, batch_embeddings in zip(batches, torch.split(embeddings, sizes, dim=1), strict=True):
             names = ("mask", "positions", "first", "last", "placeholders")
             tensors = _expanded({name: getattr(batch, name) for name in names}, len(embeddings))
+            # Further inputs of some models, which depend only on the ids; see `Decoder.per_layer_inputs`.
             per_layer = _expanded(batch.per_layer_inputs, len(embeddings))
             filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
         auxiliary = self._prompted.auxiliary
@@ -625,18 +632,20 @@ class PromptInspector(Inspector):
     ) -> list[Inside]:
         """Return the internal states of the model for each text in one of the prompts.
 
-        Attention weights and pooled states are aggregated over the positions of each part. The pooled states
-        of a text are also its vector, which is not normalised.
+        Attention weights are summed over the positions of the attended part, and averaged over those of the
+        attending part. States are pooled over the whole text, and also over each part, with the states of all
+        other parts set to zero. The pooled states of a text are also its vector, which is not normalised.
 
         Args:
             prompt_index: Index of the prompt.
             contents: Content ids of each text; all texts have the same number of ids.
-            labels: For each content id, the index of the part that the token belongs to.
+            labels: For each text, the index of the part that each of its content ids belongs to.
             around_label: Index of the part that consists of the tokens of the prompt around a text.
-            auxiliary_output: Attention output at the last token of each text's auxiliary prompt; None if
-                there is no auxiliary prompt.
+            auxiliary_output: Attention output at the last token of each text's auxiliary prompt, which
+                contrast subtracts; None without contrast.
         """
         prompted = self._prompted
+        part_count = around_label + 1  # the last part consists of the tokens of the prompt around a text
         rows = [PromptRow(prompt_index, content) for content in contents]
         part_labels = torch.stack(
             [
@@ -645,7 +654,7 @@ class PromptInspector(Inspector):
             ]
         )
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
-        members = torch.nn.functional.one_hot(part_labels, around_label + 1).float()
+        members = torch.nn.functional.one_hot(part_labels, part_count).float()
         batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary_output)
         layer_count = prompted.layer_count
         model = self._decoder.model
