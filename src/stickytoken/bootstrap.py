@@ -61,8 +61,9 @@ def contrast_intervals(
         confidence: nominal coverage of the intervals, such as 0.95.
 
     Returns:
-        One interval per contrast. Samples on which a contrast is undefined are left out. A contrast that is
-        undefined on more than half of the samples has no interval.
+        One `Interval` per contrast. Samples on which the contrast is undefined are left out. Both ends are
+        None if the contrast is undefined on all units taken together, or on more than half of the samples.
+        The value is None only if the contrast is undefined on all units taken together.
     """
     points = combine(contrasts, scores[0])  # the first row has the scores on all units
     resampled_points = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))

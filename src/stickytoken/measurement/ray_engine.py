@@ -346,7 +346,7 @@ class RayEngine:
                 dying.
             StickyTokenError: the work raised this error on a worker.
         """
-        key = next(self._keys)
+        key = next(self._keys)  # tells the workers that this is new work
         reference = [self._ray.put(work)]
         queue = deque(shards)
         attempts = Counter[int]()
@@ -369,9 +369,9 @@ class RayEngine:
                     continue
                 if worker.is_ready:
                     worker.shards.pop(finished)
-                    yield answer
+                    yield answer  # a computed shard
                 else:
-                    self._admit(worker, answer)
+                    self._admit(worker, answer)  # the first answer of a worker is its `WorkerReport`
         finally:
             # If the caller did not consume all results, the remaining ones must not turn up in the next
             # stage.

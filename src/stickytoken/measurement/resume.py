@@ -122,9 +122,11 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        """Start recording the time, and write the identity if the folder lacks it.
+        """Start recording the time, and write the measurement's identity if the folder does not have it.
 
-        If a record is passed, also write the record.
+        Args:
+            record: the new record of the measurement, which is written at once; if None, no record is
+                written.
         """
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(
