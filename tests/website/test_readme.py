@@ -110,11 +110,11 @@ def test_figures_of_minilm_in_answers_are_those_of_the_run(answer, printed):
     ("answer", "page", "source"),
     [
         ("at least 40% of what an ordinary token's copies leave", "method.md",
-         "at least 40% of what an ordinary token's copies leave"),
+         "at least 40% of the meaning that copies of an ordinary token leave"),
         ("at least 0.5 standard deviations closer", "method.md", "at least 0.5 SD"),
         ("finds the 474 published candidates", "benchmarks.md", "| 474, 0 differ;"),
         ("exactly the 21 published sticky tokens", "benchmarks.md", "| exactly these | 21, 0 others |"),
-        ("0.24 and 0.39", "method.md", "is 0.24 and 0.39"),
+        ("0.24 and 0.39", "method.md", "are 0.24 and 0.39"),
         ("p = 0.68", "compare.md", "p = 0.68"),
         ("changed by −0.02 and +0.02 points", "repair.md", "STS-B, in points | −0.02 | −0.09 | +0.02"),
         ("about three short texts per token", "method.md", "about three texts per token"),
