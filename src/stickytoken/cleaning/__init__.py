@@ -294,14 +294,6 @@ class Cleaner:
         for text in texts[:-1]:
             starts.append(starts[-1] + len(text) + 1)
 
-        def original_offset(position: int) -> int:
-            """Map the offset of a character in the edited document to its offset in the original document."""
-            for draft, start in zip(drafts, starts, strict=True):
-                if position <= len(draft.text):
-                    return start + draft.origins[position]
-                position -= len(draft.text) + 1  # the space that joins this text to the next one
-            raise IndexError(position)
-
         removals = list(whole.removals)
         cleaned = whole
         # `clean` may remove a space that joins two texts, but the texts must stay separate, so they are
@@ -316,8 +308,9 @@ class Cleaner:
             # The new removals have offsets in the joined drafts. Convert them to offsets in the original
             # document now, because the next round changes the drafts.
             for removal in cleaned.removals:
-                start = original_offset(removal.start)
-                end = original_offset(removal.end - 1) + 1 if removal.end > removal.start else start
+                start = end = _original_offset(drafts, starts, removal.start)
+                if removal.end > removal.start:
+                    end = _original_offset(drafts, starts, removal.end - 1) + 1
                 removals.append(Removal(start, end, removal.kind, removal.what))
         # The edits that turn each original text into the text of its draft, over all rounds.
         edits_by_part = [draft.edits() for draft in drafts]
@@ -430,6 +423,21 @@ def _removal(draft: Draft, change: _Change) -> Removal:
     first = draft.origins[start]
     after_last = draft.origins[end - 1] + 1 if end > start else first
     return Removal(first, after_last, change.kind, change.what)
+
+
+def _original_offset(drafts: Sequence[Draft], starts: Sequence[int], position: int) -> int:
+    """Map the offset of a character in joined drafts to its offset in the joined original texts.
+
+    Args:
+        drafts: The drafts, which are joined by single spaces.
+        starts: For each draft, the offset in the joined original texts at which its text starts.
+        position: The offset of the character in the joined drafts.
+    """
+    for draft, start in zip(drafts, starts, strict=True):
+        if position <= len(draft.text):
+            return start + draft.origins[position]
+        position -= len(draft.text) + 1  # the space that joins this draft to the next one
+    raise IndexError(position)
 
 
 def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:

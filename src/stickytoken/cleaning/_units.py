@@ -292,6 +292,7 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
         characters = []
         piece_positions = []
         for position in range(start, end):
+            # `_plain` can turn one character into several or none, so the position is repeated as often.
             plain = _plain(word[position])
             characters.append(plain)
             piece_positions += [position] * len(plain)

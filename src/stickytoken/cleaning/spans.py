@@ -219,26 +219,15 @@ class SpanFinder:
 
         for stretch in repetitions:
             positions = range(stretch.first, stretch.end)
-            flagged_keys = [key for key in keys[stretch.first : stretch.end] if key in words]
-            if flagged_keys and stretch.period == 1:
+            stretch_keys = keys[stretch.first : stretch.end]
+            if stretch.period == 1 and stretch_keys[0] in words:
                 # Only a flagged word is repeated, so its copies are grouped below with adjoining copies of
                 # other flagged words.
                 flagged.update(positions)
                 continue
             # The whole stretch becomes one span, so its units must not be grouped again below.
             flagged.difference_update(positions)
-            if flagged_keys:  # a phrase that contains flagged words
-                yield span(positions, SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(positions))
-            elif stretch.period:  # an unflagged word or phrase
-                phrase = " ".join(keys[stretch.first : stretch.first + stretch.period])
-                copies = len(positions) // stretch.period
-                yield span(positions, SpanKind.REPETITION, phrase, copies, stretch.period)
-            else:  # a few unflagged words in varying order (period 0): name the most frequent one
-                counts = Counter(keys[stretch.first : stretch.end])
-                word, copies = counts.most_common(1)[0]
-                is_long = len(positions) >= _copies.MIXED_RUN
-                kind = SpanKind.REPETITION if is_long else SpanKind.SUSPECTED
-                yield span(positions, kind, word, copies, 1)
+            yield span(positions, *_finding_of(stretch_keys, stretch.period, words))
         for group in _groups(document, sorted(flagged)):
             yield span(group, SpanKind.FLAGGED, keys[group[0]], len(group), 1)
         for group in _groups(document, sorted(suspected - flagged)):
@@ -267,6 +256,30 @@ class SpanFinder:
 
 
 finder_of = lru_cache(maxsize=32)(SpanFinder)
+
+
+def _finding_of(keys: Sequence[str], period: int, words: frozenset[str]) -> tuple[SpanKind, str, int, int]:
+    """Return how a stretch of repeated words is reported.
+
+    Args:
+        keys: The keys of the stretch's units.
+        period: Number of units of the repeated word or phrase; 0 if a few words are repeated in varying
+            order.
+        words: The keys of the flagged words.
+
+    Returns:
+        The kind of the finding, the word or phrase that is named, its number of copies, and the number of
+        units in the first copy.
+    """
+    flagged_keys = [key for key in keys if key in words]
+    if flagged_keys:
+        # The first copy matters only in a repetition, where cleaning keeps it.
+        return SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(keys)
+    if period:
+        return SpanKind.REPETITION, " ".join(keys[:period]), len(keys) // period, period
+    word, copies = Counter(keys).most_common(1)[0]
+    kind = SpanKind.REPETITION if len(keys) >= _copies.MIXED_RUN else SpanKind.SUSPECTED
+    return kind, word, copies, 1
 
 
 def _precedes(span: Span, other: Span) -> bool:
