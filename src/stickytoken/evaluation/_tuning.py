@@ -144,10 +144,7 @@ def tune(
         raise InputError(
             f"start is {first_start}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}"
         )
-    # Try all layers up to two thirds of the depth as exits, or evenly spaced layers if there are too many.
-    last_exit = max(first_start + 1, round(_EXIT_DEPTH * layers))
-    exit_count = min(_MAX_EXITS, last_exit - first_start)
-    exits = sorted({round(layer) for layer in np.linspace(first_start + 1, last_exit, exit_count)})
+    exits = _exits_to_try(first_start, layers)
     other_starts = [layer for layer in range(min(_STARTS, layers)) if layer != first_start]
 
     def with_other_starts(best: Tried) -> list[_Setting]:
@@ -164,6 +161,21 @@ def tune(
         max_refinements=len(other_starts),
     )
     return _tuned(encoder, task, search, progress)
+
+
+def _exits_to_try(start: int, layers: int) -> list[int]:
+    """Return the exit layers to try for token prepending, in ascending order.
+
+    These are all layers after the start layer, up to two thirds of the depth of the model. If there are more
+    than `_MAX_EXITS`, evenly spaced layers are chosen among them.
+
+    Args:
+        start: The start layer.
+        layers: Number of layers of the model.
+    """
+    last_exit = max(start + 1, round(_EXIT_DEPTH * layers))
+    count = min(_MAX_EXITS, last_exit - start)
+    return sorted({round(layer) for layer in np.linspace(start + 1, last_exit, count)})
 
 
 def tune_contrast(
