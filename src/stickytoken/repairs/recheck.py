@@ -162,22 +162,7 @@ class Recheck:
         Returns:
             The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
         """
-        measurements_of_all = joined(self._ordinary, self._measure(copies))
-        ordinary_ids = [token.id for token in self.ordinary_tokens]
-        # A run first screens all tokens in a few texts, and then confirms the most suspicious tokens in more
-        # texts. A recheck measures every token in all texts at once, so the same measurements serve as both.
-        # A run's ordinary tokens are called pilots, so the ordinary tokens of the recheck are passed as
-        # pilots.
-        measured = Measured(
-            job=self.job,
-            plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
-            screening_carriers=[],
-            screened=measurements_of_all,
-            confirmed=measurements_of_all,
-            unconfirmed=0,
-            vector_deviations=self._vector_deviations,
-        )
-        estimates = estimate(measured)
+        estimates = estimate(self._as_of_run(joined(self._ordinary, self._measure(copies))))
         measures = estimates.measures
         # Tokens that the tokenizer no longer produces: it splits the text of their copies into other tokens.
         split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
@@ -204,6 +189,27 @@ class Recheck:
                     reach=float(reaches[row]),
                 )
         return Judged(tokens, Ordinary(estimates.ordinary_lift, estimates.ordinary_contraction))
+
+    def _as_of_run(self, measurements_of_all: Measurements) -> Measured:
+        """Return measurements in the form of a run's measurements, to which the rule can be applied.
+
+        A run first screens all tokens in a few texts, and then confirms the most suspicious tokens in more
+        texts. A recheck measures every token in all texts at once, so the same measurements serve as both. A
+        run's ordinary tokens are called pilots, so the ordinary tokens of the recheck are passed as pilots.
+
+        Args:
+            measurements_of_all: the measurements of the ordinary tokens and of the tokens to judge.
+        """
+        ordinary_ids = [token.id for token in self.ordinary_tokens]
+        return Measured(
+            job=self.job,
+            plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
+            screening_carriers=[],
+            screened=measurements_of_all,
+            confirmed=measurements_of_all,
+            unconfirmed=0,
+            vector_deviations=self._vector_deviations,
+        )
 
     def typical_tokens(self) -> list[int]:
         """Return the ids of ordinary tokens that lift and erase no more than the median ordinary token."""

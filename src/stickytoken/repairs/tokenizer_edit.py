@@ -459,30 +459,14 @@ def _tokenizer_config(
         plain_specials: ids of special tokens whose text is now read as plain text.
     """
     tokenizer = pipeline.tokenizer
-
-    def is_plain(token: str) -> bool:
-        """Return whether the text of a special token is now read as plain text."""
-        return tokenizer.convert_tokens_to_ids(token) in plain_specials
-
     stored = read_object(pipeline.folder / _TOKENIZER_CONFIG_FILE)
     replaced_keys = {*_EXTRA_KEYS, *_DROPPED_SETTINGS}
     config: dict[str, Any] = {key: value for key, value in stored.items() if key not in replaced_keys}
-    roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-    pad_id = pipeline.pad_id
-    if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token, so the padding token keeps its role under a new name. The setting
-        # split_special_tokens keeps the tokenizer from finding the padding token in a text, but also from
-        # finding all other special tokens. A token is special if it has a role, so the roles of all other
-        # tokens are removed to let the tokenizer still find these tokens.
-        config |= dict.fromkeys(roles)
-        config["pad_token"] = edited.new_names[pad_id]
-        config["split_special_tokens"] = True
-    else:
-        config |= {role: None if is_plain(token) else token for role, token in roles.items()}
-        extra_tokens = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
-        remaining_tokens = [token for token in extra_tokens if not is_plain(token)]
-        if remaining_tokens:
-            config["additional_special_tokens"] = remaining_tokens
+    for key, value in _role_settings(pipeline, edited, plain_specials).items():
+        if value is None:
+            config.pop(key, None)
+        else:
+            config[key] = value
     added_tokens = {}
     for added in edited.document["added_tokens"]:
         added_tokens[str(added["id"])] = {key: value for key, value in added.items() if key != "id"}
@@ -493,8 +477,42 @@ def _tokenizer_config(
             config[key] = value
     config["model_input_names"] = list(tokenizer.model_input_names)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    # Roles that no token has any more have the value None here, and are left out. Other settings may be None.
-    return {key: value for key, value in config.items() if value is not None or key not in roles}
+    return config
+
+
+def _role_settings(
+    pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
+) -> dict[str, Any]:
+    """Return the settings of tokenizer_config.json that give special tokens their roles, after an edit.
+
+    Args:
+        pipeline: the tokenizer before the edit.
+        edited: the tokenizer after the edit.
+        plain_specials: ids of special tokens whose text is now read as plain text.
+
+    Returns:
+        The settings; None for a role, such as ``sep_token``, that no token has any more.
+    """
+    tokenizer = pipeline.tokenizer
+
+    def is_plain(token: str) -> bool:
+        """Return whether the text of a special token is now read as plain text."""
+        return tokenizer.convert_tokens_to_ids(token) in plain_specials
+
+    roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    pad_id = pipeline.pad_id
+    if pad_id is not None and pad_id in plain_specials:
+        # Padding needs a token, so the padding token keeps its role under a new name. The setting
+        # split_special_tokens keeps the tokenizer from finding the padding token in a text, but also from
+        # finding all other special tokens. A token is special if it has a role, so the roles of all other
+        # tokens are removed to let the tokenizer still find these tokens.
+        return dict.fromkeys(roles) | {"pad_token": edited.new_names[pad_id], "split_special_tokens": True}
+    settings: dict[str, Any] = {role: None if is_plain(token) else token for role, token in roles.items()}
+    extra_tokens = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
+    remaining_tokens = [token for token in extra_tokens if not is_plain(token)]
+    if remaining_tokens:
+        settings["additional_special_tokens"] = remaining_tokens
+    return settings
 
 
 def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
