@@ -306,7 +306,8 @@ class KnownDistances:
         self._order = np.array(copies_order(pairs.settings.copies))
         series_shape = (len(ids), pairs.series)
         distances_without_copies = distances(pairs.clean, pairs.anchors)[Metric.COSINE]  # shape (P,)
-        # Series are numbered pair by pair, with one series per placement. `np.repeat` therefore gives the
+        # A series is the combination of a pair and a placement, and series are numbered pair by pair. With
+        # three placements, series 0, 1 and 2 belong to pair 0. `np.repeat` therefore gives the
         # value of a pair to each series of the pair.
         self.distances = np.full((*series_shape, pairs.settings.copies + 1), np.nan)
         self.distances[..., 0] = np.repeat(distances_without_copies, len(PLACEMENTS))
@@ -315,7 +316,7 @@ class KnownDistances:
         self.has_risen = np.zeros(series_shape, dtype=np.bool_)
         self.series_bounds = np.empty(series_shape)
         all_rows = np.arange(len(ids))
-        self._update(all_rows)  # fills series_bounds
+        self._update(all_rows)  # computes series_bounds, the upper bounds of the scores of all series
 
     @property
     def upper_bounds(self) -> Vector:
@@ -465,6 +466,10 @@ def score_tokens(
     sample_size: int = SAMPLE,
 ) -> pl.DataFrame:
     """Score tokens exactly, or find upper bounds that rule them out as candidates.
+
+    The score of a token is a weighted mean over its series, the combinations of a pair and a placement. An
+    upper bound of the score falls as more distances of the series become known. A token is ruled out as soon
+    as its upper bound is below the scores of the candidates.
 
     First, all texts of a random sample of tokens are encoded. Each later round encodes a few texts of every
     token that may still be a candidate (see `_rows_to_score`). If the setting ``scores`` is "all", or there
