@@ -421,8 +421,8 @@ class _Outcome:
 
     Attributes:
         row: the row of shares.parquet for the token and this number of copies.
-        is_large: whether the share of queries that have a document with copies in their top 10 is at least
-            `HELPS_FROM` times the share without copies.
+        is_large: whether the share of evaluated pairs in which the document is in the query's top 10 has
+            risen to at least `HELPS_FROM` times the share without copies.
         is_certain: whether the whole interval of the rise lies above zero.
     """
 

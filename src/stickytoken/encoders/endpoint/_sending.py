@@ -234,7 +234,8 @@ class Sender:
         if request.failed_since is None:
             request.failed_since = time.monotonic()
         has_several_texts = len(request.texts) > 1
-        # The error to raise if the server refuses every text is set if the refusal suggests this.
+        # `if_all_refused` is set if the HTTP status suggests a wrong key or model name. The server would then
+        # refuse every text.
         may_refuse_all = error.if_all_refused is not None
         # The control text shows whether the server refuses every text. Unless the error suggests that the
         # server refuses every text, a batch is split first, and the control text is sent only after the
