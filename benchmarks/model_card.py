@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from bench import ROOT, commands
@@ -18,6 +19,8 @@ from stickytoken.validation import markdown, markdown_table
 
 PAGES = ROOT / "docs" / "models"
 SHOWN, LISTED = 10, 40
+# Largest p-value at which the lifts of published and random tokens count as different.
+SIGNIFICANT = 0.05
 
 
 def table(tokens: pl.DataFrame) -> str:
@@ -33,6 +36,7 @@ def table(tokens: pl.DataFrame) -> str:
 
 
 def published_section(run: Run, name: str) -> str:
+    """Return a paragraph on the published tokens of a model and their lifts in a run."""
     try:
         found = beside_run(run, name)
     except InputError:
@@ -41,12 +45,23 @@ def published_section(run: Run, name: str) -> str:
         f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
         for row in found.tokens.drop_nulls("percentile").sort("percentile", descending=True).to_dicts()
     )
-    said = "; ".join(found.in_words())
-    return (
-        f"Chen et al. (ACL 2025) published {len(found.tokens)} sticky tokens of {name}. The percentage after "
-        f"a published token says how many of the examined tokens have a smaller or equal lift: {named}. "
-        f"{said[0].upper()}{said[1:]}."
-    )
+    published = len(found.tokens)
+    examined = published - found.unknown - found.unexamined
+    sentences = [
+        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after a "
+        f"published token says how many of the examined tokens have a smaller or equal lift: {named}. Of the "
+        f"{published} published tokens, the run examined {examined} and flags {found.sticky or 'none'} as "
+        "sticky."
+    ]
+    if found.chance is not None:
+        relation = "differ" if found.chance <= SIGNIFICANT else "do not differ"
+        median = float(np.median(found.tokens["percentile"].drop_nulls().to_numpy()))
+        sentences.append(
+            f"The lifts of the published tokens {relation} significantly from the lifts of random tokens "
+            f"(Kolmogorov-Smirnov test, p = {found.chance:.2g}). The median of the percentages after the "
+            f"published tokens is {median:.0%}."
+        )
+    return " ".join(sentences)
 
 
 def judged_section(run: Run, name: str, corpora: list[str]) -> str:
@@ -137,7 +152,11 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         f"{f' and found {result.topical} topical tokens' if result.topical else ''}.",
         *how_read(opened, plan),
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
-        *([f"{result.sticky - LISTED} more sticky tokens are not shown."] if result.sticky > LISTED else []),
+        *(
+            [f"The table leaves out {result.sticky - LISTED} sticky tokens."]
+            if result.sticky > LISTED
+            else []
+        ),
         f"## The {SHOWN} tokens that erase most",
         "*Erased* compares what copies of a token leave of a text's meaning with what copies of an ordinary "
         "token leave: a token that erases 50% leaves half as much as an ordinary token. *Lift* is the rise "
@@ -150,7 +169,10 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         "## Special tokens that text can contain",
         table(special.head(SHOWN)) if len(special) else "None.",
         *(
-            [f"{len(special) - SHOWN} more special tokens, which erase less, are not shown."]
+            [
+                f"The table leaves out {len(special) - SHOWN} special tokens, which erase less than the "
+                "special tokens in the table."
+            ]
             if len(special) > SHOWN
             else []
         ),
