@@ -320,7 +320,7 @@ GLOSSARY = {
     "text, because of its meaning, and erases no more than other tokens. Benign: everything else.",
     "severity": severities_in_words(),
     "confirmed": "Measured closely. Every token is put into a few texts; tokens that may reach a threshold "
-    "are put into many more texts, and only these tokens can be flagged.",
+    "or have an unusual vector are put into many more texts, and only these tokens can be flagged.",
     "kinds lifted": "How many of the kinds of text the token lifts by at least half of the threshold.",
     "strongest kind": "The kind of text that the token lifts most.",
     "reason": "Which threshold the token reaches: what its copies erase of a text, how far they lift "

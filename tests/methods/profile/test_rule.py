@@ -138,6 +138,24 @@ def test_an_unusual_vector_is_confirmed_from_half_a_threshold_on():
     assert 89 in chosen.ids
 
 
+def test_every_token_with_an_unusual_vector_is_confirmed():
+    deviation = np.zeros(100)
+    deviation[[20, 50]] = 7
+    chosen = selected(measures(lift=np.linspace(0, 0.4, 100), deviation=deviation))
+    assert {20, 50} <= set(chosen.ids.tolist())
+    assert len(chosen.ids) == 2 * DISPLAYED + 2
+
+
+def test_the_budget_goes_first_to_tokens_that_may_reach_a_threshold():
+    lift = np.zeros(100)
+    lift[60:80] = 0.9
+    deviation = np.zeros(100)
+    deviation[30:40] = 7
+    chosen = selected(measures(lift=lift, deviation=deviation), budgeted_tokens=35)
+    assert set(range(60, 80)) <= set(chosen.ids.tolist())
+    assert chosen.left_out == 5
+
+
 def test_the_strongest_ten_of_each_measure_are_confirmed_to_be_shown():
     lift = np.linspace(0, 0.1, 60)
     erased = np.linspace(0.1, 0, 60)

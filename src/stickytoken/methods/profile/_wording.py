@@ -108,7 +108,7 @@ class ProfileWording(base.MethodWording):
         if run.result.unconfirmed:
             words = wording.counted(run.result.unconfirmed, "token")
             notes.append(
-                f"{words} may reach a threshold, but the budget did not allow measuring them closely: raise "
+                f"{words} may be sticky, but the budget did not allow measuring them closely: raise "
                 "the budget with --set budget=N (texts per token)"
             )
         if run.plan.narrow_limit is not None:
@@ -155,9 +155,9 @@ class ProfileWording(base.MethodWording):
             f"between words, {settings.text('copies')} at a time. Each carrier was compared with texts of "
             "several kinds (anchors), without and with the copies. Random tokens were put into all carriers "
             "first, to find the few carriers that best represent all, and to measure the ordinary token. All "
-            "tokens were then put into these few carriers. Tokens that may reach a threshold were also put "
-            f"into {settings.number('confirming_texts'):g} further carriers. Verdicts rest on these further "
-            "carriers alone."
+            "tokens were then put into these few carriers. Tokens that may reach a threshold or have an "
+            f"unusual vector were also put into {settings.number('confirming_texts'):g} further carriers. "
+            "Verdicts rest on these further carriers alone."
         )
 
     def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The three rounds of a run, and the stage that a round executes.
 
 In the first round, random tokens (the pilots) are inserted into all carriers. In the second round, all tokens
-are inserted into a few of the carriers. In the third round, the tokens that may reach a threshold are
-inserted into all other carriers.
+are inserted into a few of the carriers. In the third round, the tokens that may reach a threshold and the
+tokens with an unusual vector are inserted into all other carriers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Round(StrEnum):
     SCREEN = "screen"
     """All tokens, in the few carriers that represent all carriers best."""
     CONFIRM = "confirm"
-    """The tokens that may reach a threshold, in all other carriers."""
+    """The tokens that may reach a threshold or have an unusual vector, in all other carriers."""
 
 
 class Cell(NamedTuple):

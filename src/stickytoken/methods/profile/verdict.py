@@ -137,7 +137,7 @@ class Selection(NamedTuple):
 
     Attributes:
         ids: ids of the selected tokens, ascending.
-        left_out: number of tokens that are flagged or may reach a threshold, but were not selected.
+        left_out: number of tokens that were not selected, although their verdict may depend on it.
     """
 
     ids: NDArray[np.int64]
@@ -148,9 +148,10 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
     """Select the tokens to measure in the confirming carriers.
 
     The tokens with the highest values of each measure are always selected, ten for the lift and ten for the
-    erased share. Other tokens that may reach a threshold follow, as far as the budget allows. A token may
-    reach a threshold if the upper end of its interval reaches the threshold. Tokens that may reach a
-    threshold are ordered by the upper end of the interval divided by the threshold, largest first.
+    erased share. All other candidates follow, as far as the budget allows. A token is a candidate if the
+    upper end of its interval reaches a threshold, or if its vector is unusual: an altered vector may act on
+    some texts only, and the two or three screening carriers may not be among these texts. Candidates are
+    ordered by the upper end of the interval divided by the threshold, largest first.
 
     Args:
         screened: measures of all tokens from the screening round.
@@ -158,18 +159,20 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
         budgeted_tokens: number of tokens that the budget allows.
 
     Returns:
-        The selected tokens, and the number of tokens that may reach a threshold, but exceed the budget.
+        The selected tokens, and the number of candidates that exceed the budget.
     """
     # 0.5 for a token with an unusual vector, 1 for any other token
     share_of_threshold = required_shares(screened.vector_deviation, settings)
     lift_ratio = screened.lift.high / (share_of_threshold * settings.smallest_lift)
     erased_ratio = screened.erased.high / (share_of_threshold * settings.smallest_erased)
     larger_ratio = np.maximum(lift_ratio, erased_ratio)
-    candidate_count = int((larger_ratio >= 1).sum())
+    is_unusual = share_of_threshold < 1
+    is_candidate = (larger_ratio >= 1) | is_unusual
+    candidate_count = int(is_candidate.sum())
 
     most_lifting = _ids_of_largest(screened.ids, screened.lift.value, DISPLAYED)
     most_erasing = _ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
-    candidates = _ids_of_largest(screened.ids, larger_ratio, candidate_count)
+    candidates = _ids_of_largest(screened.ids[is_candidate], larger_ratio[is_candidate], candidate_count)
     strongest = most_lifting + most_erasing
     ranked_ids = list(dict.fromkeys(strongest + candidates))
     selected_ids = ranked_ids[: max(budgeted_tokens, len(set(strongest)))]
