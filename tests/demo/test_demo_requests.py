@@ -149,7 +149,7 @@ def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, compu
         (evidence, ("second", "x"), "no token with that id"),
         (evidence, ("second", 10**8), "token id 100000000"),
         (("input", "Run"), ({},), "no run with that name"),
-        (("input", *FILTERS), ("second", "", "sticky", [], []), "verdict is not a list"),
+        (("input", *FILTERS), ("second", "", "sticky", [], []), "filter verdict must be a list"),
         (compared, ("second", "second"), "choose two"),
         (compared, ("second", 5), "no run with that name"),
     ):
