@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeAlias
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -308,10 +308,15 @@ def _location(finding: Finding) -> dict[str, Any]:
     location = _physical(_PROJECT_FILE, _IN_REPOSITORY, line)
     if finding.outside is not None:
         # This is the absolute path of a file outside the repository, or the name of a source such as stdin.
-        base = _OUTSIDE if finding.outside.startswith("/") else _IN_REPOSITORY
+        base = _OUTSIDE if _is_absolute(finding.outside) else _IN_REPOSITORY
         location = _physical(finding.outside.lstrip("/"), base, line)
     name = "/".join(visible(value) for value in finding.identity) or finding.rule
     return location | {"logicalLocations": [{"fullyQualifiedName": name}]}
+
+
+def _is_absolute(path: str) -> bool:
+    """Return whether a path is absolute on Unix (``/data/x``) or on Windows (``C:/data/x``)."""
+    return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
 
 
 def _physical(path: str, base: str, line: int) -> dict[str, Any]:

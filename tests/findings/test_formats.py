@@ -92,6 +92,7 @@ def assert_accepted_by_github(document):
 PLACES = [
     (("docs/a.txt", None), ("docs/a.txt", "SRCROOT")),
     ((None, "/tmp/own docs/a.txt"), ("tmp/own%20docs/a.txt", "FILESYSTEM")),
+    ((None, "C:/own docs/a.txt"), ("C%3A/own%20docs/a.txt", "FILESYSTEM")),
     ((None, "stdin"), ("stdin", "SRCROOT")),
     ((None, None), ("pyproject.toml", "SRCROOT")),
 ]
