@@ -49,9 +49,9 @@ def published_section(run: Run, name: str) -> str:
     examined = published - found.unknown - found.unexamined
     sentences = [
         f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after a "
-        f"published token says how many of the examined tokens have a smaller or equal lift: {named}. Of the "
-        f"{published} published tokens, the run examined {examined} and flags {found.sticky or 'none'} as "
-        "sticky."
+        f"published token says how many of the examined tokens have a smaller or equal lift: {named}. The "
+        f"run examined {examined} of the {published} published tokens, and flags {found.sticky or 'none'} of "
+        "them as sticky."
     ]
     if found.chance is not None:
         relation = "differ" if found.chance <= SIGNIFICANT else "do not differ"
@@ -158,11 +158,11 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
             else []
         ),
         f"## The {SHOWN} tokens that erase most",
-        "*Erased* compares what copies of a token leave of a text's meaning with what copies of an ordinary "
-        "token leave: a token that erases 50% leaves half as much as an ordinary token. *Lift* is the rise "
-        "in similarity between unrelated texts that copies of a token cause, minus the rise that copies of "
-        "an ordinary token cause. Lift is given in standard deviations (SD) of the similarities between "
-        "texts. Each value is followed by its interval, in parentheses.",
+        "*Erased* is the share of a text's meaning that a token erases, out of the meaning that an ordinary "
+        "token leaves: a token that erases 50% leaves half as much meaning as an ordinary token. *Lift* is "
+        "the rise in similarity between unrelated texts that copies of a token cause, minus the rise that "
+        "copies of an ordinary token cause. Lift is given in standard deviations (SD) of the similarities "
+        "between texts. Each value is followed by its interval, in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
