@@ -475,8 +475,8 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). The
     fertility of a language is high if the vocabulary has few entries in the language, or only short ones. The
     number of tokens relative to English is the premium of Petrov et al., "Language Model Tokenizers Introduce
-    Unfairness Between Languages" (NeurIPS 2023). The number relative to English compares translations of the
-    same sentences, so it is meaningful for languages without spaces too.
+    Unfairness Between Languages" (NeurIPS 2023). The premium compares translations of the same sentences, so
+    it is meaningful for languages without spaces too.
 
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages

@@ -190,11 +190,12 @@ def place_as_ids(
 ) -> tuple[int, ...]:
     """Return the ids of the text with the given copies inserted; the copies may be of different tokens.
 
-    ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
+    The copies go between the head and the tail of the text: before its words, after them, or at random among
+    them. ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
     random placement only.
     """
     if placement is Placement.RANDOM:
-        # Keep the words after the last insertion, which contain all copies.
+        # Each step inserts one more copy; the words of the last step contain all copies.
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _words_at_random(copies, text, path):
             final_words = words

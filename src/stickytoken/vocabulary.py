@@ -378,7 +378,7 @@ def _draw_benign(
         candidates = _most_similar(vocabulary, index, excluded, tokens_so_far)
         pool = [candidate for candidate in candidates if candidate not in matches]
         seeds = [seed, vocabulary.ids[index]]
-        if block:  # The first block has no number, so that it has the same tokens as in earlier versions.
+        if block:  # The first block has no number, so that it draws the same tokens as earlier versions did.
             seeds.append(block)
         chosen = np.random.default_rng(seeds).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
         matches += [pool[choice] for choice in chosen]

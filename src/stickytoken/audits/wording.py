@@ -141,7 +141,7 @@ def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
 def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
     """Return sentences that compare a share of queries with the share without copies, and with chance.
 
-    All shares are shares of queries that have a random document in their top 10.
+    Each share says how many of the queries have a random document in their top 10.
 
     Args:
         audit: the audit.

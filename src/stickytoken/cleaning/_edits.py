@@ -119,9 +119,10 @@ def tidied(text: str, edit: Edit) -> Edit:
 
 
 def _end_of_spaced_marks(text: str, start: int, marks: set[str]) -> int:
-    """Return the offset after the punctuation that follows, perhaps after spaces, at an offset of a text.
+    """Return where the punctuation after the last copy ends. Spaces may stand before the punctuation.
 
-    Spaces after the punctuation are not included. Example, with the mark "-": "able - flow" at offset 4 -> 6.
+    Spaces after the punctuation are not included. For example, with the mark "-", "able" is the last copy in
+    "able - flow": the copy ends at offset 4, and the punctuation after it at offset 6.
 
     Args:
         text: The text.
@@ -140,7 +141,7 @@ def _end_of_spaced_marks(text: str, start: int, marks: set[str]) -> int:
 
 
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
-    """Return the edits of each text, given the edits of the document that joins the texts by single spaces.
+    """Return the edits of each text, given the edits of a document that consists of the texts, joined with spaces.
 
     An edit that spans two texts is split at the space between the texts, which stays. The replacement goes to
     the text where the edit begins; an edit that begins at a space between texts belongs to the text before

@@ -180,7 +180,7 @@ def _grouped(changes: Sequence[_Change]) -> list[list[_Change]]:
 
 
 def _marked(text: str, edits: Sequence[Edit], start: int, end: int) -> str:
-    """Return the part of a text around edits, with removed and added text in the marks of a word diff."""
+    """Return the part of a text around edits, with removed and added text marked as in a word diff."""
     additions = iter([edit.text for edit in edits])
     ranges = [(edit.start, edit.end) for edit in edits]
     written = ""
@@ -197,7 +197,7 @@ def _marked(text: str, edits: Sequence[Edit], start: int, end: int) -> str:
 
 
 def _removed(text: str) -> str:
-    """Return removed text in the marks of a word diff, as ``[-text-]``.
+    """Return removed text marked as in a word diff: ``[-text-]``.
 
     Spaces at either end of the text are put outside the marks, and the middle of a long text is left out. The
     result is empty if the text is empty.

@@ -711,6 +711,7 @@ class Comparison:
     def notes(self) -> list[str]:
         """Remarks on individual runs, each with the name of its run."""
         notes = []
+        # A run whose verdicts follow an older rule has a note of its own that says so.
         for compared in self.runs:
             version = compared.run.record.identity_parts.get("version")
             if isinstance(version, int) and version < IDENTITY_VERSION and not compared.run.is_of_older_rule:

@@ -183,8 +183,8 @@ class _Buffer:
         """Return the bytes up to a position in the stream, and drop these bytes from memory.
 
         Args:
-            end: The position, counted from the first byte of the stream. If None, all bytes in memory are
-                returned.
+            end: The position, counted from the first byte of the stream. If None, all bytes that are held in
+                memory are returned.
         """
         size = len(self._bytes) if end is None else end - self._start
         taken = bytes(self._bytes[:size])

@@ -250,7 +250,7 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
-        """Return the ids of a template that is not an echo.
+        """Return the ids of a template that contains the sentence once (an echo contains it twice).
 
         Sample sentences are encoded inside the template. The template's ids before the sentence are the
         common prefix of the encoded samples, and the ids after the sentence are their common suffix.
@@ -264,7 +264,8 @@ class PromptTokenizer:
         """
         # The empty sample is left out if the template has no text, because the filled prompt would be empty.
         samples = (*self._samples, "") if any(pieces) else self._samples
-        encoded = self._tokenizer.encode_many([sample.join(pieces) for sample in samples])
+        filled_templates = [sample.join(pieces) for sample in samples]  # the sample stands between the pieces
+        encoded = self._tokenizer.encode_many(filled_templates)
         rows = [tuple(row) for row in encoded]
         template_before = _common_prefix(rows)
         after = _common_suffix([row[len(template_before) :] for row in rows])

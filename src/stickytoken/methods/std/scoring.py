@@ -395,10 +395,10 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
     `KnownDistances.next_texts` chooses the texts to encode next by this estimate.
 
     The estimate is a mean over sampled tokens. The upper bounds of the sampled tokens are computed as if the
-    distances became known one after another, in the order of `copies_order`. The decrease of the bound per
-    text depends on the number of further texts, so it is computed for every possible number of further texts,
-    and the largest mean is returned. If there are too few tokens for the mean of a series, the mean over all
-    series is used.
+    distances became known one after another, in the order of `copies_order`. The decrease in the bound per
+    text depends on how many texts are added. The mean decrease is therefore computed for every possible
+    number of added texts, and the largest of these means is returned. If there are too few tokens for the
+    mean of a series, the mean over all series is used.
 
     Args:
         pairs: the pairs that tokens are scored on.

@@ -486,7 +486,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _has_values(curve: Curve, position: int) -> bool:
-    """Return whether a curve has all of its values for a number of copies.
+    """Return whether no value of a curve is missing at a position, which stands for a number of copies.
 
     Args:
         curve: A symptom curve.
