@@ -191,8 +191,8 @@ def place_as_ids(
     """Return the ids of the text with the given copies inserted; the copies may be of different tokens.
 
     The copies go between the head and the tail of the text: before its words, after them, or at random among
-    them. ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used for
-    random placement only.
+    them. ``path`` lists, for each copy, the number of words before it, including earlier copies. It is used
+    for random placement only.
     """
     if placement is Placement.RANDOM:
         # Each step inserts one more copy; the words of the last step contain all copies.

@@ -141,7 +141,9 @@ def _end_of_spaced_marks(text: str, start: int, marks: set[str]) -> int:
 
 
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
-    """Return the edits of each text, given the edits of a document that consists of the texts, joined with spaces.
+    """Return the edits of each text, given the edits of the document that consists of the joined texts.
+
+    The texts are joined with single spaces.
 
     An edit that spans two texts is split at the space between the texts, which stays. The replacement goes to
     the text where the edit begins; an edit that begins at a space between texts belongs to the text before

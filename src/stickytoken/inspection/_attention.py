@@ -56,7 +56,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     # The model's output lists the attention weights of all layers. To find the module that computed the
     # weights of a layer, the weights that single modules return are recorded and compared with this list.
     returned: list[_Returned] = []  # weights that single modules returned, in the order of the calls
-    # Each list has the attention weights of all layers. A module whose output has such a list is a whole model.
+    # Each list has the attention weights of all layers. A module that returns such a list is a whole model.
     weight_lists: list[list[torch.Tensor]] = []
 
     def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:

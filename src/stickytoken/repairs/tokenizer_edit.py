@@ -237,7 +237,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         concern the tokenizer.
 
     Raises:
-        RepairError: the tokenizer cannot be edited, or it can still produce an entry that was made unreachable.
+        RepairError: the tokenizer cannot be edited, or can still produce an entry that was made unreachable.
     """
     if not (edit.plain_specials or edit.unreachable):
         return {}
