@@ -40,26 +40,27 @@ def published_section(run: Run, name: str) -> str:
     try:
         found = beside_run(run, name)
     except InputError:
-        return f"Chen et al. (ACL 2025) published no sticky tokens of {name}."
+        return f"Chen et al. (ACL 2025) published no results for {name}."
     named = ", ".join(
         f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
         for row in found.tokens.drop_nulls("percentile").sort("percentile", descending=True).to_dicts()
     )
     published = len(found.tokens)
     examined = published - found.unknown - found.unexamined
+    which = "all" if examined == published else f"{examined} of the"
     sentences = [
-        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after a "
-        f"published token says how many of the examined tokens have a smaller or equal lift: {named}. The "
-        f"run examined {examined} of the {published} published tokens, and flags {found.sticky or 'none'} of "
-        "them as sticky."
+        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after each "
+        f"published token is the share of the examined tokens that have a smaller or equal lift: {named}. "
+        f"The run examined {which} {published} published tokens and flagged {found.sticky or 'none'} of them "
+        "as sticky."
     ]
     if found.chance is not None:
         relation = "differ" if found.chance <= SIGNIFICANT else "do not differ"
         median = float(np.median(found.tokens["percentile"].drop_nulls().to_numpy()))
         sentences.append(
             f"The lifts of the published tokens {relation} significantly from the lifts of random tokens "
-            f"(Kolmogorov-Smirnov test, p = {found.chance:.2g}). The median of the percentages after the "
-            f"published tokens is {median:.0%}."
+            f"(Kolmogorov-Smirnov test, p = {found.chance:.2g}). For the median published token, "
+            f"{median:.0%} of the examined tokens have a smaller or equal lift."
         )
     return " ".join(sentences)
 
@@ -158,11 +159,11 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
             else []
         ),
         f"## The {SHOWN} tokens that erase most",
-        "*Erased* is the share of a text's meaning that a token erases, out of the meaning that an ordinary "
-        "token leaves: a token that erases 50% leaves half as much meaning as an ordinary token. *Lift* is "
-        "the rise in similarity between unrelated texts that copies of a token cause, minus the rise that "
-        "copies of an ordinary token cause. Lift is given in standard deviations (SD) of the similarities "
-        "between texts. Each value is followed by its interval, in parentheses.",
+        "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
+        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how much more "
+        "copies of a token raise the similarity between unrelated texts than copies of an ordinary token "
+        "do. Lift is given in standard deviations (SD) of the similarities between texts. Each value is "
+        "followed by its interval, in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
