@@ -110,7 +110,7 @@ def test_figures_of_minilm_in_answers_are_those_of_the_run(answer, printed):
     ("answer", "page", "source"),
     [
         ("at least 40% of the meaning that copies of an ordinary token leave", "method.md",
-         "at least 40% of the meaning that copies of an ordinary token leave"),
+         "its erased share is at least 40%"),
         ("at least 0.5 standard deviations closer", "method.md", "at least 0.5 SD"),
         ("finds the 474 published candidates", "benchmarks.md", "| 474, 0 differ;"),
         ("exactly the 21 published sticky tokens", "benchmarks.md", "| exactly these | 21, 0 others |"),
