@@ -420,7 +420,8 @@ def _connect_again(name: str, recorded: LoadingRecord, loading: AnyModelOptions)
     Args:
         name: Name of the model, with its endpoint.
         recorded: How the run loaded the model.
-        loading: The options that the user passed, which take precedence over ``recorded``.
+        loading: The options that the user passed. The tokenizer or the candidates, the dimension, and the
+            options of the connection take precedence over ``recorded``.
 
     Returns:
         The encoder.

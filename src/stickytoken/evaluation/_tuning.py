@@ -166,8 +166,9 @@ def tune(
 def _exits_to_try(start: int, layers: int) -> list[int]:
     """Return the exit layers to try for token prepending, in ascending order.
 
-    These are all layers after the start layer, up to two thirds of the depth of the model. If there are more
-    than `_MAX_EXITS`, evenly spaced layers are chosen among them.
+    These are all layers after the start layer, up to two thirds of the depth of the model, but always at
+    least the layer after the start layer. If there are more than `_MAX_EXITS`, evenly spaced layers are
+    chosen among them.
 
     Args:
         start: The start layer.

@@ -165,15 +165,12 @@ def _selection(measured: Measured, job_ids: Ids) -> verdict.Selection:
 
     Returns:
         The selected tokens. If the run only estimates its cost, the first tokens of the job are selected, as
-        many as a real run could select.
+        many as the budget allows.
     """
     job = measured.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
     if _has_artificial_vectors(job.encoder):
-        # A real run always selects the `DISPLAYED` tokens with the highest values of each of the two
-        # measures, and then fills the budget.
-        most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
-        return verdict.Selection(job_ids[:most_selected], left_out=0)
+        return verdict.Selection(job_ids[:budgeted_tokens], left_out=0)
     measures = estimate(measured).measures_of(job_ids)
     return verdict.select_to_confirm(measures, job.settings, budgeted_tokens)
 
