@@ -101,7 +101,7 @@ def choose_candidates(
         stuffed: index positions of the documents that will receive copies.
         evaluated: whether each pair of a query and a document that will receive copies is evaluated, shape
             (queries, documents that will receive copies).
-        words_found: words whose copies documents already contain, in descending order of the number of
+        words_found: words that documents already contain copies of, in descending order of the number of
             copies.
         texts: texts of the documents on which the tokens are judged.
         settings: settings of the audit.
@@ -148,7 +148,7 @@ def _groups_by_id(
         run: the run of the model.
         judged: the judgement of the tokens on the documents; None if there is none.
         shares: the predicted shares of queries, keyed by token id; empty if there are none.
-        words_found: words whose copies documents already contain, in descending order of the number of
+        words_found: words that documents already contain copies of, in descending order of the number of
             copies.
         settings: settings of the audit.
         notes: receives a note if not all flagged tokens can be measured.

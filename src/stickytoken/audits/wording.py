@@ -81,7 +81,7 @@ def criterion() -> str:
 
 
 def _closest_sentences(audit: Audit) -> list[str]:
-    """Return sentences about the token that comes closest to the factor `HELPS_FROM`, and the largest share.
+    """Return sentences on the token that comes closest to the factor `HELPS_FROM`, and on the largest share.
 
     The closest token is the one whose copies raise the share of queries by the largest factor. If `_closest`
     finds no token, only the sentence about the largest share is returned.

@@ -449,6 +449,14 @@ def require_found(
 ) -> str:
     """Check that `load_for` will find the model, so that a command fails before any slow work.
 
+    The model of an endpoint is not checked.
+
+    Args:
+        source: The run or model that the user named.
+        run: The record of the run; None if the user named a model.
+        loading: Options for loading the model.
+        model: Name of the model to use instead of the run's; None if the user named none.
+
     Returns:
         The name of the model.
     """
@@ -714,7 +722,7 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:
-    """Return the words that bring documents into results in an audit; an empty tuple without a folder.
+    """Return the words that, according to an audit, bring documents into results; empty without a folder.
 
     Raises:
         InputError: The audit belongs to a different run from `run_identity`.

@@ -284,7 +284,8 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
         unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
 
     Returns:
-        The comparison. There is no test of the lifts, because the paper's method measures no lift.
+        The comparison, with the numbers of published tokens that the run did not examine and that it calls
+        sticky, too. There is no test of the lifts, because the paper's method measures no lift.
     """
     in_run = run.tokens.select(
         "token_id",

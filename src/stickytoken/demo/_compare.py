@@ -239,8 +239,8 @@ class _RepairCurves:
         lines: For each curve, the similarity at each number of copies, keyed by the name of the curve:
             ``before the repair``, ``after the repair`` and, if the token is compared with ordinary tokens,
             ``ordinary tokens``.
-        read_as: Vocabulary entries into which the repaired model splits sentence B with the copies that the
-            visitor asked for.
+        read_as: Vocabulary entries that the repaired model reads in sentence B, after the copies that the
+            visitor asked for are inserted.
     """
 
     counts: list[int]

@@ -319,9 +319,9 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
 
-    The layer that an encoder reads is usually a guess, and the note recommends a better choice. The result is
-    None if the prompt scores no worse at the encoder's layer than after the last layer, or if the difference
-    may be due to chance.
+    Without tuning, the layer from which vectors are read is a guess. The note recommends how to choose it.
+    The result is None if the prompt scores no worse at the encoder's layer than after the last layer, or if
+    the difference may be due to chance.
     """
     if not comparison.differences:
         return None

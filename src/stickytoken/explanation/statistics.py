@@ -194,7 +194,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     scale = _Scale(*bounds)
     benign_count = len(benign)
     value = values.mean(axis=0)
-    benign_means = benign.mean(axis=1)  # mean over carriers of each benign token, shape (k, places)
+    benign_means = benign.mean(axis=1)  # each benign token's mean over the carriers, shape (k, places)
     mean = benign_means.mean(axis=0)
     scaled_value = scale.scaled(value)
     scaled_benign = scale.scaled(benign_means)

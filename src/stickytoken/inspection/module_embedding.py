@@ -145,7 +145,7 @@ class Inspector(ABC):
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
-        ``content`` contains the content ids of the text.
+        ``content`` contains the content ids of the text. `EmbeddedText` describes all that is returned.
         """
 
     @abstractmethod
@@ -300,7 +300,7 @@ class ModuleInspector(Inspector):
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
-        ``content`` contains the content ids of the text.
+        ``content`` contains the content ids of the text. `EmbeddedText` describes all that is returned.
 
         Raises:
             ModelError: The token embeddings of the model are not accessible.

@@ -504,8 +504,8 @@ def _with_entries(
     """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
     The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
-    token id is the index. In a list, the new entries get the lowest score, which makes the tokenizer prefer
-    other entries.
+    token id is the index. In a Unigram model, the new entries get the lowest score, so that the tokenizer
+    prefers other entries.
 
     Args:
         model: the original ``model`` part.

@@ -236,9 +236,8 @@ def choose_candidates(
             for candidate in candidates_of_token
             if candidate.effect is not None and not math.isnan(candidate.effect.reach)
         }
-        # If copies act like those of an ordinary token after one of the repairs, no further repair was tried,
-        # and this repair has the smallest remaining effect. Without a trial, each token has only one
-        # candidate.
+        # Trying ends with the first repair after which copies of the token act like those of an ordinary
+        # token. This repair has the smallest remaining effect. Without a trial, each token has one candidate.
         best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices

@@ -270,7 +270,7 @@ def require_documents(path: Path | None, column: str | None) -> None:
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    """Find out which documents of a file a repair affects; list them in a file beside the repaired model.
+    """Find the documents in a file that a repair affects, and list them in a file beside the repaired model.
 
     Args:
         path: file of documents.

@@ -429,9 +429,14 @@ class _Discovery:
         """Measure how much the vectors of the fixed texts differ between requests.
 
         All fixed texts are sent again in the same order and in reverse order, and one of them is sent alone.
+        The noise between a text sent alone and a text sent with others includes the noise of the order.
 
         Args:
             first: the server's first reply to the fixed texts.
+
+        Returns:
+            The noise between calls and between batches, the largest distance, and the smallest cosine, as
+            described by `_Stability`.
 
         Raises:
             ModelError: the server refuses a text that it has answered before, or its vectors have a different

@@ -93,7 +93,7 @@ def make_plan(
 def _usable_texts(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, room: int
 ) -> tuple[list[str], list[SentencePair], int]:
-    """Return the usable sentences, the usable pairs, and the number of sentences or pairs that were left out.
+    """Return the usable sentences, the usable pairs, and how many sentences or pairs were left out.
 
     A text is usable if the model reads it in full. If long texts are truncated (see `truncates`), all texts
     are usable. A corpus has either sentences or pairs, so one of the lists is empty. ``room`` is the number

@@ -89,7 +89,7 @@ class ValidationStage:
         index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct)}
         distinct_count = len(self._distinct)
         carrier_indices = np.array([index_of_carrier[carrier] for carrier in self.carriers])
-        # Number of the block of each pair.
+        # For each pair, the index of its block.
         blocks = {
             Placement.PREFIX: carrier_indices,
             Placement.SUFFIX: distinct_count + carrier_indices,
