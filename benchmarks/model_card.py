@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from bench import ROOT, commands
@@ -56,11 +55,9 @@ def published_section(run: Run, name: str) -> str:
     ]
     if found.chance is not None:
         relation = "differ" if found.chance <= SIGNIFICANT else "do not differ"
-        median = float(np.median(found.tokens["percentile"].drop_nulls().to_numpy()))
         sentences.append(
             f"The lifts of the published tokens {relation} significantly from the lifts of random tokens "
-            f"(Kolmogorov-Smirnov test, p = {found.chance:.2g}). For the median published token, "
-            f"{median:.0%} of the examined tokens have a smaller or equal lift."
+            f"(Kolmogorov-Smirnov test, p = {found.chance:.2g})."
         )
     return " ".join(sentences)
 
@@ -160,10 +157,10 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         ),
         f"## The {SHOWN} tokens that erase most",
         "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
-        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how much more "
-        "copies of a token raise the similarity between unrelated texts than copies of an ordinary token "
-        "do. Lift is given in standard deviations (SD) of the similarities between texts. Each value is "
-        "followed by its interval, in parentheses.",
+        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a "
+        "token move unrelated texts closer together, compared with copies of an ordinary token. Lift is "
+        "given in standard deviations (SD) of the similarities between texts. Each value is followed by its "
+        "interval, in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
