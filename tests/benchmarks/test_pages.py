@@ -98,4 +98,4 @@ def test_every_recorded_file_exists_and_is_the_product_of_a_step():
 def test_every_page_names_the_run_that_it_was_made_from():
     for page in pages.PAGES.glob("*.md"):
         identity = pages.recorded()[pages.relative(page)][page.stem]
-        assert f", run {identity}." in page.read_text("utf-8")
+        assert f", in run {identity}." in page.read_text("utf-8")

@@ -391,7 +391,7 @@ def require_device(device: str) -> None:
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is unknown: {advice}") from error
     if parsed.type == "meta":
-        raise InputError(f"tensors on the device {device!r} have shapes but no values: {advice}")
+        raise InputError(f"device {device!r} stores the shapes of tensors, but no values: {advice}")
     # torch treats cpu:1 as cpu, and cuda as the current CUDA device.
     if parsed.type != "cpu" and f"{parsed.type}:{parsed.index or 0}" not in available:
         raise InputError(f"device {device!r} is not available: {advice}")
