@@ -556,7 +556,7 @@ class _CostAnnouncer:
         uncertain: str | None,
         progress: ProgressCallback,
     ) -> None:
-        """Prepare to announce the texts that one command sends to an endpoint.
+        """Set up the announcements of the texts that one command sends to an endpoint.
 
         Args:
             endpoint: The encoder, which sends texts to the endpoint.

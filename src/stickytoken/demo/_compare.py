@@ -49,7 +49,7 @@ def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
     outputs = [gr.HTML("", elem_id="compare-answer"), *ui.figure_slots(_FIGURES)]
 
     def respond(first_label: object, second_label: object) -> list[Any]:
-        """Return values for ``outputs`` that compare the runs with these labels."""
+        """Return the values of ``outputs`` that compare the runs with these labels."""
         if first_label == second_label:
             raise InputError("both runs are the same: choose two different ones")
         contents = [library.content(label) for label in (first_label, second_label)]
@@ -60,13 +60,13 @@ def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
         return [answer, *ui.slot_contents(figures)]
 
     def only_error(error: str) -> list[Any]:
-        """Return values for ``outputs`` that show an error message and clear the figures."""
+        """Return the values of ``outputs`` that show an error message and clear the figures."""
         return [error, *ui.slot_contents([None] * _FIGURES)]
 
     answer_or_error = ui.show_errors(respond, only_error)
 
     def open_tab(was_visited: bool, first_label: object, second_label: object) -> list[Any]:
-        """Return values for ``visited`` and ``outputs``, which change only on the first visit."""
+        """Return the values of ``visited`` and ``outputs``, which change only on the first visit."""
         return ui.on_first_visit(
             was_visited, len(outputs), lambda: answer_or_error(first_label, second_label)
         )
@@ -118,7 +118,7 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     def respond(
         anchor: object, carrier: object, token_id: object, placement_value: object, count: object
     ) -> list[Any]:
-        """Return values for ``outputs`` that answer the visitor's question. The arguments are ``inputs``."""
+        """Return the values of ``outputs`` that answer the visitor's question. The arguments are ``inputs``."""
         question = _RepairQuestion(
             anchor=shared.checked_text("sentence A", anchor),
             carrier=shared.checked_text("sentence B", carrier),
@@ -129,7 +129,7 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         return _repair_answer(startup.context(), repair, question)
 
     def only_error(error: str) -> list[Any]:
-        """Return values for ``outputs`` that show an error message and clear the figure."""
+        """Return the values of ``outputs`` that show an error message and clear the figure."""
         return [error, *ui.slot_contents([None])]
 
     answer_or_error = ui.show_errors(respond, only_error)

@@ -58,7 +58,7 @@ def figure_slots(count: int) -> list[Any]:
 
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
-    """Return values for the components of `figure_slots`.
+    """Return the values of the components of `figure_slots`.
 
     Each figure fills one placeholder. A placeholder whose figure is None is hidden.
     """

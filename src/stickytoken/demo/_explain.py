@@ -106,7 +106,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     shared_example = ui.Once()
 
     def explain_example(progress: gr.Progress) -> list[Any]:
-        """Return values for ``outputs`` that explain the example; only the first call computes them."""
+        """Return the values of ``outputs`` that explain the example; only the first call computes them."""
         return shared_example.get(
             lambda: respond(
                 name=example_name(),
@@ -125,7 +125,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         was_visited: bool,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        """Return values for ``visited`` and ``outputs``; the first visit shows the explained example."""
+        """Return the values of ``visited`` and ``outputs``; the first visit shows the explained example."""
         return ui.on_first_visit(was_visited, len(outputs), lambda: example_or_error(progress))
 
     def unlock_form() -> list[Any]:

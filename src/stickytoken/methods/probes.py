@@ -337,7 +337,7 @@ class CarrierPanel:
         token_count, carrier_count, dimension = vectors.shape
         similarities = vectors.reshape(token_count * carrier_count, dimension) @ self.panel.vectors.T
         rise_limits = (self.before + _ROUNDING).astype(np.float32)
-        # Whether the similarity of each pair of carrier and anchor rises, shape (T, K, A).
+        # Whether copies of each token raise the similarity of each carrier to each anchor, shape (T, K, A).
         rises = (similarities.reshape(token_count, carrier_count, -1) > rise_limits).astype(np.float32)
         rising_shares = np.einsum("tka,ka->tk", rises, self.pair_weights.astype(np.float32))
         return Response(lifts, group_lifts, rising_shares.astype(np.float64))

@@ -407,7 +407,7 @@ def _as_json(value: Any) -> bytes:
 # Keys of tokenizer_config.json that list special tokens without a role. The role of a special token is, for
 # example, pad_token or sep_token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
-# Settings of tokenizer classes that build their own pipeline, which are dropped, because the edited
+# These settings tell a tokenizer class how to build its pipeline. They are dropped, because the edited
 # tokenizer.json contains the whole pipeline.
 _DROPPED_SETTINGS = {
     "add_bos_token",

@@ -137,7 +137,7 @@ class Selection(NamedTuple):
 
     Attributes:
         ids: ids of the selected tokens, ascending.
-        left_out: number of tokens that were not selected, although their verdict may depend on it.
+        left_out: number of tokens that would have been selected too if more tokens could be measured.
     """
 
     ids: NDArray[np.int64]
@@ -150,7 +150,7 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
     The tokens with the highest values of each measure are always selected, ten for the lift and ten for the
     erased share. All other candidates follow, as far as the budget allows. A token is a candidate if the
     upper end of its interval reaches a threshold, or if its vector is unusual: an altered vector may act on
-    some texts only, and the two or three screening carriers may not be among these texts. Candidates are
+    some texts only, and the few screening carriers may not be among these texts. Candidates are
     ordered by the upper end of the interval divided by the threshold, largest first.
 
     Args:
