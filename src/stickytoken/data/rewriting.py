@@ -444,7 +444,7 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
         edited_value = edited_text(field.value, edits)
         # Keep the written form of all characters that are not edited, if the result is read correctly.
         written = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
-        # A row with a single field that is empty and unquoted would be read as an empty line, not as a record.
+        # A row with a single, empty, unquoted field would be read as an empty line, not as a record.
         would_be_empty_row = len(fields) == 1 and not written
         # If an edit opens quotes that nothing closes, the quotes would include the fields that follow. Quotes
         # may stay open only in the last field, and only if they were open before the edit.

@@ -118,7 +118,7 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     def respond(
         anchor: object, carrier: object, token_id: object, placement_value: object, count: object
     ) -> list[Any]:
-        """Return the values of ``outputs`` that answer the visitor's question. The arguments are ``inputs``."""
+        """Answer the visitor's question, whose parts are ``inputs``. Return the values of ``outputs``."""
         question = _RepairQuestion(
             anchor=shared.checked_text("sentence A", anchor),
             carrier=shared.checked_text("sentence B", carrier),

@@ -105,7 +105,7 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     evidence = components.evidence
 
     def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
-        """Return the values of ``visited`` and for the evidence, which changes only on the first visit."""
+        """Return the values of ``visited`` and of the evidence, which change only on the first visit."""
         return ui.on_first_visit(was_visited, len(evidence), lambda: show_evidence(label, token_id))
 
     visited = gr.State(False)

@@ -63,7 +63,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
     def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
-        """Return the values of ``outputs`` that answer the visitor's question. The arguments are ``inputs``."""
+        """Answer the visitor's question, whose parts are ``inputs``. Return the values of ``outputs``."""
         context = startup.context()
         return _answer(context, _checked_question(context, anchor, carrier, name, where, count))
 
@@ -82,7 +82,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     form = [*inputs, listed_token, button]
 
     def show_example() -> list[Any]:
-        """Return the values of ``form`` and ``outputs`` that show the example; only the first call computes."""
+        """Return the values of ``form`` and ``outputs`` for the example; only the first call computes them."""
         return shared_example.get(lambda: _filled_form(startup.context()))
 
     example_or_error = ui.show_errors(
