@@ -82,7 +82,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     form = [*inputs, listed_token, button]
 
     def show_example() -> list[Any]:
-        """Return the values of ``form`` and ``outputs`` for the example; only the first call computes them."""
+        """Return the values of ``form`` and ``outputs`` for the example. They are computed only once."""
         return shared_example.get(lambda: _filled_form(startup.context()))
 
     example_or_error = ui.show_errors(
