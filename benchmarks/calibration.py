@@ -19,9 +19,14 @@ from bench import Results, commands
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed, tokens_to_confirm
+from stickytoken.methods.profile.rounds import (
+    CONFIRMING_BATCH,
+    PILOT_TOKENS,
+    carriers_needed,
+    tokens_to_confirm,
+)
 from stickytoken.methods.profile.texts import representative_carriers
-from stickytoken.methods.profile.verdict import apply_rule, select_to_confirm
+from stickytoken.methods.profile.verdict import apply_rule, may_reach_threshold, order_to_confirm
 from stickytoken.methods.statistics import Effects, share_erased
 from stickytoken.settings.profile import ProfileSettings
 
@@ -129,14 +134,20 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     pilots = np.sort(generator.permutation(size)[:PILOT_TOKENS])
 
     by_carrier = np.stack([lift_values[pilots], contraction_values[pilots]], axis=2)
-    few = representative_carriers(by_carrier, SETTINGS.screening_texts)
+    lengths = np.ones(carriers, dtype=np.int64)  # all carriers are equally long
+    few = representative_carriers(by_carrier, lengths, np.arange(carriers), SETTINGS.screening_texts)
     others = [place for place in range(carriers) if place not in few]
     screened, of_pilots = whole.in_carriers(few), rows_of(whole, pilots).in_carriers(others)
-    first = measured(few, screened, of_pilots, pilots)
-    most = tokens_to_confirm(SETTINGS, size)
-    chosen = select_to_confirm(estimate(first).measures, SETTINGS, most)
-    selected = rows_of(whole, np.setdiff1d(chosen.ids, pilots)).in_carriers(others)
-    measures = estimate(measured(few, screened, joined(of_pilots, selected), pilots)).measures
+    confirmed = of_pilots
+    measures = estimate(measured(few, screened, confirmed, pilots)).measures
+    ordered = order_to_confirm(measures, SETTINGS)[: tokens_to_confirm(SETTINGS, size)]
+    for start in range(0, len(ordered), CONFIRMING_BATCH):
+        batch = ordered[start : start + CONFIRMING_BATCH]
+        rows = rows_of(whole, np.setdiff1d(batch, pilots)).in_carriers(others)
+        confirmed = joined(confirmed, rows)
+        measures = estimate(measured(few, screened, confirmed, pilots)).measures
+        if not may_reach_threshold(measures, SETTINGS)[batch].any():
+            break
 
     verdicts = np.array(apply_rule(measures, SETTINGS).verdicts)
     true_lift = lifts - np.median(lifts)

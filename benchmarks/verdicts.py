@@ -97,7 +97,7 @@ def planted(
 
 
 def docstrings(out: Path) -> None:
-    """Write sentences of the standard library's docstrings to --out: texts of a kind that no run uses.
+    """Write sentences of the standard library's docstrings to OUT: texts of a kind that no run uses.
 
     `plant.py`, beside the planted rows, moves rows of a model toward them.
     """

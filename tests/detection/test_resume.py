@@ -173,7 +173,7 @@ def whole_profile(model, tmp_path_factory):
 def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole_profile, tmp_path):
     folder = tmp_path / "run"
     first = ("identity.json", "plan.json", "vocabulary.parquet", "pilot-000005.parquet")
-    later = ("screen-000000.parquet", "confirm-000003.parquet", "effects.parquet", "tokens.parquet")
+    later = ("screen-000000.parquet", "confirm-1-000003.parquet", "effects.parquet", "tokens.parquet")
     for name in (*first, *later):
         assert died(profiled.detect_in_small_shards, model, folder, name) == name
         assert not list(folder.rglob(name))

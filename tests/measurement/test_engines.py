@@ -69,7 +69,9 @@ def test_a_run_has_the_bytes_of_one_that_a_single_process_computed(engine, encod
 def test_a_run_that_was_cut_off_is_continued_by_the_other_engine(engine, encoder, whole, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(engines.InterruptionError):
-        detect_profile(encoder, folder, engine=engine, progress=engines.interrupted_after("confirm", done=15))
+        detect_profile(
+            encoder, folder, engine=engine, progress=engines.interrupted_after("confirm-1", done=15)
+        )
     before = planted.shards_of(folder)
     assert any("/confirm-" in name for name in before)
     detect_profile(encoder, folder, engine="local")

@@ -1,4 +1,4 @@
-"""The rule: who is flagged, as what, how severe, why; and who is measured closely."""
+"""The rule: who is flagged, as what, how severe, why; and in which order tokens are measured closely."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     Measures,
     apply_rule,
-    select_to_confirm,
+    may_reach_threshold,
+    order_to_confirm,
     select_to_judge,
 )
 from stickytoken.methods.statistics import Estimates
@@ -115,62 +116,58 @@ def test_severity_and_verdict_of_several_tokens_stay_in_order():
     assert result.severities == [None, "severe", "serious"]
 
 
-def selected(tokens, budgeted_tokens=1000):
-    return select_to_confirm(tokens, SETTINGS, budgeted_tokens)
+def ordered(tokens):
+    return order_to_confirm(tokens, SETTINGS).tolist()
 
 
-def test_tokens_whose_interval_reaches_a_threshold_are_confirmed():
-    lifts = np.zeros(100)
-    lifts[[40, 41, 42]] = [0.49, 0.47, 0.8]
-    erased = np.linspace(-0.2, 0.0, 100)
-    chosen = selected(measures(lift=lifts, erased=erased))
-    assert {40, 42} <= set(chosen.ids.tolist())
-    assert chosen.left_out == 0
-
-
-def test_an_unusual_vector_is_confirmed_from_half_a_threshold_on():
-    erased = np.zeros(100)
-    erased[60:90] = 0.3  # more than the few that are shown
-    deviation = np.zeros(100)
-    deviation[89] = 7
-    erased[89] = 0.19
-    chosen = selected(measures(erased=erased, deviation=deviation))
-    assert 89 in chosen.ids
-
-
-def test_every_token_with_an_unusual_vector_is_confirmed():
-    deviation = np.zeros(100)
-    deviation[[20, 50]] = 7
-    chosen = selected(measures(lift=np.linspace(0, 0.4, 100), deviation=deviation))
-    assert {20, 50} <= set(chosen.ids.tolist())
-    assert len(chosen.ids) == 2 * DISPLAYED + 2
-
-
-def test_the_budget_goes_first_to_tokens_that_may_reach_a_threshold():
-    lift = np.zeros(100)
-    lift[60:80] = 0.9
-    deviation = np.zeros(100)
-    deviation[30:40] = 7
-    chosen = selected(measures(lift=lift, deviation=deviation), budgeted_tokens=35)
-    assert set(range(60, 80)) <= set(chosen.ids.tolist())
-    assert chosen.left_out == 5
-
-
-def test_the_strongest_ten_of_each_measure_are_confirmed_to_be_shown():
+def test_the_strongest_ten_of_each_measure_are_confirmed_first_to_be_shown():
     lift = np.linspace(0, 0.1, 60)
     erased = np.linspace(0.1, 0, 60)
-    chosen = selected(measures(lift=lift, erased=erased), budgeted_tokens=0)
-    assert chosen.ids.tolist() == [*range(DISPLAYED), *range(60 - DISPLAYED, 60)]
+    most_lifting = [*range(59, 49, -1)]
+    most_erasing = [*range(DISPLAYED)]
+    assert ordered(measures(lift=lift, erased=erased))[: 2 * DISPLAYED] == most_lifting + most_erasing
 
 
-def test_the_budget_leaves_out_those_that_reach_least_far():
-    lift = np.linspace(0.5, 1.5, 80)
-    chosen = selected(measures(lift=lift), budgeted_tokens=50)
-    # Without a measure, equal values count in order of id.
-    displayed = set(range(DISPLAYED)) | set(range(70, 80))
-    farthest = set(range(80 - 40, 80))
-    assert set(chosen.ids.tolist()) == displayed | farthest
-    assert chosen.left_out == 80 - 50
+def test_then_the_tokens_that_come_closest_to_a_threshold_are_confirmed():
+    lift = np.linspace(0.2, 0.0, 60)  # at most 40% of the threshold of 0.5 SD
+    erased = np.zeros(60)
+    erased[40:50] = 0.3  # shown, because no other token erases more
+    erased[50:52] = 0.299  # three quarters of the threshold of 40%
+    order = ordered(measures(lift=lift, erased=erased))
+    assert order[2 * DISPLAYED : 2 * DISPLAYED + 3] == [50, 51, DISPLAYED]
+
+
+def test_a_token_with_an_unusual_vector_is_compared_with_half_of_the_threshold():
+    lift = np.zeros(60)
+    lift[:30] = 0.4
+    lift[30] = 0.3
+    deviation = np.zeros(60)
+    deviation[30] = 7
+    order = ordered(measures(lift=lift, deviation=deviation))
+    assert order[:DISPLAYED] == [*range(DISPLAYED)]
+    assert order[DISPLAYED] == 30
+
+
+def test_all_tokens_are_ordered_once():
+    generator = np.random.default_rng(0)
+    order = ordered(measures(lift=generator.normal(size=80), erased=generator.normal(size=80)))
+    assert sorted(order) == [*range(80)]
+
+
+@pytest.mark.parametrize(
+    ("lift", "erased", "deviation", "expected"),
+    [
+        (0.49, 0.0, 0, True),  # the interval ends at 0.51 SD
+        (0.47, 0.0, 0, False),
+        (0.0, 0.39, 0, True),
+        (0.0, 0.37, 0, False),
+        (0.24, 0.0, 7, True),  # unusual: from 0.25 SD
+        (0.24, 0.0, 5, False),
+    ],
+)
+def test_a_token_may_reach_a_threshold_up_to_the_upper_end_of_its_interval(lift, erased, deviation, expected):
+    token = measures(lift=[lift], erased=[erased], deviation=[deviation])
+    assert may_reach_threshold(token, SETTINGS).tolist() == [expected]
 
 
 IDS = np.arange(6)

@@ -407,7 +407,7 @@ class ProfileMethod(ProfileWording, base.Method):
     result_record = ProfileResultRecord
     columns = tuple(TOKEN_COLUMNS)
     verdicts = tuple(Verdict)
-    uncertain_stage = rounds.Round.CONFIRM.value
+    uncertain_stage = rounds.confirming_stage(1)
     rule_since = 4
     judges_corpora = True
     uses_topics = True

@@ -146,8 +146,8 @@ class Measured:
         screening_carriers: plan indices of the carriers into which all tokens were inserted.
         screened: measurements of all tokens in the screening carriers.
         confirmed: measurements of the pilots and the selected tokens in all other carriers.
-        unconfirmed: number of tokens that the budget kept from being measured in the confirming
-            carriers.
+        unconfirmed: number of tokens that may reach a threshold but were not confirmed, because the budget
+            was used up.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
     """

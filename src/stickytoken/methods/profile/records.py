@@ -80,8 +80,8 @@ class ProfileResultRecord(ResultRecord):
     Attributes:
         looked_at: number of tokens with a verdict.
         confirmed: number of tokens that were measured in the confirming carriers.
-        unconfirmed: number of tokens that the budget kept from being measured in the confirming
-            carriers.
+        unconfirmed: number of tokens that may reach a threshold but were not confirmed, because the budget
+            was used up.
         topical: number of topical tokens.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase; null in the oldest

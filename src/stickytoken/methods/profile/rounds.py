@@ -1,13 +1,14 @@
 """The three rounds of a run, and the stage that a round executes.
 
 In the first round, random tokens (the pilots) are inserted into all carriers. In the second round, all tokens
-are inserted into a few of the carriers. In the third round, the tokens that may reach a threshold and the
-tokens with an unusual vector are inserted into all other carriers.
+are inserted into a few of the carriers. In the third round, tokens are inserted into all other carriers, in
+batches. The tokens that are most likely to reach a threshold are in the first batch. The round ends after a
+batch in which no token can still reach its threshold, or when the budget is used up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -38,6 +39,13 @@ from stickytoken.vocabulary import CandidateTokenizer
 PILOT_TOKENS = 128
 # Number of tokens that may be measured closely even if the budget allows fewer.
 LEAST_CONFIRMED = 100
+# Number of tokens in a batch of the confirming round. With smaller batches, a GPU would often be idle. With
+# larger batches, the last batch would cost more texts, although it only shows that the round can end.
+CONFIRMING_BATCH = 64
+# Share of the carriers from which the screening carriers are chosen: the carriers that copies of random
+# tokens erase least. Copies of any token erase so much of the other carriers that sticky tokens do not stand
+# out.
+_SCREENING_CANDIDATE_SHARE = 0.75
 # Maximum factor by which effects are scaled up if the tokenizer recognized fewer copies than were planned. If
 # copies make up less than half of their planned share of a text, they hardly affect the text, so a larger
 # factor would mostly amplify noise.
@@ -50,9 +58,9 @@ class Round(StrEnum):
     PILOT = "pilot"
     """Random tokens, in all carriers."""
     SCREEN = "screen"
-    """All tokens, in the few carriers that represent all carriers best."""
+    """All tokens, in a few short, representative carriers."""
     CONFIRM = "confirm"
-    """The tokens that may reach a threshold or have an unusual vector, in all other carriers."""
+    """The tokens that are most likely to reach a threshold, in all other carriers, in batches."""
 
 
 class Cell(NamedTuple):
@@ -84,7 +92,7 @@ def carriers_needed(settings: ProfileSettings) -> int:
 
 
 def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many tokens the budget allows to be measured closely, but at least `LEAST_CONFIRMED`.
+    """Return how many tokens can be confirmed within the budget, but at least `LEAST_CONFIRMED`.
 
     The texts of the pilots do not count against the budget, because their number does not depend on the
     tokens of the run.
@@ -114,8 +122,8 @@ def measure_rounds(
             instead of only a selection.
 
     Returns:
-        The measurements of all tokens in the screening carriers, and of the pilots and the selected tokens in
-        the other carriers.
+        The measurements of all tokens in the screening carriers, and of the pilots and the confirmed tokens
+        in the other carriers.
     """
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
@@ -124,9 +132,9 @@ def measure_rounds(
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
     panel = texts.anchor_panel(job.encoder, plan)
 
-    def measure(step: Round, ids: Ids, carriers: list[int]) -> Measurements:
-        """Run a round with these tokens and carriers, and return its measurements."""
-        stage = round_stage(job.encoder, job.settings, plan, panel, step, carriers)
+    def measure(step: Round, ids: Ids, carriers: list[int], stage_name: str = "") -> Measurements:
+        """Run a stage of a round with these tokens and carriers, and return its measurements."""
+        stage = round_stage(job.encoder, job.settings, plan, panel, step, carriers, stage_name)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
 
@@ -135,44 +143,72 @@ def measure_rounds(
     screening_carriers = _screening_carriers(job, plan, pilots_in_all)
     confirming_carriers = [carrier for carrier in all_carriers if carrier not in screening_carriers]
     screened = measure(Round.SCREEN, np.union1d(job_ids, pilot_ids), screening_carriers)
-    pilots = pilots_in_all.in_carriers(confirming_carriers)
-    before_confirming = Measured(
+    measured = Measured(
         job=job,
         plan=plan,
         screening_carriers=screening_carriers,
         screened=screened,
-        confirmed=pilots,
+        confirmed=pilots_in_all.in_carriers(confirming_carriers),
         unconfirmed=0,
         vector_deviations=vector_deviations,
     )
+
+    def confirm(so_far: Measured, ids: Ids, batch: int = 1) -> Measured:
+        """Measure a batch of tokens in the confirming carriers, and return all measurements so far."""
+        if not len(ids):
+            return so_far
+        rows = measure(Round.CONFIRM, ids, confirming_carriers, confirming_stage(batch))
+        return replace(so_far, confirmed=joined(so_far.confirmed, rows))
+
+    # The pilots have already been measured in the confirming carriers.
+    unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
     if confirm_all:
-        selection = verdict.Selection(job_ids, left_out=0)
-    else:
-        selection = _selection(before_confirming, job_ids)
-    ids_to_confirm = np.setdiff1d(selection.ids, pilot_ids)
-    if not len(ids_to_confirm):
-        return replace(before_confirming, unconfirmed=selection.left_out)
-    selected = measure(Round.CONFIRM, ids_to_confirm, confirming_carriers)
-    return replace(before_confirming, confirmed=joined(pilots, selected), unconfirmed=selection.left_out)
+        return confirm(measured, unconfirmed_ids)
+    budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
+    if _has_artificial_vectors(job.encoder):
+        # Artificial vectors do not show which tokens may reach a threshold. All tokens cost the same.
+        return confirm(measured, unconfirmed_ids[:budgeted_tokens])
+    return _confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, confirm)
 
 
-def _selection(measured: Measured, job_ids: Ids) -> verdict.Selection:
-    """Select the tokens of a job to measure in the confirming carriers.
+def _confirm_in_batches(
+    measured: Measured,
+    ids: Ids,
+    budgeted_tokens: int,
+    confirm: Callable[[Measured, Ids, int], Measured],
+) -> Measured:
+    """Measure tokens in the confirming carriers until no token of a batch can still reach its threshold.
+
+    The tokens of later batches had lower estimates in the screening round, so they are even less likely to
+    reach a threshold. If the budget is used up before such a batch, the remaining tokens whose screening
+    estimates may reach a threshold are counted as unconfirmed.
 
     Args:
-        measured: the measurements of the pilot round and the screening round, and the job.
-        job_ids: ids of the job's tokens, in ascending order.
-
-    Returns:
-        The selected tokens. If the run only estimates its cost, the first tokens of the job are selected, as
-        many as the budget allows.
+        measured: the measurements of the pilot round and the screening round.
+        ids: ids of the tokens to choose from, without the pilots.
+        budgeted_tokens: number of tokens that the budget allows to confirm.
+        confirm: adds the measurements of a batch of tokens, given the ids and the number of the batch.
     """
-    job = measured.job
-    budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
-    if _has_artificial_vectors(job.encoder):
-        return verdict.Selection(job_ids[:budgeted_tokens], left_out=0)
-    measures = estimate(measured).measures_of(job_ids)
-    return verdict.select_to_confirm(measures, job.settings, budgeted_tokens)
+    settings = measured.job.settings
+    ordered_ids = verdict.order_to_confirm(estimate(measured).measures_of(ids), settings)
+    budgeted_ids = ordered_ids[:budgeted_tokens]
+    for batch, start in enumerate(range(0, len(budgeted_ids), CONFIRMING_BATCH), start=1):
+        batch_ids = budgeted_ids[start : start + CONFIRMING_BATCH]
+        measured = confirm(measured, np.sort(batch_ids), batch)
+        batch_measures = estimate(measured).measures_of(batch_ids)
+        is_last = start + CONFIRMING_BATCH >= len(budgeted_ids)
+        if not is_last and not verdict.may_reach_threshold(batch_measures, settings).any():
+            return measured
+    remaining = estimate(measured).measures_of(ordered_ids[budgeted_tokens:])
+    return replace(measured, unconfirmed=int(verdict.may_reach_threshold(remaining, settings).sum()))
+
+
+def confirming_stage(batch: int) -> str:
+    """Return the name of the stage that measures a batch of the confirming round.
+
+    The first batch has the number 1. A run that confirms all of its tokens has only this batch.
+    """
+    return f"{Round.CONFIRM}-{batch}"
 
 
 def _has_artificial_vectors(encoder: Encoder) -> bool:
@@ -185,24 +221,28 @@ def _screening_carriers(
 ) -> list[int]:
     """Choose the few carriers in which all tokens are measured.
 
-    The chosen carriers are those in which the effects of the pilots agree best with the mean effects of the
-    pilots in all carriers. If the run only estimates its cost, the effects are unknown, and carriers of
-    typical length are chosen instead.
+    The chosen carriers are short, and the effects of the pilots in them agree well with the mean effects of
+    the pilots in all carriers. They are not among the carriers that copies of random tokens erase most. If
+    the run only estimates its cost, the effects are unknown, and carriers of typical length are chosen
+    instead.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.
     """
     count = job.settings.screening_texts
+    # The length includes the copies, whose number differs between carriers.
+    carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
+    copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
+    lengths = np.array(carrier_lengths) + np.array(copies)
     if _has_artificial_vectors(job.encoder):
-        # A cost estimate uses artificial vectors, with which the shortest carriers would be chosen and the
-        # cost underestimated. Carriers of typical length are therefore chosen instead. The length includes
-        # the copies, whose number differs between carriers.
-        carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
-        copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
-        return texts.typical_carriers(np.array(carrier_lengths) + np.array(copies), count)
+        # With artificial vectors, the shortest carriers would be chosen, and the cost underestimated.
+        return texts.typical_carriers(lengths, count)
+    ordinary_contractions = np.median(pilots.contractions, axis=0)
+    candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(plan.carriers)))
+    candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
     # The two effects of each pilot in each carrier, shape (pilots, carriers, 2).
     effects = np.stack([pilots.lifts, pilots.contractions], axis=2)
-    return texts.representative_carriers(effects, count)
+    return texts.representative_carriers(effects, lengths, candidates, count)
 
 
 @dataclass(frozen=True)

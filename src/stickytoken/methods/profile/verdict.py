@@ -132,8 +132,42 @@ def required_shares(vector_deviation: Vector, settings: ProfileSettings) -> Vect
     return np.where(is_unusual, UNUSUAL_SHARE, 1.0)
 
 
+def order_to_confirm(screened: Measures, settings: ProfileSettings) -> NDArray[np.int64]:
+    """Return the ids of all tokens in the order in which they are measured closely.
+
+    The tokens with the highest values of each measure come first, ten for the lift and ten for the erased
+    share, because they are shown to the user. All others follow in descending order of the upper end of the
+    interval, relative to the threshold.
+
+    Args:
+        screened: measures of all tokens from the screening round.
+        settings: the thresholds of the rule.
+    """
+    most_lifting = _ids_of_largest(screened.ids, screened.lift.value, DISPLAYED)
+    most_erasing = _ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
+    by_ratio = _ids_of_largest(screened.ids, _threshold_ratios(screened, settings), len(screened.ids))
+    return np.array(list(dict.fromkeys(most_lifting + most_erasing + by_ratio)), dtype=np.int64)
+
+
+def may_reach_threshold(tokens: Measures, settings: ProfileSettings) -> NDArray[np.bool_]:
+    """Return whether the upper end of one of each token's intervals reaches the threshold, shape (T,)."""
+    return _threshold_ratios(tokens, settings) >= 1
+
+
+def _threshold_ratios(tokens: Measures, settings: ProfileSettings) -> Vector:
+    """Return the upper end of each token's interval divided by the threshold, shape (T,).
+
+    A token is sticky if one measure reaches its threshold, so the larger of the two ratios counts.
+    """
+    # 0.5 for a token with an unusual vector, 1 for any other token
+    share_of_threshold = required_shares(tokens.vector_deviation, settings)
+    lift_ratio = tokens.lift.high / (share_of_threshold * settings.smallest_lift)
+    erased_ratio = tokens.erased.high / (share_of_threshold * settings.smallest_erased)
+    return np.maximum(lift_ratio, erased_ratio)
+
+
 class Selection(NamedTuple):
-    """The tokens to measure closely.
+    """The tokens to measure on another corpus.
 
     Attributes:
         ids: ids of the selected tokens, ascending.
@@ -142,42 +176,6 @@ class Selection(NamedTuple):
 
     ids: NDArray[np.int64]
     left_out: int
-
-
-def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_tokens: int) -> Selection:
-    """Select the tokens to measure in the confirming carriers.
-
-    The tokens with the highest values of each measure are always selected, ten for the lift and ten for the
-    erased share. All other candidates follow, as far as the budget allows. A token is a candidate if the
-    upper end of its interval reaches a threshold, or if its vector is unusual: an altered vector may act on
-    some texts only, and the few screening carriers may not be among these texts. Candidates are
-    ordered by the upper end of the interval divided by the threshold, largest first.
-
-    Args:
-        screened: measures of all tokens from the screening round.
-        settings: the thresholds of the rule.
-        budgeted_tokens: number of tokens that the budget allows.
-
-    Returns:
-        The selected tokens, and the number of candidates that exceed the budget.
-    """
-    # 0.5 for a token with an unusual vector, 1 for any other token
-    share_of_threshold = required_shares(screened.vector_deviation, settings)
-    lift_ratio = screened.lift.high / (share_of_threshold * settings.smallest_lift)
-    erased_ratio = screened.erased.high / (share_of_threshold * settings.smallest_erased)
-    larger_ratio = np.maximum(lift_ratio, erased_ratio)
-    is_unusual = share_of_threshold < 1
-    is_candidate = (larger_ratio >= 1) | is_unusual
-    candidate_count = int(is_candidate.sum())
-
-    most_lifting = _ids_of_largest(screened.ids, screened.lift.value, DISPLAYED)
-    most_erasing = _ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
-    candidates = _ids_of_largest(screened.ids[is_candidate], larger_ratio[is_candidate], candidate_count)
-    strongest = most_lifting + most_erasing
-    ranked_ids = list(dict.fromkeys(strongest + candidates))
-    selected_ids = ranked_ids[: max(budgeted_tokens, len(set(strongest)))]
-    left_out = len(ranked_ids) - len(selected_ids)
-    return Selection(np.array(sorted(selected_ids), dtype=np.int64), left_out)
 
 
 def select_to_judge(
