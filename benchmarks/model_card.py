@@ -65,7 +65,7 @@ def published_section(run: Run, name: str) -> str:
 def judged_section(run: Run, name: str, corpora: list[str]) -> str:
     """Judge the tokens on other corpora, and tabulate which verdicts change."""
     if not corpora:
-        return f"The tokens of {name} were not judged on any corpus other than that of the run."
+        return f"The tokens of {name} were judged only on the texts of the run, not on other corpora."
     encoder = encoder_for(None, run, "the page")
     rows = []
     for source in corpora:
@@ -157,9 +157,9 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         ),
         f"## The {SHOWN} tokens that erase most",
         "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
-        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a "
-        "token move unrelated texts closer together, compared with copies of an ordinary token. Lift is "
-        "given in standard deviations (SD) of the similarities between texts. Each value is followed by its "
+        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how much closer "
+        "copies of a token move unrelated texts together than copies of an ordinary token do. Lift is given "
+        "in standard deviations (SD) of the similarities between texts. Each value is followed by its "
         "interval, in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",
