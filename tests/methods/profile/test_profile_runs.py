@@ -213,6 +213,32 @@ def test_tokens_that_the_budget_leaves_out_are_counted(encoder, tmp_path):
     assert any("--set budget" in note for note in run.method.notes(run))
 
 
+def confirmed_by_batch(run):
+    """Number of tokens that each batch of the confirming round measured."""
+    stages = sorted({path.stem.rsplit("-", 1)[0] for path in (run.path / "shards").glob("confirm-*")})
+    return {stage: len(profiled.shard_rows(run, stage)) for stage in stages}
+
+
+def test_the_confirming_round_ends_after_a_batch_in_which_no_token_may_reach_a_threshold(encoder, tmp_path):
+    run = profiled.detect_profile(
+        encoder, tmp_path / "run", smallest_lift=50, smallest_erased=0.999, unusual=1000, budget=30
+    )
+    assert confirmed_by_batch(run) == {"confirm-1": 64}
+    assert run.result.confirmed == 128 + 64
+    assert run.result.unconfirmed == 0
+
+
+def test_the_confirming_round_goes_on_while_tokens_may_reach_a_threshold(encoder, tmp_path):
+    run = profiled.detect_profile(
+        encoder, tmp_path / "run", smallest_lift=1e-6, smallest_erased=1e-6, budget=30
+    )
+    unmeasured = profiled.AVAILABLE - 128 - 3 * 64
+    batches = {"confirm-1": 64, "confirm-2": 64, "confirm-3": 64, "confirm-4": unmeasured}
+    assert confirmed_by_batch(run) == batches
+    assert run.result.confirmed == profiled.AVAILABLE
+    assert run.result.unconfirmed == 0
+
+
 def test_groups_without_a_pair_below_the_mean_have_no_say(tmp_path):
     encoder = load_encoder(profiled.planted_model(2, common=0.3))
     run = detect_profile(encoder, tmp_path / "run")
