@@ -60,7 +60,7 @@ def test_what_the_readme_says_of_copies_was_measured():
     (caption,) = re.findall(r"!\[(With eight copies.*?)\]\(docs/images/copies\.svg\)", README)
     removed = [result["ordinary_contraction"], result["contraction"]]
     ordinary_left, worst_left = [f"{1 - share:.0%}" for share in removed]
-    assert f"ordinary copies leave {ordinary_left} of the meaning" in flat(README)
+    assert f"an ordinary token's copies leave {ordinary_left} of the meaning" in flat(README)
     assert f"copies of ذ leave {worst_left}: they erase about half of the {ordinary_left}" in flat(README)
     assert (removed[1] - removed[0]) / (1 - removed[0]) == pytest.approx(0.5, abs=0.03)
     shares = (sticky, result["shares"]["an ordinary token"][at_eight], repaired)
