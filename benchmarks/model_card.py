@@ -157,10 +157,10 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         ),
         f"## The {SHOWN} tokens that erase most",
         "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
-        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how much closer "
-        "copies of a token move unrelated texts together than copies of an ordinary token do. Lift is given "
-        "in standard deviations (SD) of the similarities between texts. Each value is followed by its "
-        "interval, in parentheses.",
+        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a "
+        "token raise the similarity between unrelated texts, compared with copies of an ordinary token. Lift "
+        "is given in standard deviations (SD) of the similarities between texts. Each value is followed by "
+        "its interval, in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
