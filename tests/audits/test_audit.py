@@ -324,6 +324,7 @@ def test_without_a_word_that_helps_the_closest_one_is_named(finished):
     clean = open_audit(finished.path)
     clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
     shares = clean.shares.pivot("copies", index="token_id", values="share")
+    shares = shares.join(clean.tokens.filter(pl.col("group") != "ordinary"), on="token_id", how="semi")
     ratios = shares.select(pl.max_horizontal(pl.exclude("token_id", "0")) / pl.col("0")).to_series()
     largest_ratio = math.floor(100 * ratios.filter(ratios.is_finite()).max()) / 100
     closest = wording.token_conclusions(clean)[2]
@@ -375,8 +376,9 @@ def test_a_word_helps_if_the_share_is_large_and_the_interval_above_zero(two_roun
     without = dict(two_rounds.shares.filter(copies=0).select("token_id", "share").iter_rows())
     for row in two_rounds.tokens.iter_rows(named=True):
         is_large = row["rise"] > 0 and row["share"] >= 1.5 * without[row["token_id"]]
-        assert row["helps"] is (is_large and row["rise_low"] > 0)
-        assert row["may_help"] is (is_large and row["rise_low"] <= 0)
+        counts = is_large and row["group"] != "ordinary"
+        assert row["helps"] is (counts and row["rise_low"] > 0)
+        assert row["may_help"] is (counts and row["rise_low"] <= 0)
 
 
 def test_a_word_that_reaches_no_query_is_not_undecided(tampered_run, texts, queries):

@@ -387,8 +387,8 @@ def _token_rows(
 
     Each row has the effect of the number of copies with the largest and most certain rise; see
     `_Outcome.sort_key`. The column ``helps`` says whether this rise is large and certain, and ``may_help``
-    whether it is large but not certain; see `_Outcome`. The column ``queries`` has the number of queries with
-    an evaluated pair.
+    whether it is large but not certain; see `_Outcome`. Both are false for ordinary tokens, which are the
+    control group. The column ``queries`` has the number of queries with an evaluated pair.
 
     Args:
         candidates: the tokens.
@@ -403,11 +403,12 @@ def _token_rows(
         outcomes = [_Outcome.of(row, share_without) for row in rows_with_copies]
         best = max(outcomes, key=lambda outcome: outcome.sort_key)
         is_query_evaluated = pairs_by_word.evaluated_for(candidate.text).any(axis=1)
+        counts = best.is_large and candidate.group != results.ORDINARY
         row = {
             **asdict(candidate),
             "queries": int(is_query_evaluated.sum()),
-            "helps": best.is_large and best.is_certain,
-            "may_help": best.is_large and not best.is_certain,
+            "helps": counts and best.is_certain,
+            "may_help": counts and not best.is_certain,
         }
         for column in ("copies", "share", "rise", "rise_low", "rise_high"):
             row[column] = best.row[column]

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, HELPS_FROM, Audit
+from stickytoken.audits.results import FLAGGED, HELPS_FROM, ORDINARY, Audit
 from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.impacts.statistics import TOP
@@ -109,11 +109,12 @@ def _closest(audit: Audit) -> dict[str, Any] | None:
     """Return the row of shares.parquet whose share rises by the largest factor because of copies.
 
     The row also has ``share_without``, the share without copies, and ``ratio``, the share with copies divided
-    by the share without copies. A token whose share without copies is zero is left out, because its share has
-    no factor. Return None if copies raise the share of no other token.
+    by the share without copies. Ordinary tokens are left out, and so is a token whose share without copies is
+    zero, because its share has no factor. Return None if copies raise the share of no other token.
     """
     without_copies = audit.shares.filter(pl.col("copies") == 0).select("token_id", share_without="share")
-    with_copies = audit.shares.filter(pl.col("copies") > 0).join(without_copies, on="token_id")
+    is_measured = (pl.col("copies") > 0) & (pl.col("group") != ORDINARY)
+    with_copies = audit.shares.filter(is_measured).join(without_copies, on="token_id")
     rising = with_copies.filter(pl.col("share_without") > 0, pl.col("share") > pl.col("share_without"))
     if rising.is_empty():
         return None
@@ -175,8 +176,12 @@ def _undecided_advice(audit: Audit) -> str:
 
 
 def largest_share(audit: Audit) -> dict[str, Any]:
-    """Return the row with the largest share among the rows of shares.parquet with at least one copy."""
-    ordered = audit.shares.filter(pl.col("copies") > 0).sort(
+    """Return the row of shares.parquet with the largest share that copies of a token reach.
+
+    Ordinary tokens are left out, because they are the control group.
+    """
+    is_measured = (pl.col("copies") > 0) & (pl.col("group") != ORDINARY)
+    ordered = audit.shares.filter(is_measured).sort(
         "share", "token_id", "copies", descending=[True, False, False]
     )
     return ordered.row(0, named=True)
