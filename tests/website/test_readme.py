@@ -118,7 +118,7 @@ def test_figures_of_minilm_in_answers_are_those_of_the_run(answer, printed):
         ("p = 0.82", "compare.md", "p = 0.82"),
         ("changed by −0.02 and +0.02 points", "repair.md", "STS-B, in points | −0.02 | −0.09 | +0.02"),
         ("about three short texts per token", "method.md", "about three texts per token"),
-        ("a few cents at typical API prices", "endpoints.md", "a few cents at common prices"),
+        ("a few cents at typical API prices", "endpoints.md", "a few cents at typical API prices"),
         ("found 37 sticky tokens in total", "benchmarks.md", "0.92 (34 of 37"),
         ("34 of these 37 tokens were sticky in both runs (Jaccard index 0.92", "benchmarks.md",
          "0.92 (34 of 37"),

@@ -27,8 +27,8 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage in which the tokens that seem to help are measured again, with other documents."""
-# The second round has up to this many times as many documents as the first. Four times as many documents make
-# the intervals about half as wide.
+# Maximum number of documents in the second round, as a multiple of the number in the first round. Four times
+# as many documents make the intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
 
 

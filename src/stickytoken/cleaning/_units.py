@@ -19,13 +19,14 @@ from stickytoken.cleaning.rules import alternation
 if TYPE_CHECKING:
     import regex
 
-# A word consists of copies without spaces if it has at least `_FEWEST_COPIES` copies, each of which has
-# `_SHORTEST_COPY` to `_LONGEST_COPY` characters. "banana", "hahaha", "couscous" and "bonbon" are ordinary
-# words. "ableableableable" is not, nor is "contractcontract" if "contract" is flagged.
+# A word is divided into copies if it consists of at least `_FEWEST_COPIES` copies of the same
+# `_SHORTEST_COPY` to `_LONGEST_COPY` characters, such as "ableableableable". "banana", "hahaha", "couscous"
+# and "bonbon" are not divided.
 _SHORTEST_COPY = 3
 _LONGEST_COPY = 32
 _FEWEST_COPIES = 4
-# Two copies are enough for a flagged word of at least this length, in characters.
+# Two copies are enough for a flagged word of at least this length, in characters. For example,
+# "contractcontract" is divided if "contract" is flagged.
 _SHORTEST_DOUBLED = 4
 
 # Letters of DNA and RNA sequences, which repeat naturally.

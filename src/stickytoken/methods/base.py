@@ -260,7 +260,7 @@ def model_mean(
 def _cached_mean(cache_key: str) -> MeanSimilarity | None:
     """Return the mean similarity in the cache, or None if there is none or it cannot be used."""
     values = recalled(cache_key)
-    # A damaged or foreign file has other fields, or fields without a value.
+    # A damaged file, or a file of another program, may have other fields, or fields without a value.
     if values is None or values.keys() != set(MeanSimilarity._fields) or None in values.values():
         return None
     return MeanSimilarity(**values)

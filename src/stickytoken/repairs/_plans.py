@@ -236,8 +236,9 @@ def choose_candidates(
             for candidate in candidates_of_token
             if candidate.effect is not None and not math.isnan(candidate.effect.reach)
         }
-        # Trying ends with the first repair after which copies of the token act like those of an ordinary
-        # token. This repair has the smallest remaining effect. Without a trial, each token has one candidate.
+        # No more candidates are tried after the first one that makes copies of the token act like those of an
+        # ordinary token. This one has the smallest remaining effect. Without a trial, each token has one
+        # candidate.
         best = min(candidates_of_token, key=lambda candidate: candidate.remaining_effect)
         choices[token_id] = Choice(best, tried)
     return choices

@@ -237,9 +237,9 @@ class Sender:
         # `if_all_refused` is set if the HTTP status suggests a wrong key or model name. The server would then
         # refuse every text.
         may_refuse_all = error.if_all_refused is not None
-        # The control text shows whether the server refuses every text. Unless the error suggests that the
-        # server refuses every text, a batch is split first, and the control text is sent only after the
-        # refusal of a single text.
+        # The control text shows whether the server refuses every text. It is sent at once if the error
+        # suggests this. Otherwise, a refused batch is split first, and the control text is sent only once a
+        # text has been refused on its own.
         if may_refuse_all or not has_several_texts:
             # Any answer since the first failure shows that the server does not refuse every text.
             control = self._control_result_since(request.failed_since)
