@@ -109,7 +109,7 @@ class ModelEncoder(ABC):
         self._configure()
         self._known_input_settings = self._input_settings()
         # The arithmetic is chosen in the constructor, so that any warning appears when the model is loaded.
-        with compute.exclusive(network):
+        with compute.model_lock(network):
             self._arithmetic = self._chosen_arithmetic()
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ class ModelEncoder(ABC):
         If the weights have changed, cached values are dropped. If the tokenizer or the input settings have
         changed, the model is also read again.
         """
-        with compute.exclusive(self._network):
+        with compute.model_lock(self._network):
             weights = compute.weights_fingerprint(self._network)
             if weights != self._weights_hash:
                 self._forget_derived()
@@ -215,7 +215,7 @@ class ModelEncoder(ABC):
     def at(self, precision: Precision | None) -> Self:
         if precision is None or precision is self._precision:
             return self
-        with compute.exclusive(self._network):
+        with compute.model_lock(self._network):
             self._apply_model_changes()
             return self._derived_once(f"at {precision}", partial(self._lowered, precision))
 
@@ -413,7 +413,7 @@ class ModelEncoder(ABC):
         """Read the model again and drop cached values if the user has changed the model."""
         weight_versions = self._weight_versions()
         if weight_versions != self._known_weight_versions:
-            with compute.exclusive(self._network):
+            with compute.model_lock(self._network):
                 self._known_weight_versions = weight_versions
                 self._forget_derived()
         if self._input_settings() != self._known_input_settings:
@@ -421,7 +421,7 @@ class ModelEncoder(ABC):
 
     def _reconfigure(self) -> None:
         """Read the model again and drop all cached values, while no other call uses the model."""
-        with compute.exclusive(self._network):
+        with compute.model_lock(self._network):
             self._reset()
 
     def _forget_derived(self) -> None:

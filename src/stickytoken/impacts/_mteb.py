@@ -107,21 +107,22 @@ class _MtebWork(GroupWork):
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Evaluate the task under each condition of a group.
 
+        The conditions of a group are the repetitions of one condition. They insert the same tokens, and
+        differ only in their repetition and seed. Conditions whose texts are edited in the same way are
+        evaluated only once.
+
         Returns:
             A row per condition with the score and the numbers of encoded, edited and truncated texts, and the
-            total number of encoded texts.
+            total number of texts that this call encoded.
         """
         task_data.load_data(self.task)
         id_encoder = protocol.require_ids(encoder, "impact")
+        # Within the group, the seed alone decides how the texts are edited, so it identifies a result. The
+        # key is None if the seed makes no difference.
         row_by_seed: dict[int | None, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
         for condition in prepared:
-            # Repetitions that edit the texts in the same way are evaluated only once. The edit depends on the
-            # seed if the gaps of the copies are random. It also depends on the seed if there are several
-            # tokens, because the order of their copies is random.
-            has_random_gaps = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
-            has_random_order = len(condition.tokens) > 1
-            seed = condition.seed if has_random_gaps or has_random_order else None
+            seed = condition.seed if self._depends_on_seed(condition) else None
             if seed not in row_by_seed:
                 model = EditingEncoder(id_encoder, condition, self.settings, self.room)
                 score = task_data.evaluate(model, self.task)
@@ -134,6 +135,17 @@ class _MtebWork(GroupWork):
                 }
             rows.append(row_by_seed[seed])
         return rows, sum(row[_TEXTS] for row in row_by_seed.values())
+
+    def _depends_on_seed(self, condition: Condition) -> bool:
+        """Return whether the seed of a condition changes the edited texts.
+
+        It does if the gaps of the copies are random. It also does if there are several tokens, because the
+        order of their copies is random.
+        """
+        has_copies = bool(condition.tokens)
+        has_random_gaps = self.settings.placement is Placement.RANDOM
+        has_random_order = len(condition.tokens) > 1
+        return has_copies and (has_random_gaps or has_random_order)
 
 
 def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:

@@ -487,7 +487,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
             model = model | {"unk_token": name}  # the model names its unknown token by its string
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
-        # The new configuration sets split_special_tokens (see `_tokenizer_config`), so transformers no longer
+        # The new configuration sets split_special_tokens (see `_role_settings`), so transformers no longer
         # finds special tokens in a text. Transformers must still find the remaining added tokens, so the
         # remaining tokens are no longer marked as special.
         remaining = [added | {"special": False} for added in remaining]

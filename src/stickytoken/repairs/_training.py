@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import exclusive
+from stickytoken.encoders.compute import model_lock
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import RepairError
 from stickytoken.insertion import TokenizedText
@@ -360,7 +360,7 @@ class Network:
 
     def __init__(self, model: SentenceTransformer) -> None:
         """Copy the model, and find the constant by which its embedding layer multiplies its rows."""
-        with exclusive(model):
+        with model_lock(model):
             # If the id of an object is a key of this dict, `deepcopy` uses the value instead of a copy. Each
             # parameter is replaced by a parameter in single precision without gradients.
             replacements: dict[int, Any] = {

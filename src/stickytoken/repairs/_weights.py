@@ -211,7 +211,7 @@ def write_rows(
                     for token_id, row in rows_by_table[table.matrix.name].items():
                         stream.seek(table.matrix.start + token_id * table.matrix.row_bytes)
                         stream.write(row.view(torch.uint8).numpy().tobytes())
-        _require_only_rows(tables, unchecked, rows_by_table)
+        _require_only_rows(source, unchecked, tables, rows_by_table)
         shutil.copymode(source, unchecked)
         unchecked.replace(target)
     finally:
@@ -262,7 +262,10 @@ def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Ten
 
 
 def _require_only_rows(
-    tables: Sequence[TokenRows], written: Path, rows: Mapping[str, Mapping[int, torch.Tensor]]
+    source: Path,
+    written: Path,
+    tables: Sequence[TokenRows],
+    rows: Mapping[str, Mapping[int, torch.Tensor]],
 ) -> None:
     """Raise an error if a written weight file differs from the original in anything but the new rows.
 
@@ -271,14 +274,14 @@ def _require_only_rows(
     a separate row for every token.
 
     Args:
-        tables: the original tables of token embeddings.
+        source: path of the original file.
         written: path of the written file.
+        tables: the tables of token embeddings in the original file.
         rows: the new rows, keyed by the name of the table and then by token id.
 
     Raises:
         RepairError: a new row is wrong, or anything else has changed.
     """
-    source = tables[0].matrix.file
     before = {tensor.name: tensor for tensor in stored_tensors(source)}
     after = {tensor.name: tensor for tensor in stored_tensors(written)}
     tables_by_name = {table.matrix.name: table for table in tables}

@@ -130,12 +130,11 @@ def related_rows(
     mean_row = matrix[known_ids].mean(axis=0)
     known = _KnownRows(matrix, known_ids, mean_row, spellings)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
-    # `pieces_of` cuts entries as if the vocabulary contained none of the given entries. The pieces of an
-    # entry that needs a row may be entries of the sample, so these entries are cut in a call without the
-    # sample. ``avoided`` contains all entries that need a row.
-    pieces_of_sample = pieces_of(backend, [*sample_ids, *avoided])
-    pieces_of_avoided = pieces_of(backend, sorted(avoided))
-    pieces = pieces_of_sample | pieces_of_avoided
+    # No piece may be an avoided entry. The sample and ``ids`` have no entry in common. They are cut in two
+    # calls, because an entry of the sample may be a piece of an entry that needs a row.
+    pieces_of_sample = pieces_of(backend, sample_ids, excluded=avoided)
+    pieces_of_ids = pieces_of(backend, ids, excluded=avoided)
+    pieces = pieces_of_sample | pieces_of_ids
     # Predict the rows of the sample and of the entries that need a row together, then separate them.
     predictions = _predicted_deviations(known, [*sample_ids, *ids], pieces)
     of_sample = predictions.between(start=0, end=len(sample_ids))
@@ -296,22 +295,25 @@ def _fitted_weights(predictions: _PredictedDeviations, deviations: Rows) -> _Pre
 _REMOVED = "\U0010fffd\U0010fffd"
 
 
-def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
+def pieces_of(
+    backend: Tokenizer, ids: Collection[int], excluded: Collection[int] = ()
+) -> dict[int, tuple[int, ...]]:
     """Cut entries into pieces, as the tokenizer would if its vocabulary did not contain these entries.
+
+    Args:
+        backend: the model's tokenizer.
+        ids: ids of the entries to cut. None of them is a piece of another.
+        excluded: ids of further entries that must not be pieces.
 
     Returns:
         The ids of the pieces, keyed by token id; an empty tuple for an added token, for an id without an
         entry, and for an entry that cannot be cut into known pieces.
     """
-    names = {}
-    for token_id in ids:
-        name = backend.id_to_token(token_id)
-        if name is not None:
-            names[token_id] = name
+    names = _names_of(backend, ids)
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
     # The entries are renamed in this model, so that it cuts their text into other entries. Ids stay the same.
-    model = _model_without(pipeline["model"], names)
+    model = _model_without(pipeline["model"], names | _names_of(backend, excluded))
     if isinstance(model["vocab"], list):
         unknown_id = model.get("unk_id")
     else:
@@ -332,6 +334,16 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
         if unknown_id not in piece_ids:
             pieces[token_id] = piece_ids
     return pieces
+
+
+def _names_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
+    """Return the strings of entries, keyed by token id, without the ids that have no entry."""
+    names = {}
+    for token_id in ids:
+        name = backend.id_to_token(token_id)
+        if name is not None:
+            names[token_id] = name
+    return names
 
 
 def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:

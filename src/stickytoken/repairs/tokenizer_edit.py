@@ -418,7 +418,8 @@ _DROPPED_SETTINGS = {
     "vocab_file",
     "tokenizer_file",
 }
-# Settings whose values are taken from the loaded tokenizer.
+# Settings whose values are taken from the loaded tokenizer. If tokenizer_config.json does not contain one of
+# them, the original class used its own default, which may differ from that of `PreTrainedTokenizerFast`.
 _SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
@@ -451,7 +452,9 @@ def _tokenizer_config(
 ) -> dict[str, Any]:
     """Return the content of tokenizer_config.json after an edit.
 
-    Special tokens that are now read as plain text lose their roles, such as ``sep_token``.
+    Special tokens that are now read as plain text lose their roles, such as ``sep_token``. The class becomes
+    `PreTrainedTokenizerFast`, because the original class may ignore parts of the edited tokenizer.json and
+    build its own instead. What the original class decided is therefore written into the settings.
 
     Args:
         pipeline: the tokenizer before the edit.
@@ -460,10 +463,11 @@ def _tokenizer_config(
     """
     tokenizer = pipeline.tokenizer
     stored = read_object(pipeline.folder / _TOKENIZER_CONFIG_FILE)
-    replaced_keys = {*_EXTRA_KEYS, *_DROPPED_SETTINGS}
-    config: dict[str, Any] = {key: value for key, value in stored.items() if key not in replaced_keys}
+    # `_role_settings` lists the extra special tokens that remain, so the stored lists are dropped.
+    dropped_keys = {*_EXTRA_KEYS, *_DROPPED_SETTINGS}
+    config: dict[str, Any] = {key: value for key, value in stored.items() if key not in dropped_keys}
     for key, value in _role_settings(pipeline, edited, plain_specials).items():
-        if value is None:
+        if value is None:  # no token has this role any more
             config.pop(key, None)
         else:
             config[key] = value

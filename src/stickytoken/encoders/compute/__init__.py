@@ -17,23 +17,33 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Several encoders may share a model, and every call changes the model's state, so each model has a lock that
-# admits only one call at a time.
+# One lock for each model, keyed by the module that `model_lock` chooses.
 _MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _MODEL_LOCKS_GUARD = threading.Lock()
 
 
-def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return the reentrant lock of a model.
+def model_lock(model: torch.nn.Module) -> AbstractContextManager[bool]:
+    """Return the lock that a thread must hold while it runs a model or relies on the state of its modules.
 
-    Two models share one lock if the first module that has weights is the same object in both.
+    A call changes the state of the modules, such as their evaluation mode, and restores it afterwards.
+    Several encoders may run the same modules, so only one call at a time is admitted. The lock is reentrant:
+    a thread that holds it can take it again.
+
+    Two model objects can contain the same modules, for example a SentenceTransformer and the transformer
+    inside it, or a SentenceTransformer and its shallow copy. They must have the same lock. The lock therefore
+    belongs to the first module with weights of its own, usually the token embeddings, because the outer
+    objects, which differ, have no weights of their own. A deep copy has other modules, and so another lock,
+    even if it shares the weights.
     """
-    modules_with_weights = (
-        module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
-    )
+    modules_with_weights = (module for module in model.modules() if _has_own_weights(module))
     owner = next(modules_with_weights, model)
     with _MODEL_LOCKS_GUARD:
         return _MODEL_LOCKS.setdefault(owner, threading.RLock())
+
+
+def _has_own_weights(module: torch.nn.Module) -> bool:
+    """Return whether a module has weights itself, and not only in the modules inside it."""
+    return next(module.parameters(recurse=False), None) is not None
 
 
 @contextmanager
@@ -45,7 +55,7 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
     import torch
 
     mode = torch.no_grad() if gradients else torch.inference_mode()
-    with exclusive(model), evaluating(model), mode, bounded_memory(model):
+    with model_lock(model), evaluating(model), mode, bounded_memory(model):
         yield
 
 

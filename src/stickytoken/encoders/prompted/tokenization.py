@@ -178,10 +178,14 @@ class PromptTokenizer:
         A token that covers the start or the end of the sentence and also punctuation of the template goes
         into the head or the tail of the `TokenizedText`, not into a word.
         """
-        *front, back = self._first_template
-        # The text before the sentence or, in an echo, before its second copy.
-        starts = [sentence.join(front) for sentence in sentences]
-        texts = [start + sentence + back for start, sentence in zip(starts, sentences, strict=True)]
+        # Only one copy of the sentence is read from the filled prompt: the second one in an echo. `start` is
+        # the text before this copy. A template that contains the sentence once, such as "Say {sentence} now",
+        # has one part before it, "Say ", and `join` returns this part. The echo template "Say {sentence} and
+        # {sentence} now" has two parts before the second copy, "Say " and " and ". For the sentence "hi",
+        # `join` returns "Say hi and ".
+        *parts_before, part_after = self._first_template
+        starts = [sentence.join(parts_before) for sentence in sentences]
+        texts = [start + sentence + part_after for start, sentence in zip(starts, sentences, strict=True)]
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:

@@ -298,17 +298,23 @@ def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTab
 
     ``side`` is ``below`` or ``above``. If no pair lies on the given side of the mean, return a sentence that
     says so.
+
+    All tokens of a probe are measured with the same pairs of texts and the same numbers of copies, and their
+    evidence contains the same curve of ordinary tokens. What they share is therefore read from the first.
     """
     first_curve = probed[0].curve
-    if not getattr(first_curve, side):
+    has_pairs = bool(getattr(first_curve, side))  # without pairs, the curve of every token is empty
+    if not has_pairs:
         return f"No pair of these texts lies {side} the model's mean similarity."
     curves = [(evidence.token, getattr(evidence.curve, side)) for evidence in probed]
-    curves.append(("(ordinary tokens)", getattr(first_curve, f"ordinary_{side}")))
+    ordinary_curve = getattr(first_curve, f"ordinary_{side}")
+    if ordinary_curve:  # it is empty if no ordinary token was measured
+        curves.append(("(ordinary tokens)", ordinary_curve))
     indices = [index for index, copies in enumerate(first_curve.copies) if copies in _TABLE_COPIES]
     rows = []
     for token, similarities in curves:
-        if similarities:
-            rows.append((token, *(similarities[index] for index in indices)))
+        shown_similarities = [similarities[index] for index in indices]
+        rows.append((token, *shown_similarities))
     return terms.ProbeTable(
         f"Similarity of pairs {side} the mean similarity, by number of copies",
         ("token", *(str(first_curve.copies[index]) for index in indices)),
