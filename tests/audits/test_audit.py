@@ -228,8 +228,23 @@ def test_a_note_says_which_flagged_tokens_were_measured(shares, ids, said):
 def test_a_flagged_token_that_documents_have_copies_of_stays_flagged():
     tokens = pl.DataFrame({"token_id": [3, 5, 7], "decoded": ["a", "b", "c"], "verdict": ["sticky"] * 3})
     run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
-    groups = _tokens._groups_by_id(run, None, {}, ["c"], SMALL, [])
+    notes = []
+    groups = _tokens._groups_by_id(run, None, {}, ["c"], SMALL, notes)
     assert groups == {3: "flagged", 5: "flagged", 7: "flagged"}
+    assert notes == []  # all three are measured, although the limit is two
+
+
+def test_the_note_counts_flagged_tokens_beyond_the_limit_that_documents_have_copies_of():
+    ids = [3, 5, 7, 9]
+    decoded = ["a", "b", "c", "d"]
+    tokens = pl.DataFrame({"token_id": ids, "decoded": decoded, "verdict": ["sticky"] * 4})
+    run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
+    notes = []
+    groups = _tokens._groups_by_id(run, None, {}, ["d"], SMALL, notes)
+    flagged = [token_id for token_id, group in groups.items() if group == "flagged"]
+    assert flagged == [3, 5, 9]
+    (note,) = notes
+    assert "2 of them were measured, and 1 more because documents contain copies" in note
 
 
 def test_a_document_that_leaves_a_top_10_and_a_query_without_spaces_are_told():

@@ -490,23 +490,22 @@ def _result(
         folder: folder of the audit.
     """
     scan = copies_now.scan
-    # Number of shards in each stage. The shards contain the cost of the stage.
+    # Each shard stores what it cost. A round has one shard per token, and its `tokens` has one row per token.
     shards_by_stage = {_index.INDEX: _index.shard_count(index), _stuffing.STUFFED: len(first.tokens)}
+    second_round_tokens: tuple[int, ...] = ()
+    second_round_ids: tuple[str, ...] = ()
     if second is not None:
         shards_by_stage[_stuffing.SECOND_ROUND] = len(second.tokens)
+        second_round_tokens = tuple(row["token_id"] for row in second.tokens)
+        second_round_ids = tuple(_ids_of_stuffed(index, second))
     cost = folder.total_cost(shards_by_stage)
     ranks_without = first.ranks_without[first.evaluated]  # one rank for each evaluated pair
-
-    def document_ids(measured: _Round) -> list[str]:
-        """Return the ids of the documents that received copies in a round."""
-        return [index.documents[index.places[position]].id for position in measured.documents]
-
     return AuditResultRecord(
         share_without=float((ranks_without <= TOP).mean()),
         mean_rank_without=float(ranks_without.mean()),
-        stuffed_ids=document_ids(first),
-        second_round_tokens=() if second is None else tuple(row["token_id"] for row in second.tokens),
-        second_round_ids=() if second is None else tuple(document_ids(second)),
+        stuffed_ids=_ids_of_stuffed(index, first),
+        second_round_tokens=second_round_tokens,
+        second_round_ids=second_round_ids,
         predicted=predicted,
         helping=sum(row["helps"] for row in tokens),
         with_copies=scan.result.found,
@@ -518,3 +517,8 @@ def _result(
         sequences=cost.sequences,
         seconds=round(folder.seconds, 1),
     )
+
+
+def _ids_of_stuffed(index: Index, measured: _Round) -> list[str]:
+    """Return the ids of the documents that received copies in a round."""
+    return [index.document_at(position).id for position in measured.documents]

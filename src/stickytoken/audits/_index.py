@@ -63,6 +63,10 @@ class Index:
     fitted: tuple[FittedText, ...]
     fitted_queries: tuple[FittedText, ...]
 
+    def document_at(self, position: int) -> Document:
+        """Return the document at a position in the index."""
+        return self.documents[self.places[position]]
+
 
 def read_index(
     source: DocumentSource,

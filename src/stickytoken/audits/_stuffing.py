@@ -154,7 +154,7 @@ def measure_ranks(
     """
     tokens = [Token(candidate.token_id, candidate.text) for candidate in candidates]
     conditions = [_condition_of(token, settings.seed) for token in tokens]
-    texts = [index.documents[index.places[position]].text for position in stuffed]
+    texts = [index.document_at(position).text for position in stuffed]
 
     def make_work() -> tuple[_StuffingWork, ShardCost]:
         """Truncate the documents for each number of copies, and return the work and the cost of preparing it.

@@ -142,7 +142,18 @@ def _groups_by_id(
     settings: AuditSettings,
     notes: list[str],
 ) -> dict[int, str]:
-    """Choose the tokens of each group: flagged, found, strongest or ordinary; see `choose_candidates`.
+    """Choose the tokens to measure, and the group of each: flagged, found, strongest or ordinary.
+
+    `choose_candidates` describes the groups. A token that fits several groups is in the first of them, in
+    this order. The limit is ``settings.tokens``:
+
+    - Flagged: at most the limit, those with the largest predicted shares first. Flagged tokens beyond the
+      limit are measured only if they are chosen as found tokens. They count as flagged all the same.
+    - Found: at most the limit, those with the most copies in the documents first.
+    - Strongest: at most the limit by predicted share, and at most the limit by lift. A flagged token is never
+      chosen here, not even one beyond the limit. If a found token is among the strongest, it takes up a
+      place, but it stays in its group.
+    - Ordinary: at most the limit, drawn at random from all other tokens that are not flagged.
 
     Args:
         run: the run of the model.
@@ -151,44 +162,72 @@ def _groups_by_id(
         words_found: words that documents already contain copies of, in descending order of the number of
             copies.
         settings: settings of the audit.
-        notes: receives a note if not all flagged tokens can be measured.
+        notes: receives a note if not all flagged tokens will be measured.
 
     Returns:
-        The group of each token to measure, keyed by token id. A flagged token is in no other group, even if
-        the token is not measured because too many tokens are flagged.
+        The group of each token to measure, keyed by token id, in the order in which they are measured.
+    """
+    limit = settings.tokens
+    flagged = _flagged_ids(run, judged, shares)
+    groups: dict[int, str] = dict.fromkeys(flagged[:limit], FLAGGED)
+    for token_id in _first_without(_ids_of_words(run.tokens, words_found), list(groups), limit):
+        groups[token_id] = FLAGGED if token_id in flagged else FOUND
+    measured_flagged = sum(group == FLAGGED for group in groups.values())
+    if measured_flagged < len(flagged):
+        notes.append(_limit_note(len(flagged), limit, measured_flagged - limit, has_shares=bool(shares)))
+    for token_id in _strongest_ids(run, judged, shares, flagged, limit):
+        groups.setdefault(token_id, STRONGEST)  # a found token stays in the group of found tokens
+    for token_id in _ordinary_ids(run, {*flagged, *groups}, settings):
+        groups[token_id] = ORDINARY
+    return groups
+
+
+def _flagged_ids(run: Run, judged: pl.DataFrame | None, shares: Mapping[int, float]) -> list[int]:
+    """Return the ids of the tokens that the run flags and those that are sticky on the documents.
+
+    Tokens with larger predicted shares come first. Tokens with equal shares, or without shares, keep their
+    order: first those that the run flags, then those that are sticky only on the documents.
     """
     flagged = flagged_ids(run.tokens)
-    by_lift: list[int] = []
     if judged is not None:
         sticky_here = judged.filter(pl.col("verdict") == "sticky")
         flagged += [token_id for token_id in sticky_here["token_id"].to_list() if token_id not in flagged]
-        measured = judged.drop_nulls("lift_sd_low").sort("lift_sd_low", "token_id", descending=[True, False])
-        by_lift = measured["token_id"].to_list()
+    return sorted(flagged, key=lambda token_id: -shares.get(token_id, 0.0))
+
+
+def _strongest_ids(
+    run: Run, judged: pl.DataFrame | None, shares: Mapping[int, float], flagged: Sequence[int], limit: int
+) -> list[int]:
+    """Return the ids of the strongest tokens that are not flagged; an id may occur twice.
+
+    These are the ``limit`` tokens with the largest predicted shares, and the ``limit`` tokens whose lift on
+    the documents has the largest lower bound. If neither shares nor lifts are known, they are about ``limit``
+    of the strongest tokens of the run.
+    """
     by_share = sorted(shares, key=lambda token_id: (-shares[token_id], token_id))
-    if shares:
-        flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
-    if len(flagged) > settings.tokens:
-        measured_tokens = f"{settings.tokens} of them"
-        if shares:
-            measured_tokens = f"the {settings.tokens} with the largest predicted shares"
-        notes.append(
-            f"{len(flagged)} tokens are flagged; {measured_tokens} were measured "
-            "(--set tokens=NUMBER measures more)"
-        )
-    groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
-    found = _first_without(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
-    # A found token may be one of the flagged tokens beyond the limit.
-    for token_id in found:
-        groups[token_id] = FLAGGED if token_id in flagged else FOUND
-    strongest = _first_without(by_share, flagged, settings.tokens)
-    strongest += _first_without(by_lift, flagged, settings.tokens)
-    if not strongest:  # neither shares nor lifts are known
-        strongest = run.strongest(settings.tokens)["token_id"].to_list()
-    for token_id in strongest:
-        groups.setdefault(token_id, STRONGEST)  # a found token stays in the group of found tokens
-    for token_id in _ordinary(run, {*flagged, *groups}, settings):
-        groups[token_id] = ORDINARY
-    return groups
+    strongest = _first_without(by_share, flagged, limit)
+    if judged is not None:
+        with_lift = judged.drop_nulls("lift_sd_low")
+        by_lift = with_lift.sort("lift_sd_low", "token_id", descending=[True, False])
+        strongest += _first_without(by_lift["token_id"].to_list(), flagged, limit)
+    return strongest or run.strongest(limit)["token_id"].to_list()
+
+
+def _limit_note(flagged: int, limit: int, found_beyond: int, *, has_shares: bool) -> str:
+    """Return a note that says which of the flagged tokens were measured.
+
+    Args:
+        flagged: number of flagged tokens, larger than the limit.
+        limit: maximum number of tokens in a group.
+        found_beyond: number of flagged tokens that were measured in spite of the limit, because documents
+            already contain their copies.
+        has_shares: whether the flagged tokens were chosen by their predicted shares.
+    """
+    by_limit = f"the {limit} with the largest predicted shares" if has_shares else f"{limit} of them"
+    beyond = f", and {found_beyond} more because documents contain copies" if found_beyond else ""
+    return (
+        f"{flagged} tokens are flagged; {by_limit} were measured{beyond} (--set tokens=NUMBER measures more)"
+    )
 
 
 def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -224,7 +263,7 @@ def _first_without(ids: Sequence[int], excluded: Sequence[int], count: int) -> l
     return [token_id for token_id in ids if token_id not in excluded_ids][:count]
 
 
-def _ordinary(run: Run, excluded: set[int], settings: AuditSettings) -> list[int]:
+def _ordinary_ids(run: Run, excluded: set[int], settings: AuditSettings) -> list[int]:
     """Return the ids of ``settings.tokens`` random tokens that are not in ``excluded``."""
     ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in excluded]
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))

@@ -352,18 +352,24 @@ class Cleaner:
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
         """Return the changes of one round, in order: those of special tokens or, if there are none, of words.
 
+        The changes of a round must not overlap. A change that begins within the one before it is left out.
+        Nothing is lost, because `clean` searches the changed text again and plans another round if a finding
+        is left.
+
         Args:
             text: The text at the start of the round.
             spans: The findings in the text.
             margin: Number of extra characters to remove on each side of every change, except of a special
-                token.
+                token. It is 0 in the first rounds. Later, it removes whole nests of findings at once, which
+                would otherwise take a round for each level; see `clean`.
         """
         changes = self._changes_of_specials(text) or self._changes_of_words(text, spans)
         planned: list[_Change] = []
-        done = 0
+        done = 0  # where the latest planned change ends
         for change in sorted(changes):
             start, end, replacement = change.edit
-            if start < done:
+            overlaps_previous = start < done
+            if overlaps_previous:
                 continue
             if margin and change.kind is not SpanKind.SPECIAL:
                 start = max(done, start - margin)

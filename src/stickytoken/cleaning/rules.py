@@ -68,7 +68,8 @@ class CleaningRules:
         """Read rules from JSON values.
 
         Raises:
-            InputError: The values do not form valid rules, or a newer version wrote the values.
+            InputError: The values do not form valid rules, or their format version is not the one that this
+                version of stickytoken reads.
         """
         if not isinstance(value, Mapping):
             raise InputError(f"the rules are {shown(value)}: pass what to_json returned")

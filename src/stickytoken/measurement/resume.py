@@ -124,9 +124,12 @@ class Resumed(Generic[R]):
     def begin(self, record: R | None = None) -> None:
         """Start recording the time, and write the measurement's identity if the folder does not have it.
 
+        The identity is that of `self.record`, because ``record`` may be None. It never changes during a
+        measurement, so ``record`` must have the same one.
+
         Args:
-            record: the new record of the measurement, which is written at once; if None, no record is
-                written.
+            record: the record of the measurement as it is now, without results. It is written at once. If
+                None, the first record is written by `finish`.
         """
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(

@@ -89,13 +89,13 @@ class RefusedError(Exception):
     """The server refused a request, and a retry would not help.
 
     Attributes:
-        if_all_refused: the error to raise if the server also refuses every other text, because the key or the
-            name of the model is wrong. None if the HTTP status does not suggest a wrong key or name.
+        access_error: if the HTTP status suggests a wrong key or a wrong name of the model, the error that
+            says so; otherwise None. It is to be raised once the server also refuses other texts.
     """
 
-    def __init__(self, reason: str, if_all_refused: ModelError | None = None) -> None:
+    def __init__(self, reason: str, access_error: ModelError | None = None) -> None:
         super().__init__(reason)
-        self.if_all_refused = if_all_refused
+        self.access_error = access_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,20 +234,17 @@ class Sender:
         if request.failed_since is None:
             request.failed_since = time.monotonic()
         has_several_texts = len(request.texts) > 1
-        # `if_all_refused` is set if the HTTP status suggests a wrong key or model name. The server would then
-        # refuse every text.
-        may_refuse_all = error.if_all_refused is not None
-        # The control text shows whether the server refuses every text. It is sent at once if the error
-        # suggests this. Otherwise, a refused batch is split first, and the control text is sent only once a
-        # text has been refused on its own.
-        if may_refuse_all or not has_several_texts:
+        suggests_wrong_access = error.access_error is not None
+        # The control text shows whether the server refuses every text. It is sent at once if the HTTP status
+        # suggests a wrong key or model name. Otherwise, a refused batch is split first, and the control text
+        # is sent only once a text has been refused on its own.
+        if suggests_wrong_access or not has_several_texts:
             # Any answer since the first failure shows that the server does not refuse every text.
             control = self._control_result_since(request.failed_since)
             if control is _ControlResult.OTHER_FORMAT:
                 return [request]
-            refuses_all = control is _ControlResult.REFUSED
-            if refuses_all or (may_refuse_all and control is not _ControlResult.ANSWERED):
-                raise error.if_all_refused or self.client.refused(error)
+            if _refuses_every_text(control, suggests_wrong_access=suggests_wrong_access):
+                raise error.access_error or self.client.refused(error)
         if has_several_texts:
             return request.halves(self.client.options.patience)
         self._give_up(request, str(error))
@@ -420,3 +417,19 @@ def _failures_before_control(request: _Request, busy: bool) -> int:
     if request.is_half:
         return _FAILURES_OF_BUSY_HALF if busy else _FAILURES_OF_HALF
     return _FAILURES_OF_BUSY_BATCH if busy else _FAILURES_OF_BATCH
+
+
+def _refuses_every_text(control: _ControlResult, *, suggests_wrong_access: bool) -> bool:
+    """Judge whether a server that refused a text refuses every other text too.
+
+    An answer to the control text shows that it does not, and a refusal of the control text shows that it
+    does. If the control text failed only temporarily, nothing is known about other texts, so the HTTP status
+    of the refused text decides.
+
+    Args:
+        control: how the server responded to the control text; not OTHER_FORMAT.
+        suggests_wrong_access: whether the HTTP status of the refused text suggests a wrong key or model name.
+    """
+    if control is _ControlResult.FAILED:
+        return suggests_wrong_access
+    return control is _ControlResult.REFUSED

@@ -343,8 +343,8 @@ class _Discovery:
                 failure = error
             except RefusedError as error:
                 # The HTTP status suggests that the key or the name of the model is wrong, not the texts.
-                if error.if_all_refused is not None:
-                    raise error.if_all_refused from None
+                if error.access_error is not None:
+                    raise error.access_error from None
                 raise
             pause = tries.pause_after(failure, time.monotonic())
             if pause is None:

@@ -101,7 +101,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
             f"{name} is a {config.model_type} without a list of decoder layers: prompts need a "
             f"decoder-only model"
         )
-    if _is_recurrent(backbone):
+    if _has_unsuitable_recurrence(backbone):
         raise ModelError(
             f"{name} is a {config.model_type}, a recurrent model: prompts need a decoder-only model "
             "whose tokens attend to earlier ones"
@@ -117,15 +117,19 @@ def find_decoder(model: Any, name: str) -> Decoder:
     return decoder
 
 
-def _is_recurrent(backbone: Any) -> bool:
-    """Return whether a model is recurrent in a way that makes it unsuitable for prompts.
+def _has_unsuitable_recurrence(backbone: Any) -> bool:
+    """Return whether a model has recurrent layers that make it unsuitable for prompts.
 
-    An unsuitable model either has no attention, like Mamba and RWKV, or reads padding as text.
+    Recurrent layers are unsuitable if the model has no attention besides them, like Mamba and RWKV, or if
+    they read padding as text. A model such as Jamba, which has attention besides its recurrent layers, is
+    suitable.
     """
-    attends = getattr(backbone.config, "num_attention_heads", None) is not None
-    # transformers has no public attribute for this.
-    is_stateful = bool(getattr(backbone, "_is_stateful", False))
-    return (is_stateful and not attends) or backbone.config.model_type in _READS_PADDING
+    # transformers has no public attribute that says whether a model has recurrent layers.
+    is_recurrent = bool(getattr(backbone, "_is_stateful", False))
+    has_attention = getattr(backbone.config, "num_attention_heads", None) is not None
+    is_only_recurrent = is_recurrent and not has_attention
+    reads_padding = backbone.config.model_type in _READS_PADDING
+    return is_only_recurrent or reads_padding
 
 
 def _looks_ahead(decoder: Decoder) -> bool:
