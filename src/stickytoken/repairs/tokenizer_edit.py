@@ -506,10 +506,9 @@ def _role_settings(
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token, so the padding token keeps its role under a new name. The setting
-        # split_special_tokens keeps the tokenizer from finding the padding token in a text, but also from
-        # finding all other special tokens. A token is special if it has a role, so the roles of all other
-        # tokens are removed to let the tokenizer still find these tokens.
+        # Padding needs a token, so the padding token keeps its role under a new name. With the setting
+        # split_special_tokens, the tokenizer reads no token that has a role in a text. The setting is meant
+        # for the padding token only, so all other tokens lose their roles: the tokenizer still finds them.
         return dict.fromkeys(roles) | {"pad_token": edited.new_names[pad_id], "split_special_tokens": True}
     settings: dict[str, Any] = {role: None if is_plain(token) else token for role, token in roles.items()}
     extra_tokens = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]

@@ -228,8 +228,8 @@ class Attempts:
         """Count a failure of this request, and return the number of seconds until its next attempt.
 
         Return None if there is no further attempt. Only requests that find out how a server works have a
-        limit on failures. A request with a limit is given up at once if the server returns a web page,
-        because the URL is probably wrong.
+        limit on failures. If the server answers such a request with a web page, the URL is probably wrong, so
+        there is no further attempt.
 
         Args:
             error: the failure.

@@ -601,7 +601,10 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
 def _is_generic(folder: Path) -> bool:
-    """Whether `AutoTokenizer` would choose the class that reads tokenizer.json, found out without torch."""
+    """Return whether `AutoTokenizer` would choose the class that reads tokenizer.json.
+
+    Only the files of the model are read, so that torch need not be imported.
+    """
     with suppress(ValueError, AttributeError):  # a damaged file, for which loading the model raises an error
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))

@@ -294,10 +294,10 @@ _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 
 def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
-    """Return a table of mean similarities for each number of copies, for pairs below or above the mean.
+    """Return a table of the mean similarity of text pairs at each number of copies, or a sentence.
 
-    ``side`` is ``below`` or ``above``. If no pair lies on the given side of the mean, return a sentence that
-    says so.
+    ``side`` selects the pairs: ``below`` for those whose similarity without copies is below the model's mean
+    similarity, ``above`` for all others. If there are no such pairs, the sentence says so.
 
     All tokens of a probe are measured with the same pairs of texts and the same numbers of copies, and their
     evidence contains the same curve of ordinary tokens. What they share is therefore read from the first.
