@@ -377,7 +377,10 @@ def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, 
 
 
 def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
-    """Return how many of the first ids fit into the model together with its special tokens and prompt."""
+    """Return how many of the first ids fit into the model together with its special tokens and prompt.
+
+    If not even the first id fits, return the number of all ids.
+    """
     if encoder.max_length is None or encoder.fits(ids):
         return len(ids)
     fitting = 0
@@ -388,7 +391,7 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
             fitting = middle
         else:
             maximum = middle - 1
-    # If not even the first id fits, the encoder itself raises the error when it encodes the text.
+    # If not even the first id fits, no id is cut off. The encoder raises its error when it encodes the text.
     return fitting or len(ids)
 
 

@@ -95,6 +95,16 @@ def test_a_mapping_to_a_row_that_is_not_there_is_refused(tmp_path):
         rows.read(0, 6)
 
 
+@pytest.mark.parametrize("name", ["mapping", "weights"])
+def test_a_mapping_or_weights_of_an_unreadable_type_are_refused(name, tmp_path):
+    folder = static_folder(tmp_path / "model", *LAYOUTS["both"])
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = tensors[name].to(torch.bool)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=f"the tensor {name} in .* has the type BOOL, which cannot be read"):
+        static_rows(stored_tensors(folder / "model.safetensors"))
+
+
 @pytest.mark.parametrize("layout", ["plain", "both"])
 def test_a_file_with_a_wrong_row_never_gets_the_name_of_the_weights(layout, tmp_path, monkeypatch):
     folder = static_folder(tmp_path / "model", *LAYOUTS[layout])

@@ -173,13 +173,17 @@ class _Handlers:
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
         """Return a value for the token field, and a value that leaves the card of the evidence unchanged.
 
-        The token field gets the token of the clicked row, and stays unchanged if the row has no token id.
+        The token field gets the token of the clicked row, and stays unchanged if the row has no token id. The
+        card is an output because an error is shown in its place; see `_without_selection`.
         """
+        # Every run has a column with the title "id", but a click may come without the cells of a row.
         titles = [column.title for column in facts.columns(self._library.content(label))]
         cells = event.row_value if isinstance(event.row_value, list) else []
         id_column = titles.index("id")
         has_id = id_column < len(cells) and cells[id_column] not in (None, "")
-        return [gr.update(value=checked_token_id(cells[id_column])) if has_id else gr.skip(), gr.skip()]
+        token = gr.update(value=checked_token_id(cells[id_column])) if has_id else gr.skip()
+        unchanged_card = gr.skip()
+        return [token, unchanged_card]
 
     def show_evidence(self, label: object, token_id: object) -> list[Any]:
         """Return the card and the figure that show the evidence for a token; empty if no token is chosen.

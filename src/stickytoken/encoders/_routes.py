@@ -167,7 +167,8 @@ def _routed_model(
 ) -> RoutedModel:
     """Return a `RoutedModel` with the modules of one route and the other settings of the user's model.
 
-    If the user's model has a prompt for the task, this prompt becomes the default prompt.
+    If the user's model has a prompt for the task, this prompt becomes the default prompt. If the prompt for
+    the task is empty, the result has no default prompt.
 
     Args:
         model: the user's model.

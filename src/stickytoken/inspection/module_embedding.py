@@ -468,6 +468,7 @@ class ModuleInspector(Inspector):
             attention_by_layer=(),
             pooled=pooled_by_part.sum(dim=1),
             pooled_by_part=pooled_by_part,
+            # A vector may differ from the pooled states, because the model may truncate and normalise it.
             vectors=self.encoder.encode_ids(contents, allow_zero=True),
         )
 
@@ -590,8 +591,8 @@ class PromptInspector(Inspector):
         if auxiliary is not None:
             attention_output = auxiliary.attention_output(filled.pop())
             filled = [replace(batch, auxiliary=attention_output) for batch in filled]
-        layer_count = self._prompted.layer_count
-        by_prompt = [pooled_states(self._decoder, batch, [layer_count])[:, 0] for batch in filled]
+        reading_layer = self._prompted.layer_count  # the vector is read after this number of layers
+        by_prompt = [pooled_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
         # If the model is spread over several devices, its last layer and its embeddings may be on different
         # devices.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
@@ -656,17 +657,18 @@ class PromptInspector(Inspector):
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
         members = torch.nn.functional.one_hot(part_labels, part_count).float()
         batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary_output)
-        layer_count = prompted.layer_count
+        # The vector is read after this number of layers. The model may have more layers, which are not run.
+        reading_layer = prompted.layer_count
         model = self._decoder.model
         with attention_of(model, self._attention_sources, members) as attention_by_layer:
-            states = prompt_states(self._decoder, batch, range(layer_count + 1))
-        last = states[layer_count]
-        part_masks = members.to(last).unbind(dim=-1)
+            states = prompt_states(self._decoder, batch, range(reading_layer + 1))
+        read_states = states[reading_layer]
+        part_masks = members.to(read_states).unbind(dim=-1)
         # Pooling is linear, so the results for the states of single parts add up to the pooled states.
         pooled_by_part = torch.stack(
-            [batch.pool(last * mask[..., None]).float() for mask in part_masks], dim=1
+            [batch.pool(read_states * mask[..., None]).float() for mask in part_masks], dim=1
         )
-        pooled = batch.pool(last).float()
+        pooled = batch.pool(read_states).float()
         by_layer = [states[number].float().cpu() for number in sorted(states)]
         # Layers that differ in width cannot be stacked.
         have_one_shape = len({layer.shape for layer in by_layer}) == 1

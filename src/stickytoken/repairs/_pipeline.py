@@ -306,7 +306,12 @@ class EditableVocabulary:
         merge, but the remaining merges still reduce its characters to two pieces, a merge of these two pieces
         replaces the deleted one. For example, if ``riv`` is removed, the merge of ``riv`` and ``er`` is
         deleted. If the remaining merges reduce ``river`` to ``ri`` and ``ver``, a merge of ``ri`` and ``ver``
-        takes the rank of the deleted merge.
+        takes the rank of the deleted merge. If more than two pieces remain, no merge replaces the deleted
+        one, and merging no longer produces the entry; `_no_longer_merged` finds such entries.
+
+        Args:
+            removed: the removed entries. None of them is a single character (see `_reason_of_merges`), so
+                after the deletion, merging can produce none of them, not even as a piece of another entry.
         """
         ranks = dict(self._ranks)
         deleted_pairs = {pair for entry in removed for pair in self._merges_by_entry.get(entry, ())}
@@ -320,6 +325,7 @@ class EditableVocabulary:
             if entry in removed:
                 continue
             pieces = _merged_pieces(entry, ranks)
+            # If there is only one piece, another merge still produces the entry.
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
         return ranks

@@ -211,11 +211,16 @@ def tune(
     from stickytoken.evaluation import read_similarity, tune as tune_prepending, tune_contrast
     from stickytoken.measurement.engine import Progress
 
+    # Both kinds of tuning choose the layer that the vector is read from. Tuning of token prepending also
+    # chooses start and exit; the option start is only the first value tried. Tuning of contrast also chooses
+    # the layer and the strength of contrast, unless the options set them. The rule of contrast is not chosen.
+
     # Rejects a prompt without {sentence}, which would otherwise be put before every input.
     prompts.find_prompt(tuning.prompt)
     prompts.require_contrast_options(part_of(tuning, Prompting))
     reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
     if tuning.contrast:
+        # Only contrast is tuned. Token prepending, if it is on, stays as the options say.
         reading = replace(
             reading, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit
         )

@@ -690,10 +690,13 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
 def require_embedding_model(name: str, revision: str | None = None) -> None:
     """Check that a model gives one dense vector per text, without loading the model.
 
+    Names of endpoints and of tokenizers of tiktoken pass unchecked, because they have no model files to read.
+
     Raises:
         ModelError: There is no such model, or it does not give one dense vector per text.
     """
-    if names_endpoint(name) or names_tiktoken(name):
+    has_no_model_files = names_endpoint(name) or names_tiktoken(name)
+    if has_no_model_files:
         return
     resolution.require_embedding_model(resolution.resolve_model(name, revision), revision)
 

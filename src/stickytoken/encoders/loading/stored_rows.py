@@ -32,11 +32,11 @@ FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": 
 """Stored types that a row can be written in, with their names in torch."""
 
 # Tensor names in a static model saved by model2vec. Mapping and weights are optional; see `TokenRows`.
-_STORED_ROWS = "embeddings"
-_MAPPING = "mapping"
-_WEIGHTS = "weights"
+_MODEL2VEC_ROWS = "embeddings"
+_MODEL2VEC_MAPPING = "mapping"
+_MODEL2VEC_WEIGHTS = "weights"
 # Tensor name in a static model saved by sentence-transformers, which takes precedence over the names above.
-_PLAIN_ROWS = "embedding.weight"
+_SENTENCE_TRANSFORMERS_ROWS = "embedding.weight"
 # Number of rows that are read at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192
 
@@ -196,20 +196,33 @@ class TokenRows:
 def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
     """Find the token rows of a static model among the tensors of its weight file, by their names.
 
+    A file saved by sentence-transformers has one matrix with a row for each token. A file saved by model2vec
+    has a matrix and, in some models, a mapping or weights; see `TokenRows`.
+
     Returns:
-        The rows, or None if there is no matrix of rows, because the file belongs to another kind of model.
+        The rows, or None if there is no readable matrix of rows, because the file belongs to another kind of
+        model.
 
     Raises:
-        ModelError: The tensor of weights does not have exactly one entry for each token.
+        ModelError: The mapping or the weights have a type that cannot be read, or there is not exactly one
+            weight for each token.
     """
-    named = {tensor.name: tensor for tensor in tensors if tensor.readable}
-    plain = named.get(_PLAIN_ROWS)
-    if plain is not None:
-        return TokenRows(plain) if len(plain.shape) == 2 else None
-    matrix = named.get(_STORED_ROWS)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    readable = {tensor.name: tensor for tensor in tensors if tensor.readable}
+    saved_by_sentence_transformers = readable.get(_SENTENCE_TRANSFORMERS_ROWS)
+    if saved_by_sentence_transformers is not None:
+        is_matrix = len(saved_by_sentence_transformers.shape) == 2
+        return TokenRows(saved_by_sentence_transformers) if is_matrix else None
+    matrix = readable.get(_MODEL2VEC_ROWS)
     if matrix is None or len(matrix.shape) != 2:
         return None
-    rows = TokenRows(matrix, named.get(_MAPPING), named.get(_WEIGHTS))
+    rows = TokenRows(matrix, by_name.get(_MODEL2VEC_MAPPING), by_name.get(_MODEL2VEC_WEIGHTS))
+    # Without its mapping or weights, the matrix would give wrong rows.
+    for tensor in (rows.mapping, rows.weights):
+        if tensor is not None and not tensor.readable:
+            raise ModelError(
+                f"the tensor {tensor.name} in {tensor.file} has the type {tensor.dtype}, which cannot be read"
+            )
     if rows.weights is not None and rows.weights.shape != (len(rows),):
         raise ModelError(
             f"{matrix.file} is damaged: it has rows for {len(rows)} tokens, and weights of the shape "

@@ -82,7 +82,7 @@ class PromptRunner(BatchEngine):
             )
             if vectors is not None:
                 return vectors[:, None]
-        cache = None if prompt_reuse is None else prompt_reuse.cache(layer_counts)
+        cache = None if prompt_reuse is None else prompt_reuse.cache_for(layer_counts)
         auxiliary = None  # without contrast
         if self._auxiliary_runner is not None:
             auxiliary = self._auxiliary_runner.attention_outputs(contents)
@@ -215,11 +215,12 @@ class _PromptReuse:
             return False
         return prefixes.agree(reused, plain, self._rounding)
 
-    def cache(self, layer_counts: Sequence[int]) -> PromptCache:
+    def cache_for(self, layer_counts: Sequence[int]) -> PromptCache:
         """Return the cached states of the prompts for reading vectors after these numbers of layers.
 
         The states are computed again only if the weights or the numbers of layers differ from those of the
-        last call.
+        last call. A change of values that leaves `weight_version` the same, such as an in-place change
+        through ``weight.data``, is not noticed.
         """
         weight_versions = [weight_version(weight) for weight in self._prompted.decoder.model.parameters()]
         wanted_for = (list(layer_counts), weight_versions)

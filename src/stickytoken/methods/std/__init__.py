@@ -95,10 +95,17 @@ class CountedRun:
         return rows
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Report how many texts are left to encode, and how long this will take at the current rate."""
-        self.expected = self.done + scoring_texts + validation_texts
-        cost = self.runner.cost
+        """Replace the estimate in `expected`, and report the texts that are left to encode.
+
+        The report also says how long these texts will take at the current rate.
+
+        Args:
+            scoring_texts: estimated number of texts that are left to encode in order to score tokens.
+            validation_texts: estimated number of texts to encode in order to validate candidates.
+        """
         remaining_texts = scoring_texts + validation_texts
+        self.expected = self.done + remaining_texts
+        cost = self.runner.cost
         hours = remaining_texts * cost.seconds / max(1, cost.sequences) / 3600
         how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
         rate = cost.sequences / max(cost.seconds, 1e-9)
@@ -106,8 +113,16 @@ class CountedRun:
             f"still to encode: about {scoring_texts:,} texts to score tokens and {validation_texts:,} to "
             f"validate candidates, {how_long} at {rate:,.0f} texts a second"
         )
+        # Progress is counted in texts here, so ``computed`` equals the number of encoded texts.
         self.runner.progress(
-            Progress(_TEXTS, self.done, self.expected, self.computed, self.computed, note=note)
+            Progress(
+                _TEXTS,
+                done=self.done,
+                total=self.expected,
+                computed=self.computed,
+                sequences=self.computed,
+                note=note,
+            )
         )
 
 
