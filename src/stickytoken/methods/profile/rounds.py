@@ -3,7 +3,8 @@
 In the first round, random tokens (the pilots) are inserted into all carriers. In the second round, all tokens
 are inserted into a few of the carriers. In the third round, tokens are inserted into all other carriers, in
 batches. The tokens that are most likely to reach a threshold are in the first batch. The round ends after a
-batch in which no token can still reach its threshold, or when the budget is used up.
+batch in which no token can still reach its threshold, if no remaining token may reach its threshold by the
+estimate of the second round. It also ends when the budget is used up.
 """
 
 from __future__ import annotations
@@ -166,8 +167,10 @@ def measure_rounds(
         return confirm(measured, unconfirmed_ids)
     budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
     if _has_artificial_vectors(job.encoder):
-        # Artificial vectors do not show which tokens may reach a threshold. All tokens cost the same.
-        return confirm(measured, unconfirmed_ids[:budgeted_tokens])
+        # Artificial vectors do not show which tokens may reach a threshold. The tokens with the longest texts
+        # are taken, so that a run costs at most as much as is estimated.
+        longest_first = sorted(unconfirmed_ids.tolist(), key=lambda token_id: -len(tokens[token_id].text))
+        return confirm(measured, np.array(sorted(longest_first[:budgeted_tokens]), dtype=np.int64))
     return _confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, confirm)
 
 
@@ -177,11 +180,11 @@ def _confirm_in_batches(
     budgeted_tokens: int,
     confirm: Callable[[Measured, Ids, int], Measured],
 ) -> Measured:
-    """Measure tokens in the confirming carriers until no token of a batch can still reach its threshold.
+    """Measure tokens in the confirming carriers, until no other token is expected to reach its threshold.
 
-    The tokens of later batches had lower estimates in the screening round, so they are even less likely to
-    reach a threshold. If the budget is used up before such a batch, the remaining tokens whose screening
-    estimates may reach a threshold are counted as unconfirmed.
+    The round ends after a batch in which no token can still reach its threshold, if no remaining token may
+    reach it by its screening estimate either. If the budget is used up earlier, the remaining tokens that may
+    reach their thresholds by their screening estimates are counted as unconfirmed.
 
     Args:
         measured: the measurements of the pilot round and the screening round.
@@ -190,17 +193,19 @@ def _confirm_in_batches(
         confirm: adds the measurements of a batch of tokens, given the ids and the number of the batch.
     """
     settings = measured.job.settings
-    ordered_ids = verdict.order_to_confirm(estimate(measured).measures_of(ids), settings)
+    screened = estimate(measured)
+    ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings)
+    may_reach_by_screen = verdict.may_reach_threshold(screened.measures_of(ordered_ids), settings)
     budgeted_ids = ordered_ids[:budgeted_tokens]
     for batch, start in enumerate(range(0, len(budgeted_ids), CONFIRMING_BATCH), start=1):
         batch_ids = budgeted_ids[start : start + CONFIRMING_BATCH]
         measured = confirm(measured, np.sort(batch_ids), batch)
         batch_measures = estimate(measured).measures_of(batch_ids)
-        is_last = start + CONFIRMING_BATCH >= len(budgeted_ids)
-        if not is_last and not verdict.may_reach_threshold(batch_measures, settings).any():
-            return measured
-    remaining = estimate(measured).measures_of(ordered_ids[budgeted_tokens:])
-    return replace(measured, unconfirmed=int(verdict.may_reach_threshold(remaining, settings).sum()))
+        batch_may_reach = verdict.may_reach_threshold(batch_measures, settings).any()
+        rest_may_reach = may_reach_by_screen[start + CONFIRMING_BATCH :].any()
+        if not batch_may_reach and not rest_may_reach:
+            break
+    return replace(measured, unconfirmed=int(may_reach_by_screen[budgeted_tokens:].sum()))
 
 
 def confirming_stage(batch: int) -> str:
@@ -223,7 +228,7 @@ def _screening_carriers(
 
     The chosen carriers are short, and the effects of the pilots in them agree well with the mean effects of
     the pilots in all carriers. They are not among the carriers that copies of random tokens erase most. If
-    the run only estimates its cost, the effects are unknown, and carriers of typical length are chosen
+    the run only estimates its cost, the effects are unknown, and the longest carriers are chosen
     instead.
 
     Returns:
@@ -235,8 +240,8 @@ def _screening_carriers(
     copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
     lengths = np.array(carrier_lengths) + np.array(copies)
     if _has_artificial_vectors(job.encoder):
-        # With artificial vectors, the shortest carriers would be chosen, and the cost underestimated.
-        return texts.typical_carriers(lengths, count)
+        # The carriers that the run will choose are unknown. They cost at most as much as the longest ones.
+        return texts.longest_carriers(lengths, count)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(plan.carriers)))
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]

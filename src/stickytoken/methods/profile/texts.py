@@ -390,16 +390,14 @@ def representative_carriers(
     return sorted(chosen)
 
 
-def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Choose carriers of typical length, to estimate the cost of a run without computing vectors.
+def longest_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
+    """Choose the longest carriers, to estimate what a run costs at most without computing vectors.
 
     Args:
         lengths: number of tokens in each carrier, including the copies, shape (K,).
         count: number of carriers to choose.
 
     Returns:
-        Indices of the chosen carriers, in ascending order. The lengths of the chosen carriers are around the
-        median. `representative_carriers` prefers shorter carriers, so a real run hardly ever costs more.
+        Indices of the chosen carriers, in ascending order.
     """
-    first = (len(lengths) - count) // 2
-    return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())
+    return sorted(np.argsort(-lengths, kind="stable")[:count].tolist())
