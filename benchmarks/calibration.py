@@ -176,7 +176,6 @@ def measurements_of(ids: NDArray[np.int64], lifts: Vector, contractions: Vector)
     return Measurements(
         ids=ids,
         lifts=lifts,
-        rising_shares=np.zeros((tokens, carriers), dtype=np.float32),
         anchor_group_lifts=np.zeros((tokens, carriers, 0), dtype=np.float32),
         effects=Effects(contractions.mean(axis=1), np.zeros((tokens, 1))),
         contractions=contractions,

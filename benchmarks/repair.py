@@ -86,7 +86,7 @@ def check_repair(
     sticky = [row["token"] for row in rows if row["verdict_after"] == "sticky"]
     results.check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, sticky=sticky)
     check_measure(results, "lift after, beyond an ordinary token's", rows, "lift_sd", " SD")
-    check_measure(results, "erased after, of what an ordinary token leaves", rows, "erased", "")
+    check_measure(results, "erased after", rows, "erased", "")
     for score in verification.scores[:1]:
         change = 100 * (score.after - score.before)
         ours = f"{100 * score.before:.2f} before, {100 * score.after:.2f} after"

@@ -179,7 +179,7 @@ def draw(tokens: pl.DataFrame, figures: list[tuple[str, float, list[float]]], mo
             panel.axhline(without, color="grey", linestyle="dotted", label="without copies")
             panel.scatter(100 * tokens["erased"].to_numpy(), by_token, s=12)
             panel.set_title(f"{model}, {name}")
-            panel.set_xlabel("erased, % of what an ordinary token leaves")
+            panel.set_xlabel("erased share, in %")
             panel.legend(frameon=False)
         panels[0].set_ylabel("recall@10 with 8 copies of a token")
         drawn.tight_layout()

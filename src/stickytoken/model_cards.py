@@ -74,9 +74,9 @@ def _list_of_tokens(run: Run) -> list[str]:
     heading = f"The worst sticky tokens{count}"
     if "erased" in run.sticky.columns:
         heading += (
-            ". *Erased* is how much of the meaning copies of the token erase, as a share of what copies of "
-            "an ordinary token leave; *lift* is how much closer together they move unrelated texts than "
-            "copies of an ordinary token do, in standard deviations (SD) of the model's similarities"
+            ". *Erased* is how much less of a text's meaning copies of the token leave than copies of an "
+            "ordinary token do; *lift* is how much closer they move texts to unrelated texts than copies of "
+            "an ordinary token do, in standard deviations (SD) of the model's similarities"
         )
     paragraphs = [f"{heading}:", "\n".join(items)]
     if general_sentences:
@@ -110,11 +110,11 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     if compared.erases_most is not None:
         rows.append(("token that erases most", comparisons.shown_token(compared.erases_most)))
         erased = comparisons.shown_value(wording.ERASED, compared.erases_most)
-        rows.append((f"share that it erases of what an ordinary token leaves of a text ({level})", erased))
+        rows.append((f"its erased share, compared with an ordinary token ({level})", erased))
     if compared.lifts_most is not None:
         rows.append(("token that lifts most", comparisons.shown_token(compared.lifts_most)))
         lift = comparisons.shown_value(wording.LIFT, compared.lifts_most)
-        rows.append((f"its lift of unrelated texts beyond an ordinary token's ({level})", lift))
+        rows.append((f"its lift, compared with an ordinary token ({level})", lift))
     if compared.share is not None:
         rows.append((f"sticky per 10,000 (exact {level})", comparisons.shown_share(compared)))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
@@ -244,7 +244,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     results: list[tuple[str, float, str]] = []  # task, value and note
     if compared.erases_most is not None:
         value = comparisons.shown_value(wording.ERASED, compared.erases_most)
-        unit = "share erased of what copies of an ordinary token leave of a text"
+        unit = "how much less of a text's meaning copies leave than copies of an ordinary token"
         results.append((ERASED_TASK, compared.erases_most.value, f"{unit}: {value}, {level}"))
     if compared.lifts_most is not None:
         value = comparisons.shown_value(wording.LIFT, compared.lifts_most)

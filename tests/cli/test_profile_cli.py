@@ -82,7 +82,7 @@ def test_the_table_lists_sticky_tokens_before_the_others(run):
 
 def test_the_rule_and_the_effort_end_the_answer(run):
     lines = planted.command("show", run).stdout.splitlines()
-    rule = "A sticky token's copies erase at least 40% of what an ordinary token's copies"
+    rule = "A token is sticky if, compared with copies of an ordinary token, its copies leave at"
     assert any(line.startswith(rule) for line in lines[-4:])
     assert lines[-1].endswith(f"Run folder: {run}")
 
@@ -178,12 +178,12 @@ def test_probe_prints_evidence_and_curves_and_stores_nothing(workspace, run, opt
     monkeypatch.chdir(tmp_path)
     result = planted.command("probe", workspace / "planted", "!", "river", *options)
     assert re.search(r"34 +! +OK +\d+% +\d+% to \d+% +[\d.]+ SD .* sticky, severe", result.stdout)
-    assert "'!': erases " in result.stdout
+    assert "'!': leaves " in result.stdout
     for side in ("below", "above"):
         assert f"Similarity of pairs {side} the mean similarity, by number of copies" in result.stdout
     for name in ("!", "river", r"\(ordinary tokens\)"):
         assert len(re.findall(rf"^{name}( +-?\d\.\d{{4}}){{7}} *$", result.stdout, re.MULTILINE)) == 2
-    assert "A sticky token's copies erase at least 40%" in result.stdout
+    assert "its copies leave at least 40% less of a text's meaning" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 

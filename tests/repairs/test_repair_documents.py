@@ -78,7 +78,7 @@ def test_a_repair_is_a_table_in_the_units_of_the_rule():
 def test_the_document_shows_both_measures_before_and_after():
     document = repair_document(repaired.repair_record("river"))
     assert "| 45% | 2% | 1.00 SD | 0.10 SD |" in document
-    assert "at least 40% of what an ordinary token's" in document
+    assert "at least 40% less of a text's meaning" in document
 
 
 def test_numbers_that_were_not_measured_are_missing():

@@ -84,7 +84,5 @@ def upgraded_tokens(
     return tokens.with_columns(*columns, *nulls).with_columns(
         confirmed=is_candidate,
         severity=pl.col("severity").replace("negligible", "mild"),  # version 3 had a grade below mild
-        # Version 3 has these two columns under other names.
-        strongest_kind=pl.col("kind"),
-        rising_share=pl.col("validation_rate"),
+        strongest_kind=pl.col("kind"),  # version 3 has this column under another name
     )

@@ -179,6 +179,10 @@ class Severity(StrEnum):
 # a search finds hardly any of the documents with copies.
 SEVERE_LIFT = 0.8
 SEVERE_ERASED = 0.7
+# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
+# to point toward kinds of text that no run measures reach these halved thresholds: they lift texts by at
+# least 0.25 SD or erase at least 20% of a text. Natural tokens with unusual vectors hardly ever reach them.
+UNUSUAL_SHARE = 0.5
 
 _SEVERITY_MEANINGS = {
     Severity.MILD: "has an unusual vector and reaches only half of a threshold (by default, an erased share "

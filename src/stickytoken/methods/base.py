@@ -345,9 +345,9 @@ class Judgement:
 
     Attributes:
         tokens: one row per token of the run, with the columns of the run's tokens.parquet except
-            ``strongest_kind`` and ``rising_share``. The lift and its interval are measured on the corpus; the
-            erased share is copied from the run. Tokens that were not measured on the corpus (``confirmed`` is
-            false) have no lift and no verdict.
+            ``strongest_kind``. The lift and its interval are measured on the corpus; the erased share is
+            copied from the run. Tokens that were not measured on the corpus (``confirmed`` is false) have no
+            lift and no verdict.
         source: origin of the corpus, for messages.
         texts: number of distinct texts in the corpus.
         anchors: number of anchors, the texts that the carriers were compared with.

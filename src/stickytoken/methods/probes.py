@@ -208,12 +208,10 @@ class Response(NamedTuple):
         lifts: weighted mean rise of the similarity over the unrelated pairs of each carrier, shape (T, K).
         group_lifts: mean rise over the unrelated pairs of each carrier and group, shape (T, K, G); NaN if the
             carrier has no unrelated anchor in the group.
-        rising_shares: weighted share of each carrier's unrelated pairs whose similarity rises, shape (T, K).
     """
 
     lifts: Vector
     group_lifts: Vector
-    rising_shares: Vector
 
 
 @dataclass(frozen=True)
@@ -322,25 +320,17 @@ class CarrierPanel:
             vectors: unit vectors of the carriers with copies of each token, shape (T, K, d).
 
         Returns:
-            The lifts over all groups of anchors, the lifts on each group, and the shares of similarities that
-            rise (see `Response`).
+            The lifts over all groups of anchors, and the lifts on each group.
         """
         # The mean similarity to several anchors equals the dot product with their mean vector, so the
-        # similarities to single anchors are not needed for the mean rises. `_mean_unrelated_anchors` holds
+        # similarities to single anchors are not needed. `_mean_unrelated_anchors` holds
         # one mean vector for each carrier k and group g.
         before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._mean_unrelated_anchors)
         after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._mean_unrelated_anchors)
         mean_rises = after - before  # for each token, carrier and group, shape (T, K, G)
         lifts = (mean_rises * self._group_weights).sum(axis=2)
         group_lifts = np.where(self._unrelated_counts > 0, mean_rises, np.nan)
-
-        token_count, carrier_count, dimension = vectors.shape
-        similarities = vectors.reshape(token_count * carrier_count, dimension) @ self.panel.vectors.T
-        rise_limits = (self.before + _ROUNDING).astype(np.float32)
-        # Whether copies of each token raise the similarity of each carrier to each anchor, shape (T, K, A).
-        rises = (similarities.reshape(token_count, carrier_count, -1) > rise_limits).astype(np.float32)
-        rising_shares = np.einsum("tka,ka->tk", rises, self.pair_weights.astype(np.float32))
-        return Response(lifts, group_lifts, rising_shares.astype(np.float64))
+        return Response(lifts, group_lifts)
 
 
 @dataclass(frozen=True)

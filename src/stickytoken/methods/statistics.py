@@ -192,8 +192,8 @@ def predicted_lifts(tokens: Effects | TokenEffects, carriers: CarrierPanel) -> V
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
     """Return the erased share of one or several tokens, which is (k - k0) / (1 - k0).
 
-    Copies of the ordinary token leave the share 1 - k0 of a text. Copies of the token erase k - k0 more of
-    the text than copies of the ordinary token do.
+    Copies of the token leave the share 1 - k of a text's meaning, and copies of the ordinary token leave the
+    share 1 - k0. The erased share is how much smaller 1 - k is than 1 - k0, relative to 1 - k0.
 
     Args:
         contraction: k, the contraction of one or several tokens.

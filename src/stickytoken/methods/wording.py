@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NamedTuple
 
-from stickytoken.methods import SEVERE_ERASED, SEVERE_LIFT, Column, Moved, severities_in_words
+from stickytoken.methods import (
+    SEVERE_ERASED,
+    SEVERE_LIFT,
+    UNUSUAL_SHARE,
+    Column,
+    Moved,
+    severities_in_words,
+)
 from stickytoken.methods.small_search import COPIES, TOP, SearchShares
 from stickytoken.validation import visible
 
@@ -70,10 +77,13 @@ def counted(number: int, noun: str) -> str:
 
 def rule(smallest_lift: float, smallest_erased: float) -> str:
     """Describe the rule in words, with the given thresholds."""
+    halved_erased = percent(UNUSUAL_SHARE * smallest_erased)
+    halved_lift = f"{UNUSUAL_SHARE * smallest_lift:g} SD"
     return (
-        f"A sticky token's copies erase at least {percent(smallest_erased)} of what an ordinary token's "
-        f"copies leave of a text, or move unrelated texts at least {smallest_lift:g} SD closer than those "
-        "do. For a token with an unusual vector, half as much is enough."
+        "A token is sticky if, compared with copies of an ordinary token, its copies leave at least "
+        f"{percent(smallest_erased)} less of a text's meaning (erased), or move texts at least "
+        f"{smallest_lift:g} SD closer to unrelated texts (lift). If its vector is unusual, {halved_erased} "
+        f"or {halved_lift} is enough."
     )
 
 
@@ -105,9 +115,9 @@ def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool)
     """
     reasons = []
     if erased is not None:
-        reasons.append(f"erases {percent(erased)} of what an ordinary token's copies leave of a text")
+        reasons.append(f"leaves {percent(erased)} less of a text's meaning than an ordinary token")
     if lift_sd is not None:
-        reasons.append(f"lifts unrelated texts by {in_sd(lift_sd)}")
+        reasons.append(f"moves texts {in_sd(lift_sd)} closer to unrelated texts")
     if unusual_vector:
         reasons.append("unusual vector")
     return "; ".join(reasons)
@@ -196,8 +206,11 @@ def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None
         return None
     if erases_more:
         erased = percent(row["erased"])
-        return f"Copies of {quoted(row['token'])} erase {erased} of what an ordinary token's leave of a text"
-    return f"Copies of {quoted(row['token'])} move unrelated texts {in_sd(row['lift_sd'])} closer"
+        return (
+            f"Copies of {quoted(row['token'])} leave {erased} less of a text's meaning than copies of an "
+            "ordinary token"
+        )
+    return f"Copies of {quoted(row['token'])} move texts {in_sd(row['lift_sd'])} closer to unrelated texts"
 
 
 def consequences(
@@ -307,11 +320,12 @@ def is_erasing(row: Mapping[str, Any]) -> bool:
 
 
 GLOSSARY = {
-    "erased": "The share of a text's meaning that copies of the token erase, of what copies of an ordinary "
-    f"token leave. A high share means: {MEANING_OF_ERASED}.",
-    "lift": "How much closer copies of the token move unrelated texts than copies of an ordinary token do, "
-    "in standard deviations (SD) of the model's similarities, averaged over the kinds of text. A high lift "
-    f"means: {MEANING_OF_LIFT}.",
+    "erased": "How much less of a text's meaning copies of the token leave than copies of an ordinary token "
+    "do: 50% if they leave half as much. A high share means: "
+    f"{MEANING_OF_ERASED}.",
+    "lift": "How much closer copies of the token move texts to unrelated texts than copies of an ordinary "
+    "token do, in standard deviations (SD) of the model's similarities, averaged over the kinds of text. A "
+    f"high lift means: {MEANING_OF_LIFT}.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "
     f"directions in which vectors hardly vary. From 6 on it is unusual: {MEANING_OF_UNUSUAL}.",
     "ordinary token": "The median over random tokens. Copies of any token change a text; only what goes "
@@ -319,12 +333,12 @@ GLOSSARY = {
     "verdict": "Sticky: the token reaches a threshold. Topical: it lifts fewer than half of the kinds of "
     "text, because of its meaning, and erases no more than other tokens. Benign: everything else.",
     "severity": severities_in_words(),
-    "confirmed": "Measured closely. Every token is put into a few texts; tokens that may reach a threshold "
-    "or have an unusual vector are put into many more texts, and only these tokens can be flagged.",
+    "confirmed": "Measured closely. Every token is put into a few texts. The tokens that are most likely to "
+    "reach a threshold are put into many more texts, and only these tokens can be flagged.",
     "kinds lifted": "How many of the kinds of text the token lifts by at least half of the threshold.",
     "strongest kind": "The kind of text that the token lifts most.",
-    "reason": "Which threshold the token reaches: what its copies erase of a text, how far they lift "
-    "unrelated texts, and whether its vector had to be unusual for that.",
+    "reason": "Which thresholds the token reaches. An unusual vector is mentioned if the token reaches only "
+    "the lower thresholds for tokens with unusual vectors.",
     "interval": "The plausible range of a number, given that only some texts were tried. A token reaches a "
     "threshold if the low end of its interval does.",
 }

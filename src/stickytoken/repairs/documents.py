@@ -153,12 +153,12 @@ def _lift(measured: MeasuredRecord | None) -> str:
 def _meaning_of_columns(verification: VerificationRecord) -> str:
     """Return a paragraph that explains the columns of the table and the rule for sticky tokens."""
     sentences = [
-        "Erased: how much copies erase, as a share of what copies of an ordinary token leave of a text. An "
-        f"ordinary token erases {wording.percent(verification.ordinary_contraction)} of a text. The share is "
-        "missing for a token that is now read as several pieces, because a longer text loses more, whichever "
-        "tokens are added.",
-        "Lift: how much closer copies move unrelated texts than copies of an ordinary token do, in standard "
-        "deviations (SD) of the model's similarities.",
+        "Erased: how much less of a text's meaning copies leave than copies of an ordinary token do. Copies "
+        f"of an ordinary token leave {wording.percent(1 - verification.ordinary_contraction)} of the "
+        "meaning. The share is missing for a token that is now read as several pieces, because more pieces "
+        "erase more, whichever tokens they are.",
+        "Lift: how much closer copies move texts to unrelated texts than copies of an ordinary token do, in "
+        "standard deviations (SD) of the model's similarities.",
     ]
     if verification.smallest_lift is not None and verification.smallest_erased is not None:
         sentences.append(wording.rule(verification.smallest_lift, verification.smallest_erased))

@@ -87,8 +87,8 @@ class RecheckedToken:
     # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
     # the ordinary token do, in standard deviations of the model's similarities.
     lift_sd: float
-    # Erased share: how large a share of the meaning that copies of the ordinary token leave in a text is
-    # erased by copies of this token. None if the tokenizer reads the copies as other tokens.
+    # Erased share: how much less of a text's meaning copies of this token leave than copies of an ordinary
+    # token do. None if the tokenizer reads the copies as other tokens.
     erased: float | None
     verdict: Verdict
     # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this value

@@ -50,8 +50,8 @@ class MeasuredRecord(resume.Record):
     # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
     # the ordinary token do, in standard deviations of the model's similarities.
     lift_sd: float
-    # Erased share: how large a share of the meaning that copies of the ordinary token leave in a text is
-    # erased by copies of this token. Null if the tokenizer splits each copy into several pieces: a longer
+    # Erased share: how much less of a text's meaning copies of this token leave than copies of an ordinary
+    # token do. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
     verdict: str | None  # null in some older records
@@ -209,7 +209,7 @@ def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[
     """Convert the measurements before and after a repair from schema 1 to the current schema.
 
     In schema 1, the lift is called ``deviations``, and ``contraction`` is the share of a text that copies of
-    the token erase. It is replaced by ``erased``: the share of what copies of the ordinary token leave.
+    the token erase. It is replaced by ``erased``, which compares this share with the ordinary token's.
 
     Args:
         entry: the record of a repaired token or of a neighbour, with the measurements ``before`` and

@@ -36,8 +36,8 @@ class ProfileSettings:
     Attributes:
         smallest_lift: Minimum lift of a sticky token, relative to an ordinary token, in standard deviations
             of the model's similarities.
-        smallest_erased: Minimum erased share of a sticky token. Copies of an ordinary token leave a part of a
-            text's meaning; the erased share is how much of this part copies of the sticky token erase.
+        smallest_erased: Minimum erased share of a sticky token. The erased share is how much less of a text's
+            meaning copies of the token leave than copies of an ordinary token do.
         unusual: Minimum deviation at which a token vector counts as unusual, in median absolute deviations
             above the median.
         confidence: Confidence level of the intervals.

@@ -64,7 +64,7 @@ def test_a_planted_token_is_sticky_for_what_it_erases_and_lifts(run):
     assert row["severity"] == "severe"
     assert row["erased_low"] > 0.4
     assert row["lift_sd_low"] > 0.5
-    assert row["reason"].startswith(f"erases {row['erased']:.0%} of what an ordinary token")
+    assert row["reason"].startswith(f"leaves {row['erased']:.0%} less of a text's meaning")
     assert row["kinds_lifted"] == run.plan.kinds
 
 

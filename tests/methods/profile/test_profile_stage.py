@@ -136,7 +136,7 @@ def slow_row(stage, probes, u):
     copies = units_of(probes)
     before = (carriers @ anchors.T).astype(float).tolist()
     after = (copies @ anchors.T).astype(float).tolist()
-    row = {name: [] for name in ("lifts", "rising", "groups", "contractions")}
+    row = {name: [] for name in ("lifts", "groups", "contractions")}
     deviations = carriers - carriers.mean(axis=0)
     moved = copies - copies.mean(axis=0)
     spread = float((deviations**2).sum()) / len(carriers)
@@ -151,14 +151,8 @@ def slow_row(stage, probes, u):
             for group, rises_of_group in changes.items()
             if rises_of_group
         }
-        rises = {
-            group: sum(c > 0 for c in rises_of_group) / len(rises_of_group)
-            for group, rises_of_group in changes.items()
-            if rises_of_group
-        }
         row["groups"] += [means.get(group, math.nan) for group in range(4)]
         row["lifts"].append(_weighted(means))
-        row["rising"].append(_weighted(rises))
     design = np.hstack([carriers.reshape(-1, 1), np.tile(np.eye(DIMENSION), (len(carriers), 1))])
     contraction, *pull = np.linalg.lstsq(design.astype(float), copies.ravel().astype(float), rcond=None)[0]
     return row | {"contraction": 1 - contraction, "pull": pull}
@@ -178,7 +172,7 @@ def test_a_row_equals_loops_over_carriers_anchors_and_groups(carriers, u):
     expected = slow_row(stage, probes, u)
     assert set(measured) == set(expected)
     # Two bytes per dimension for the pull, four per carrier and group.
-    assert (measured["pull"].dtype, measured["groups"].dtype, measured["rising"].dtype) == ("f2", "f4", "f4")
+    assert (measured["pull"].dtype, measured["groups"].dtype) == ("f2", "f4")
     for name, value in expected.items():
         tolerance = 1e-3 if name == "pull" else 1e-5  # pulls are kept in half precision
         assert measured[name] == pytest.approx(value, abs=tolerance, nan_ok=name == "groups"), name

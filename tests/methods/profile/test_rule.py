@@ -94,14 +94,14 @@ def reason_of(**given_numbers):
 
 
 def test_a_reason_says_what_reaches_a_threshold():
-    erases = "erases 44% of what an ordinary token's copies leave of a text"
+    erases = "leaves 44% less of a text's meaning than an ordinary token"
     assert reason_of(erased=0.44) == erases
-    assert reason_of(lift=0.61) == "lifts unrelated texts by 0.61 SD"
-    assert reason_of(erased=0.44, lift=0.61) == f"{erases}; lifts unrelated texts by 0.61 SD"
+    assert reason_of(lift=0.61) == "moves texts 0.61 SD closer to unrelated texts"
+    assert reason_of(erased=0.44, lift=0.61) == f"{erases}; moves texts 0.61 SD closer to unrelated texts"
 
 
 def test_a_reason_names_an_unusual_vector_only_if_it_mattered():
-    assert reason_of(lift=0.3, deviation=7) == "lifts unrelated texts by 0.30 SD; unusual vector"
+    assert reason_of(lift=0.3, deviation=7) == "moves texts 0.30 SD closer to unrelated texts; unusual vector"
     assert "vector" not in reason_of(lift=0.61, deviation=7)
 
 

@@ -15,7 +15,7 @@ from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import PlanTexts, Verdict, base, probes
+from stickytoken.methods import UNUSUAL_SHARE, PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import _corpus, estimates, plan as planning, rounds, texts
@@ -23,7 +23,7 @@ from stickytoken.methods.profile._wording import ProfileWording
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, apply_rule
+from stickytoken.methods.profile.verdict import Judged, apply_rule
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
@@ -55,7 +55,6 @@ TOKEN_COLUMNS: dict[str, Any] = {
     "reason": pl.String,
     "lift": pl.Float64,
     "contraction": pl.Float64,
-    "rising_share": pl.Float64,
     "texts": pl.Int64,
 }
 
@@ -134,7 +133,6 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         # share of a text that copies of the token erase.
         "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
-        "rising_share": numbers.rising_shares,
         "texts": numbers.texts,
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}
@@ -243,8 +241,6 @@ class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        rising_share: share of the unrelated pairs of texts whose similarity rises. Two texts are unrelated if
-            their similarity without copies is below a limit, usually the model's mean similarity.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: the ordinary token's erased share, which is the share of a text that its copies
             erase.
@@ -276,7 +272,6 @@ class ProfileEvidence:
     strongest_kind: str | None
     lift: float
     contraction: float
-    rising_share: float
     texts: int
     ordinary_lift: float
     ordinary_contraction: float

@@ -283,10 +283,10 @@ def _table(
     )
     # First clear the lift and verdict of every token, and then fill in the tokens measured on the corpus. A
     # token that was not measured on the corpus keeps its erased share from the run. If the run gave a token
-    # no verdict, the token keeps the reason for this. The strongest kind and the rising share are dropped,
-    # because they describe the texts of the run and were not computed for the corpus.
+    # no verdict, the token keeps the reason for this. The strongest kind is dropped, because it is one of
+    # the run's kinds of text.
     reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
-    cleared = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
+    cleared = run.tokens.drop("strongest_kind", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)
         for name in ("lift", "lift_sd", "lift_sd_low", "lift_sd_high")
     )

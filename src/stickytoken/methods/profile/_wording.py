@@ -155,8 +155,8 @@ class ProfileWording(base.MethodWording):
             f"between words, {settings.text('copies')} at a time. Each carrier was compared with texts of "
             "several kinds (anchors), without and with the copies. Random tokens were put into all carriers "
             "first, to find the few carriers that best represent all, and to measure the ordinary token. All "
-            "tokens were then put into these few carriers. Tokens that may reach a threshold or have an "
-            f"unusual vector were also put into {settings.number('confirming_texts'):g} further carriers. "
+            "tokens were then put into these few carriers. The tokens that were most likely to reach a "
+            f"threshold were also put into {settings.number('confirming_texts'):g} further carriers. "
             "Verdicts rest on these further carriers alone."
         )
 
@@ -189,11 +189,11 @@ class ProfileWording(base.MethodWording):
         return [
             terms.Distribution(
                 "erased-distribution",
-                "What copies erase, over the vocabulary",
+                "Erased shares over the vocabulary",
                 wording.ERASED,
                 {"threshold": run.settings.number("smallest_erased")},
-                "How much copies of each token erase, as a share of what copies of an ordinary token leave "
-                "of a text. The grey bars count all tokens; the count axis is logarithmic, so that a single "
+                "How much less of a text's meaning copies of each token leave than copies of an ordinary "
+                "token do. The grey bars count all tokens; the count axis is logarithmic, so that a single "
                 "token is visible. A token whose interval lies beyond the threshold is sticky.",
             ),
             terms.Distribution(
@@ -201,9 +201,10 @@ class ProfileWording(base.MethodWording):
                 "Lifts over the vocabulary",
                 wording.LIFT,
                 {"threshold": run.settings.number("smallest_lift")},
-                "How much closer copies of each token move unrelated texts than copies of an ordinary token, "
-                "in standard deviations of the model's similarities. A token whose interval lies beyond the "
-                "threshold is sticky, or topical if it lifts fewer than half of the kinds of text.",
+                "How much closer copies of each token move texts to unrelated texts than copies of an "
+                "ordinary token do, in standard deviations of the model's similarities. A token whose "
+                "interval lies beyond the threshold is sticky, or topical if it lifts fewer than half of the "
+                "kinds of text.",
             ),
             terms.Scatter(
                 "lift-erased",
@@ -221,8 +222,8 @@ class ProfileWording(base.MethodWording):
         first = probed[0]  # the thresholds are the same for all tokens
         lines: list[terms.ProbeTable | str] = [
             terms.ProbeTable(
-                "Erased: share of what an ordinary token leaves of a text. Lift: how much more than an "
-                "ordinary token it lifts unrelated texts",
+                "Compared with copies of an ordinary token, how much less of a text's meaning copies leave "
+                "(erased), and how much closer they move texts to unrelated texts (lift)",
                 _PROBE_COLUMNS,
                 [_probe_row(evidence) for evidence in probed],
             ),

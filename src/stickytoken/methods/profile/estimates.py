@@ -37,7 +37,6 @@ class Measurements:
     Attributes:
         ids: token ids, ascending, shape (T,).
         lifts: mean rise of the similarities to unrelated anchors, as a difference of cosines, shape (T, K).
-        rising_shares: share of each carrier's unrelated anchors to which the similarity rises, shape (T, K).
         anchor_group_lifts: lift on each group of anchors, shape (T, K, G); NaN where a carrier has no
             unrelated anchor in the group.
         effects: contraction and pull of each token, fitted to all carriers together.
@@ -48,7 +47,6 @@ class Measurements:
 
     ids: Ids
     lifts: Vector
-    rising_shares: NDArray[np.float32]
     anchor_group_lifts: NDArray[np.float32]
     effects: Effects
     contractions: Vector
@@ -67,7 +65,6 @@ class Measurements:
         return replace(
             self,
             lifts=self.lifts[:, columns],
-            rising_shares=self.rising_shares[:, columns],
             anchor_group_lifts=self.anchor_group_lifts[:, columns],
             contractions=self.contractions[:, columns],
             copies_seen=None if self.copies_seen is None else self.copies_seen[:, columns],
@@ -86,8 +83,8 @@ def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
 
     Args:
         rows: one row for each of T tokens, with the columns of `ProfileStage.measure_all` and perhaps the
-            column ``seen``. The columns ``lifts``, ``rising``, ``contractions`` and ``seen`` hold lists with
-            one value per carrier. The column ``groups`` holds lists with one value per carrier and group of
+            column ``seen``. The columns ``lifts``, ``contractions`` and ``seen`` hold lists with one value
+            per carrier. The column ``groups`` holds lists with one value per carrier and group of
             anchors, carrier by carrier. The column ``pull`` holds vectors.
         carrier_count: number of carriers K.
     """
@@ -97,7 +94,6 @@ def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
     return Measurements(
         ids=ids,
         lifts=_matrix(ordered, "lifts"),
-        rising_shares=_matrix(ordered, "rising"),
         anchor_group_lifts=_matrix(ordered, "groups").reshape(len(ids), carrier_count, -1),
         effects=Effects(contraction, _matrix(ordered, "pull")),
         contractions=_matrix(ordered, "contractions").astype(np.float64),
@@ -128,7 +124,6 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
     return Measurements(
         ids=ids[order],
         lifts=join(first.lifts, second.lifts),
-        rising_shares=join(first.rising_shares, second.rising_shares),
         anchor_group_lifts=join(first.anchor_group_lifts, second.anchor_group_lifts),
         effects=Effects(contraction, pull),
         contractions=join(first.contractions, second.contractions),
@@ -168,8 +163,6 @@ class TokenNumbers(NamedTuple):
         measures: the measures that the rule uses.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
-        rising_shares: share of the unrelated pairs whose similarity rises when copies are inserted, shape
-            (T,).
         kind_lifts: lift on each kind of text, relative to the ordinary token, in standard deviations of the
             similarities to that kind, shape (T, kinds).
         texts: number of texts from which the results were computed, shape (T,).
@@ -178,7 +171,6 @@ class TokenNumbers(NamedTuple):
     measures: Measures
     ordinary_lift: float
     ordinary_contraction: float
-    rising_shares: Vector
     kind_lifts: Vector
     texts: NDArray[np.int64]
 
@@ -244,8 +236,8 @@ def estimate(measured: Measured) -> TokenNumbers:
     confirmed_contraction = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
     # The unit of lifts is the standard deviation of the similarities.
     lift = over_all_tokens(confirmed_lift.estimates, screened.lifts, plan.similarity_spread)
-    # The erased share is how much more of a text the token erases than the ordinary token does, as a share of
-    # what the ordinary token leaves of the text.
+    # The erased share is (k - k0) / (1 - k0), where k0 is the contraction of the ordinary token. The
+    # estimates are already k - k0.
     left_by_ordinary = max(1 - confirmed_contraction.ordinary, np.finfo(float).tiny)
     erased = over_all_tokens(confirmed_contraction.estimates, screened.contractions, left_by_ordinary)
 
@@ -253,9 +245,6 @@ def estimate(measured: Measured) -> TokenNumbers:
     is_confirmed[confirmed_rows] = True
     texts = np.full(len(screened.ids), screened.lifts.shape[1])  # number of carriers of the last round
     texts[confirmed_rows] = confirmed.lifts.shape[1]
-    # The mean over the carriers of the share of unrelated anchors to which the similarity rises.
-    rising_shares = screened.rising_shares.mean(axis=1).astype(np.float64)
-    rising_shares[confirmed_rows] = confirmed.rising_shares.mean(axis=1)
 
     anchor_groups = plan.groups
     kind_indices = [index for index, anchor_group in enumerate(anchor_groups) if anchor_group.kind]
@@ -279,7 +268,6 @@ def estimate(measured: Measured) -> TokenNumbers:
         measures=measures,
         ordinary_lift=confirmed_lift.ordinary,
         ordinary_contraction=confirmed_contraction.ordinary,
-        rising_shares=rising_shares,
         kind_lifts=kind_lifts,
         texts=texts,
     )

@@ -322,11 +322,10 @@ class ProfileStage:
 
         Returns:
             The values of each token, keyed by column. The following columns have one value per carrier:
-            ``lifts`` (mean rise of the similarities to unrelated anchors), ``rising`` (share of these
-            similarities that rise) and ``contractions`` (share of the carrier that copies erase). The column
-            ``groups`` has the lift for each carrier and group of anchors (K x G values). The columns
-            ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers together; see
-            `stickytoken.methods.statistics.Effects`.
+            ``lifts`` (mean rise of the similarities to unrelated anchors) and ``contractions`` (share of the
+            carrier that copies erase). The column ``groups`` has the lift for each carrier and group of
+            anchors (K x G values). The columns ``contraction`` (a number) and ``pull`` (a vector) are fitted
+            to all carriers together; see `stickytoken.methods.statistics.Effects`.
         """
         # ``panel`` is a `CarrierPanel`, whose vectors are those of the carriers. It has the anchors as well.
         without_copies = self.panel.vectors  # shape (K, d)
@@ -334,14 +333,12 @@ class ProfileStage:
         effects = fit_effects(without_copies, with_copies)  # contraction and pull of each token
         pulls = effects.pull.astype(np.float16)
         contractions = carrier_contractions(without_copies, with_copies).astype(np.float32)
-        response = self.panel.response(with_copies)  # lifts and rising shares of T tokens in K carriers
+        response = self.panel.response(with_copies)  # lifts of T tokens in K carriers
         anchor_group_lifts = response.group_lifts.astype(np.float32)
-        rising_shares = response.rising_shares.astype(np.float32)
         rows = []
         for index in range(len(tokens)):
             row: dict[str, MeasuredValue] = {
                 "lifts": response.lifts[index].tolist(),
-                "rising": rising_shares[index],
                 "groups": anchor_group_lifts[index].ravel(),
                 "contraction": float(effects.contraction[index]),
                 "contractions": contractions[index],

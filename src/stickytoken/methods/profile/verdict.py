@@ -1,10 +1,10 @@
 """The rule that decides which tokens are sticky, and how severe they are. Pure functions.
 
-By default, a token is sticky if its copies move unrelated texts closer by at least 0.5 standard deviations
-(SD) more than copies of an ordinary token do. A token is also sticky if its copies erase at least 40% of what
-copies of an ordinary token leave of a text. A token whose vector is unusual is sticky if it reaches half of
-the threshold for the lift or for the erased share. A token that reaches only the threshold for the lift, and
-lifts few kinds of text, is topical instead of sticky.
+By default, a token is sticky if, compared with copies of an ordinary token, its copies leave at least 40%
+less of a text's meaning (the erased share), or move texts at least 0.5 standard deviations (SD) closer to
+unrelated texts (the lift). A token whose vector is unusual is sticky if it reaches half of either threshold.
+A token that reaches only the threshold for the lift, and lifts few kinds of text, is topical instead of
+sticky.
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods import SEVERE_ERASED, SEVERE_LIFT, Severity, Verdict, wording
+from stickytoken.methods import SEVERE_ERASED, SEVERE_LIFT, UNUSUAL_SHARE, Severity, Verdict, wording
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
-# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
-# to point toward kinds of text that no run measures reach these halved thresholds: they lift texts by at
-# least 0.25 SD or erase at least 20% of a text. Natural tokens with unusual vectors hardly ever reach them.
-UNUSUAL_SHARE = 0.5
 # A token lifts a kind of text if its lift on that kind is at least this share of the threshold for the lift.
 LIFTED_SHARE = 0.5
 # A token that reaches the threshold for the lift, but not the threshold for the erased share, is sticky if it
@@ -40,8 +36,8 @@ class Measures(NamedTuple):
         ids: token ids, shape (T,).
         lift: rise of the similarities between unrelated texts, relative to the ordinary token, in standard
             deviations of the model's similarities.
-        erased: how much more of a text is erased by copies of the token than by copies of an ordinary token,
-            as a share of what copies of an ordinary token leave of the text.
+        erased: erased share: how much less of a text's meaning copies of the token leave than copies of an
+            ordinary token do. It is 0.5 if copies of the token leave half as much.
         vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
             in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
         confirmed: whether the token was measured closely, in the confirming carriers, shape (T,).
