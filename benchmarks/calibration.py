@@ -8,7 +8,7 @@ rounds of a run: pilot, screen, selection, confirmation, verdict. Truth is the e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
@@ -20,13 +20,13 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import (
-    CONFIRMING_BATCH,
     PILOT_TOKENS,
     carriers_needed,
+    confirm_in_batches,
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.texts import representative_carriers
-from stickytoken.methods.profile.verdict import apply_rule, may_reach_threshold, order_to_confirm
+from stickytoken.methods.profile.verdict import apply_rule
 from stickytoken.methods.statistics import Effects, share_erased
 from stickytoken.settings.profile import ProfileSettings
 
@@ -138,17 +138,15 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     few = representative_carriers(by_carrier, lengths, np.arange(carriers), SETTINGS.screening_texts)
     others = [place for place in range(carriers) if place not in few]
     screened, of_pilots = whole.in_carriers(few), rows_of(whole, pilots).in_carriers(others)
-    confirmed = of_pilots
-    measures = estimate(measured(few, screened, confirmed, pilots)).measures
-    ordered = order_to_confirm(measures, SETTINGS)[: tokens_to_confirm(SETTINGS, size)]
-    for start in range(0, len(ordered), CONFIRMING_BATCH):
-        batch = ordered[start : start + CONFIRMING_BATCH]
-        rows = rows_of(whole, np.setdiff1d(batch, pilots)).in_carriers(others)
-        confirmed = joined(confirmed, rows)
-        measures = estimate(measured(few, screened, confirmed, pilots)).measures
-        if not may_reach_threshold(measures, SETTINGS)[batch].any():
-            break
 
+    def confirm(so_far: Measured, ids: NDArray[np.int64], batch: int) -> Measured:
+        rows = rows_of(whole, ids).in_carriers(others)
+        return replace(so_far, confirmed=joined(so_far.confirmed, rows))
+
+    unconfirmed_ids = np.setdiff1d(np.arange(size), pilots)
+    after_screen = measured(few, screened, of_pilots, pilots)
+    after_all = confirm_in_batches(after_screen, unconfirmed_ids, tokens_to_confirm(SETTINGS, size), confirm)
+    measures = estimate(after_all).measures
     verdicts = np.array(apply_rule(measures, SETTINGS).verdicts)
     true_lift = lifts - np.median(lifts)
     true_erased = np.asarray(share_erased(contractions, float(np.median(contractions))))

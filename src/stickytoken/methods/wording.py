@@ -80,10 +80,10 @@ def rule(smallest_lift: float, smallest_erased: float) -> str:
     halved_erased = percent(UNUSUAL_SHARE * smallest_erased)
     halved_lift = f"{UNUSUAL_SHARE * smallest_lift:g} SD"
     return (
-        "A token is sticky if, compared with copies of an ordinary token, its copies leave at least "
+        "Compared with copies of an ordinary token, a sticky token's copies leave at least "
         f"{percent(smallest_erased)} less of a text's meaning (erased), or move texts at least "
-        f"{smallest_lift:g} SD closer to unrelated texts (lift). If its vector is unusual, {halved_erased} "
-        f"or {halved_lift} is enough."
+        f"{smallest_lift:g} SD closer to unrelated texts (lift). For a token with an unusual vector, "
+        f"{halved_erased} or {halved_lift} is enough."
     )
 
 

@@ -171,10 +171,10 @@ def measure_rounds(
         # are taken, so that a run costs at most as much as is estimated.
         longest_first = sorted(unconfirmed_ids.tolist(), key=lambda token_id: -len(tokens[token_id].text))
         return confirm(measured, np.array(sorted(longest_first[:budgeted_tokens]), dtype=np.int64))
-    return _confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, confirm)
+    return confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, confirm)
 
 
-def _confirm_in_batches(
+def confirm_in_batches(
     measured: Measured,
     ids: Ids,
     budgeted_tokens: int,
