@@ -111,7 +111,7 @@ def tests_of(path):
     near = [test for test in tests if importing.search(tests[test])] + of_folder(parts)
     # Commands are tested beside what they call.
     for name in re.findall(r"^def ([a-z]\w*)", path.read_text("utf-8"), re.MULTILINE) * (parts[0] == "cli"):
-        called = re.compile(rf"""(?:command|refused)\(\s*"{name.replace("_", "-")}\b""")
+        called = re.compile(rf"""(?:command|assert_refused)\(\s*"{name.replace("_", "-")}\b""")
         near += [test for test in tests if called.search(tests[test])]
     near += [test for test in tests if parts[0] == "cli" and "cli" in test.stem]
     users = {user.parent for user in PACKAGE.rglob("*.py") if importing.search(user.read_text("utf-8"))}

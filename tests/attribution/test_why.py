@@ -179,8 +179,10 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
     assert document["method"] == "jacobians"
     assert len(document["matrix"]) == len(document["first"]["parts"]) == len(FIRST.split())
     assert len(document["strongest"]) == 10
-    planted.refused("why", bert_folder, FIRST, SECOND, "--html", "absent/a.html", saying="absent does not")
-    planted.refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
+    planted.assert_refused(
+        "why", bert_folder, FIRST, SECOND, "--html", "absent/a.html", saying="absent does not"
+    )
+    planted.assert_refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
 
 
 @pytest.mark.slow

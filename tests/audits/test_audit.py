@@ -642,4 +642,4 @@ def test_an_audit_of_another_run_is_refused(name, printed, new_documents, tmp_pa
     _, folder = printed
     other = save_run(tmp_path, strength=0)
     documents = ["--documents", new_documents] if name == "check" else [new_documents]
-    planted.refused(name, other, *documents, "--audit", folder, saying="of another run")
+    planted.assert_refused(name, other, *documents, "--audit", folder, saying="of another run")

@@ -153,7 +153,7 @@ def test_quiet_prints_results_and_errors_only(bert_folder, sentence_file, tmp_pa
     for phrase in (f"model: {bert_folder} (folder), weights ", computes, batches, "note:", "report:"):
         assert phrase in loud.stderr
     assert (again.exit_code, again.stdout, again.stderr) == (0, loud.stdout, "")
-    planted.refused("detect", tmp_path / "absent", "--quiet", saying="^error: no folder")
+    planted.assert_refused("detect", tmp_path / "absent", "--quiet", saying="^error: no folder")
 
 
 TOLD = ["note: memory is short", "stickytoken: 3 layers", "another: loaded"]

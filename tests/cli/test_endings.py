@@ -170,7 +170,7 @@ def test_only_a_defect_prints_a_traceback(monkeypatch, tmp_path):
 )
 def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, arguments, saying):
     monkeypatch.chdir(tmp_path)
-    planted.refused(*arguments.split(), status=2, saying=saying)
+    planted.assert_refused(*arguments.split(), status=2, saying=saying)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,7 +188,7 @@ def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, argu
 )
 def test_input_that_cannot_be_used_is_one_line(bert_folder, tmp_path, monkeypatch, arguments, saying):
     monkeypatch.chdir(tmp_path)
-    planted.refused(*arguments.replace("MODEL", str(bert_folder)).split(), saying=saying)
+    planted.assert_refused(*arguments.replace("MODEL", str(bert_folder)).split(), saying=saying)
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_a_command_that_failed_on_its_input_blocks_nothing(bert_folder, sentence
     damaged.save(str(tmp_path / "damaged"))
     options = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--sample", 5, "--out")
     saying = "the vector of the text .* is not finite: the weights are damaged"
-    planted.refused("detect", tmp_path / "damaged", *options, tmp_path / "other", saying=saying)
+    planted.assert_refused("detect", tmp_path / "damaged", *options, tmp_path / "other", saying=saying)
     arguments = ("detect", bert_folder, *options, tmp_path / "run")
-    planted.refused(*arguments, "--set", "sentence-count=1000", saying="distinct sentences, but 1000")
+    planted.assert_refused(*arguments, "--set", "sentence-count=1000", saying="distinct sentences, but 1000")
     assert planted.command(*arguments).exit_code == 0

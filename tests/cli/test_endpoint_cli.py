@@ -113,7 +113,7 @@ def test_a_check_takes_a_run_and_never_makes_one(service, tmp_path):
     result, tokens = sent(service, "check", name, "--folder", service.run)
     assert result.exit_code == 10
     assert 0 < tokens < 200  # the fixed texts: is it the model that it was?
-    planted.refused("check", name, "--folder", tmp_path, saying="run `stickytoken detect` first")
+    planted.assert_refused("check", name, "--folder", tmp_path, saying="run `stickytoken detect` first")
 
 
 CRASHING = f"""
@@ -161,7 +161,7 @@ def test_the_key_is_in_no_file_and_no_output(service, monkeypatch):
 
 @pytest.mark.slow
 def test_what_needs_the_model_itself_refuses_an_endpoint(service, tmp_path):
-    planted.refused("repair", service.run, "--out", tmp_path / "out", saying="needs the model itself")
+    planted.assert_refused("repair", service.run, "--out", tmp_path / "out", saying="needs the model itself")
     assert not list(tmp_path.iterdir())
 
 
@@ -170,7 +170,7 @@ def test_the_tokenizer_of_a_run_may_have_moved(service):
     moved = (service.folder / "model").rename(service.folder / "moved")
     try:
         command = ("judge", service.run, "--sentences", service.folder / "own.txt", "--format", "json")
-        planted.refused(*command, saying="model")
+        planted.assert_refused(*command, saying="model")
         result, _ = sent(service, *command, "--set", f"tokenizer={moved}")
     finally:
         moved.rename(service.folder / "model")

@@ -125,7 +125,7 @@ def test_the_example_in_the_help_of_a_command_is_valid(name, tmp_path):
     # Options are judged before the model is loaded: nothing but the model is wrong.
     absent = tmp_path / "absent"
     words[3 if words[2].startswith("--") else 2] = str(absent)
-    planted.refused(*words[1:], saying=f"no (run )?folder '{absent}'")
+    planted.assert_refused(*words[1:], saying=f"no (run )?folder '{absent}'")
 
 
 def test_an_option_has_one_meaning_in_every_command():
@@ -163,10 +163,10 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
         else:
             words += [f"--{flag}"] if value is True else [f"--{flag}", text]
     files = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "v.parquet")
-    planted.refused("embed", "m", *files, *words, saying="enough")
+    planted.assert_refused("embed", "m", *files, *words, saying="enough")
     expected = {"prompt": Prompting("ke", "query", **values), "max_length": None, **loading}
     assert loaded_with == {"model": "m", **expected}
-    planted.refused("embed", "m", *files, saying="enough")
+    planted.assert_refused("embed", "m", *files, saying="enough")
     nothing = dict.fromkeys([*loading, "max_length"]) | {"trust_remote_code": False, "dtype": "float32"}
     assert loaded_with == {"model": "m", "prompt": Prompting(), **nothing}
 
@@ -298,7 +298,7 @@ def test_settings_have_the_types_of_the_options():
 )
 def test_a_wrong_setting_is_one_line(assignment, message):
     arguments = [assignment] if assignment.startswith("--") else ["--set", assignment]
-    planted.refused("detect", "m", *arguments, status=2, saying=message)
+    planted.assert_refused("detect", "m", *arguments, status=2, saying=message)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_wrong_setting_is_one_line(assignment, message):
     ],
 )
 def test_a_guessed_option_names_the_right_one(command, right_option):
-    planted.refused(*command.split(), status=2, saying=re.escape(right_option))
+    planted.assert_refused(*command.split(), status=2, saying=re.escape(right_option))
 
 
 def test_documents_of_a_judgement_are_its_sentences():
@@ -359,7 +359,7 @@ def test_every_option_can_stand_in_a_file(name, write):
 )
 def test_a_wrong_file_is_one_line(write, text, message):
     file = "absent.toml" if text is None else write("wrong.toml", text.encode("latin-1"))
-    planted.refused("detect", "m", "--config", file, saying=message)
+    planted.assert_refused("detect", "m", "--config", file, saying=message)
 
 
 def test_every_entry_of_a_check_is_read(tmp_path, write):
@@ -379,7 +379,7 @@ def test_every_entry_of_a_check_is_read(tmp_path, write):
     write("pyproject.toml", '# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n')
     assert project_table(tmp_path).model_line == 2
     write("pyproject.toml", "[tool.stickytoken\n")
-    planted.refused("detect", "m", saying="is not valid TOML")
+    planted.assert_refused("detect", "m", saying="is not valid TOML")
     assert planted.command("detect", "--help").exit_code == 0
 
 
@@ -420,4 +420,4 @@ def test_the_nearest_table_counts_and_none_above_the_repository(tmp_path, write,
 )
 def test_a_wrong_table_is_one_line(write, text, message):
     write("pyproject.toml", text)
-    planted.refused("check", saying=message)
+    planted.assert_refused("check", saying=message)

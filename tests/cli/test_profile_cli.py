@@ -171,7 +171,7 @@ def test_what_a_method_or_a_run_does_not_have_is_refused(
     words = {"MODEL": workspace / "planted", "RUN": run, "CORPUS": f"--sentences {workspace / 'own.txt'}"}
     for name, value in words.items():
         command = command.replace(name, str(value))
-    planted.refused(*command.split(), saying=saying)
+    planted.assert_refused(*command.split(), saying=saying)
 
 
 def test_probe_prints_evidence_and_curves_and_stores_nothing(workspace, run, options, tmp_path, monkeypatch):

@@ -97,7 +97,7 @@ def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_fi
     ids = [row["token_id"] for row in document]
     by_id = planted.command("probe", planted_folder, "--ids", *ids, *options, "-f", "json")
     assert planted.document(by_id) == document
-    planted.refused("probe", planted_folder, "--ids", "five", saying="'five' is not a token id: pass")
+    planted.assert_refused("probe", planted_folder, "--ids", "five", saying="'five' is not a token id: pass")
     table = planted.command("probe", planted_folder, "!", *options).stdout
     assert next(line for line in table.splitlines() if " ! " in line).count("1.0000") >= 3
     assert "6 pairs below the model's mean similarity" in table
@@ -151,8 +151,10 @@ def test_show_lists_what_its_filters_choose(partly_validated, arguments, conditi
             "not",
             "validated",
         ]
-        planted.refused("show", partly_validated, "--token", "", saying="has no token ''")
-        planted.refused("show", partly_validated, "--contains", "", saying="--contains is '': pass a part")
+        planted.assert_refused("show", partly_validated, "--token", "", saying="has no token ''")
+        planted.assert_refused(
+            "show", partly_validated, "--contains", "", saying="--contains is '': pass a part"
+        )
 
 
 def test_the_worst_of_many_sticky_tokens_are_printed(planted_profile, tmp_path):

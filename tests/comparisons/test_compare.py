@@ -264,7 +264,7 @@ def test_what_cannot_be_compared_is_refused(run, changed, tmp_path):
         ([tmp_path], "is not a run folder"),
         ([changed(result=None)], "is not finished: run the same command"),
     ):
-        planted.refused("compare", run.path, *paths, saying=phrase)
+        planted.assert_refused("compare", run.path, *paths, saying=phrase)
     with pytest.raises(InputError, match="pass a list of runs or run folders"):
         compare(str(run.path))
 
@@ -404,7 +404,7 @@ def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_r
         with_runs([run])
     with pytest.raises(InputError, match="examined 30 of 95"):
         with_runs([finished_run])
-    planted.refused("published", "gte-base", "--add", small_run.path, saying="leave out the model")
+    planted.assert_refused("published", "gte-base", "--add", small_run.path, saying="leave out the model")
 
 
 def test_a_run_of_a_model_of_the_paper_mentions_its_list(run, small_run, clean, monkeypatch, tmp_path):
@@ -431,8 +431,8 @@ def test_the_published_contradiction_is_told():
 def test_a_run_of_another_vocabulary_is_refused(run):
     with pytest.raises(InputError, match="only 0 of the 21 published tokens of all-MiniLM-L6-v2 are in"):
         beside_run(run, "all-MiniLM-L6-v2")
-    planted.refused("published", "--run", run.path, saying="pass its name before --run")
-    planted.refused("published", "gte-base", "--run", run.path.parent, saying="is not a run folder")
+    planted.assert_refused("published", "--run", run.path, saying="pass its name before --run")
+    planted.assert_refused("published", "gte-base", "--run", run.path.parent, saying="is not a run folder")
 
 
 def test_the_command_lists_and_looks_up():
@@ -444,4 +444,4 @@ def test_the_command_lists_and_looks_up():
     assert "counts cannot be compared" in " ".join(table.split())
     printed = planted.command("published", "gte-base", "--format", "csv").stdout
     assert pl.read_csv(io.StringIO(printed))["token_id"].equals(published_tokens("gte-base")["token_id"])
-    planted.refused("published", "gte-bas", saying="the closest are gte-base")
+    planted.assert_refused("published", "gte-bas", saying="the closest are gte-base")

@@ -44,7 +44,7 @@ def split(records):
     return documents, [record.text for record in documents], skipped
 
 
-def refused(source, /, *keywords, **columns):
+def assert_refused(source, /, *keywords, **columns):
     with pytest.raises(InputError) as caught:
         read(source, **columns)
     for keyword in keywords:
@@ -132,9 +132,9 @@ def test_a_compressed_file_is_read_as_the_file_itself(write, ending):
 
 def test_damaged_compressed_files_are_named(write, tmp_path):
     damaged = gzip.compress(b"one\n" * 1000)[:-12]
-    refused(write("a.txt.gz", damaged), "a.txt.gz is damaged or is not compressed with gzip")
-    refused(write("b.txt.gz", "no gzip"), "b.txt.gz is damaged")
-    refused(write("c.parquet.gz", "x"), "unpack it with gunzip")
+    assert_refused(write("a.txt.gz", damaged), "a.txt.gz is damaged or is not compressed with gzip")
+    assert_refused(write("b.txt.gz", "no gzip"), "b.txt.gz is damaged")
+    assert_refused(write("c.parquet.gz", "x"), "unpack it with gunzip")
     write("d.txt.gz", gzip.compress(b"two\nlines"))
     documents, _, skipped = split(read(tmp_path))
     assert [record.text for record in documents] == ["two\nlines"]
@@ -154,15 +154,15 @@ def test_columns_are_named_or_found(write):
     path = write("a.csv", "key,body,place\n7,hello,web\n")
     (record,) = read(path, id_column="key", source_column="place")
     assert (record.text, record.id, record.source) == ("hello", "7", "web")
-    refused(write("b.csv", "x,y\na,b\n"), "which column", "x, y")
-    refused(path, "has no column 'nope'", "key, body, place", column="nope")
-    refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
+    assert_refused(write("b.csv", "x,y\na,b\n"), "which column", "x, y")
+    assert_refused(path, "has no column 'nope'", "key, body, place", column="nope")
+    assert_refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
     numbers = write("d.parquet", pl.DataFrame({"text": [1]}))
-    refused(numbers, "contains Int64", column="text")
-    refused(numbers, "no column", "contains text (columns: text)")
+    assert_refused(numbers, "contains Int64", column="text")
+    assert_refused(numbers, "no column", "contains text (columns: text)")
     (record,) = read(write("d.parquet", pl.DataFrame({"text": pl.Series(["hello"], dtype=pl.Categorical)})))
     assert record.text == "hello"
-    refused(write("e.txt", "a"), "without columns", column="a")
+    assert_refused(write("e.txt", "a"), "without columns", column="a")
 
 
 def test_objects_are_documents_too():
@@ -173,7 +173,7 @@ def test_objects_are_documents_too():
         assert [(record.text, record.id) for record in read(source)] == [("a", "1"), ("b", "2")]
     assert [type(record) for record in read(["a", None, 3])] == [Document, Skipped, Skipped]
     for wrong in (b"bytes", 3, {"a": 1}, None):
-        refused(wrong, "pass a list of texts")
+        assert_refused(wrong, "pass a list of texts")
 
 
 def test_standard_input_is_lines_or_json(monkeypatch):
@@ -183,14 +183,14 @@ def test_standard_input_is_lines_or_json(monkeypatch):
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, write):
-    refused(tmp_path / "nothing", "no file or folder")
+    assert_refused(tmp_path / "nothing", "no file or folder")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "contains no files")
-    refused(write("a.pdf", "x"), "the extension '.pdf'")
-    refused(write("a.csv", ""), "is empty")
-    refused(write("b.txt", "text".encode("utf-16")), "UTF-16")
-    refused(write("a.parquet", b"PAR1 no PAR1"), "not a readable parquet file")
-    refused(["text"], "no columns", column="a")
+    assert_refused(tmp_path / "empty", "contains no files")
+    assert_refused(write("a.pdf", "x"), "the extension '.pdf'")
+    assert_refused(write("a.csv", ""), "is empty")
+    assert_refused(write("b.txt", "text".encode("utf-16")), "UTF-16")
+    assert_refused(write("a.parquet", b"PAR1 no PAR1"), "not a readable parquet file")
+    assert_refused(["text"], "no columns", column="a")
 
 
 def test_lone_surrogates_become_replacement_characters(write):

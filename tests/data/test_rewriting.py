@@ -32,7 +32,7 @@ def first_character(text):
     return [(0, min(1, len(text)), "#")]
 
 
-def require_first_characters_change(name, content):
+def assert_first_characters_change(name, content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(content)
@@ -50,7 +50,7 @@ def require_first_characters_change(name, content):
 @given(st.lists(st.sampled_from(["a", "b", " ", ",", ",", '"', '"', "\n", "\r\n"]), max_size=40))
 @settings(max_examples=200)
 def test_rows_of_csv_are_quoted_in_every_way(parts):
-    require_first_characters_change("own.csv", b"id,text,url\n" + "".join(parts).encode() + b"\nx,y,z\n")
+    assert_first_characters_change("own.csv", b"id,text,url\n" + "".join(parts).encode() + b"\nx,y,z\n")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_field_whose_quotes_are_never_closed_gets_no_line_break(write, replace
 @settings(max_examples=100)
 def test_strings_of_json_are_escaped_in_every_way(parts):
     line = json.dumps({"id": 1, "text": "".join(parts)})
-    require_first_characters_change("own.jsonl", line.encode() + b'\n{"text": "last"}\n')
+    assert_first_characters_change("own.jsonl", line.encode() + b'\n{"text": "last"}\n')
 
 
 @pytest.mark.parametrize(

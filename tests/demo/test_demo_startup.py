@@ -98,15 +98,15 @@ def test_a_port_that_cannot_be_used_is_one_line():
         other.listen()
         port = other.getsockname()[1]
         message = rf"port {port} cannot be used \(address already in use\).*--port 0"
-        planted.refused("demo", "--port", port, saying=message)
+        planted.assert_refused("demo", "--port", port, saying=message)
     for port in (-1, 65_536):
-        planted.refused("demo", f"--port={port}", saying=f"port {port} is not a port number")
+        planted.assert_refused("demo", f"--port={port}", saying=f"port {port} is not a port number")
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
     for name in (tmp_path / "absent", "nope", "no/such-model"):
         arguments = ("demo", "--port", 0, "--model", name, "--folder", tmp_path)
-        planted.refused(*arguments, saying=str(name))
+        planted.assert_refused(*arguments, saying=str(name))
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_another_kind_of_model_is_refused_by_its_name(said, tmp_path):
         with pytest.raises(ModelError, match=said):
             load(folder)
     for command in (("tokens", folder), ("check", folder), ("detect", folder, "--sample", "5")):
-        planted.refused(*command, saying=said)
+        planted.assert_refused(*command, saying=said)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def gated(kind="Qwen2", **changes):
     return getattr(getattr(module, f"modeling_{kind.lower()}"), f"{kind}MLP")(config)
 
 
-def require_same(model, values, packed):
+def assert_same(model, values, packed):
     with torch.inference_mode():
         plain = model(values)
         with packed.active():
@@ -66,17 +66,17 @@ def test_a_module_gives_what_it_gave_whatever_the_number_of_rows(module):
     exact = activation is None or getattr(activation, "act", None) is torch.nn.functional.gelu
     assert (module in packed.forwards) is exact
     for shape in SHAPES:
-        require_same(model, 4 * torch.randn(shape), packed)
+        assert_same(model, 4 * torch.randn(shape), packed)
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
-    require_same(model, torch.randn(24, 70).T, packed)
+    assert_same(model, torch.randn(24, 70).T, packed)
 
 
 def test_weights_that_were_made_in_inference_mode_are_packed():
     with torch.inference_mode():
         model = torch.nn.Sequential(linear())
-    require_same(model, torch.randn(5, 24), PackedLinears(model))
+    assert_same(model, torch.randn(5, 24), PackedLinears(model))
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 0.1)])
@@ -119,10 +119,10 @@ def test_a_small_change_beside_an_outlier_is_packed_although_no_product_shows_it
     with torch.no_grad():
         model[0].weight[3, 5] = 1e6
     packed = PackedLinears(model)
-    require_same(model, values, packed)
+    assert_same(model, values, packed)
     with torch.no_grad():
         model[0].weight[3, 7] += 1e-3  # far below the rounding of a product with this row
-    require_same(model, values, packed)
+    assert_same(model, values, packed)
 
 
 def test_a_layer_or_an_activation_that_was_replaced_is_followed():
@@ -137,7 +137,7 @@ def test_a_layer_or_an_activation_that_was_replaced_is_followed():
     ):
         change()
         for block in model.values():
-            require_same(block, torch.randn(70, 24), packed)
+            assert_same(block, torch.randn(70, 24), packed)
 
 
 class Doubled(torch.nn.Module):
@@ -156,7 +156,7 @@ def test_blocks_with_the_same_parts_that_do_more_are_left_to_their_layers():
     other = torch.nn.Sequential(gated(hidden_act="gelu"))
     assert other[0] not in PackedLinears(other).forwards
     doubled = Doubled()
-    require_same(doubled, torch.randn(70, 24), PackedLinears(doubled))
+    assert_same(doubled, torch.randn(70, 24), PackedLinears(doubled))
 
 
 def test_one_model_in_two_encoders_at_once_is_left_as_it_was_also_after_an_error():

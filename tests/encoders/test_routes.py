@@ -157,7 +157,7 @@ def test_the_command_line_names_the_route(two_tokenizers, tmp_path):
     result = planted.command("embed", two_tokenizers, "--route", "query", *files)
     assert result.exit_code == 0
     assert "route: query" in result.stderr
-    planted.refused("tokens", two_tokenizers, saying=r"query, document \(--route\)")
+    planted.assert_refused("tokens", two_tokenizers, saying=r"query, document \(--route\)")
     assert planted.command("tokens", two_tokenizers, "--route", "query").exit_code == 0
 
 

@@ -280,12 +280,12 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task,
     ],
 )
 def test_what_cannot_be_tuned_is_one_line(folder, task, options, reason):
-    planted.refused("tune", folder, "--task", task, "--device", "cpu", *options.split(), saying=reason)
+    planted.assert_refused("tune", folder, "--task", task, "--device", "cpu", *options.split(), saying=reason)
 
 
 def test_only_a_language_model_can_be_tuned(bert_folder, task):
     arguments = ("--task", task, "--device", "cpu", "--prompt", '"{sentence}":')
-    planted.refused("tune", bert_folder, *arguments, saying="is a SentenceTransformer")
+    planted.assert_refused("tune", bert_folder, *arguments, saying="is a SentenceTransformer")
 
 
 def test_embed_writes_every_text_in_its_order(folder, tmp_path):
@@ -307,7 +307,7 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     assert frame.schema["vector"] == pl.Array(pl.Float32, tiny_decoders.DIMENSION)
     encoder = load_prompted(folder, **PROMPTED, token_prepending=True)
     assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-6
-    planted.refused("embed", folder, *arguments, saying="already exists")
+    planted.assert_refused("embed", folder, *arguments, saying="already exists")
 
 
 @pytest.mark.parametrize(
@@ -329,5 +329,5 @@ def test_what_embed_cannot_read_or_write_is_one_line(tmp_path, monkeypatch, sour
     if output == "full.parquet":
         monkeypatch.setattr(tempfile, "TemporaryFile", full)
     files = ("--input", tmp_path / source, "--out", tmp_path / output)
-    planted.refused("embed", "no/such/model", *files, saying=reason)
+    planted.assert_refused("embed", "no/such/model", *files, saying=reason)
     assert not (tmp_path / output).exists()

@@ -290,8 +290,8 @@ def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folde
     result = planted.command(*command)
     written = json.loads(next((folder / "explain").glob("*/explanation.json")).read_text("utf-8"))
     assert written["tokens"] == planted.document(result)["tokens"]
-    planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
-    planted.refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
+    planted.assert_refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
+    planted.assert_refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
 
 
 # Interrupted explanations continue, finished ones are opened, others are refused

@@ -101,7 +101,7 @@ def test_settings_of_the_project_hold_unless_an_option_says_otherwise(run, tmp_p
     location = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert (location["artifactLocation"]["uri"], location["region"]["startLine"]) == ("pyproject.toml", 2)
     (tmp_path / "pyproject.toml").write_text("[tool.stickytoken]\nmax = 'many'\n", "utf-8")
-    planted.refused("check", run, saying="max in .* is 'many'")
+    planted.assert_refused("check", run, saying="max in .* is 'many'")
 
 
 def test_findings_are_placed_in_the_repository_and_found_again_elsewhere(run, tmp_path, sarif_schema):
@@ -179,7 +179,7 @@ def test_the_command_takes_causes_and_counts_documents_in_one_form(run, write):
     assert "2 of 4 documents fail (special token: 1, repetition: 1)" in result.stdout
     assert "2 of 4 documents have findings (special token: 1, repetition: 1)" in result.stdout
     message = "'copies' is not a cause"
-    planted.refused(*arguments, "--fail-on-documents", "copies", status=2, saying=message)
+    planted.assert_refused(*arguments, "--fail-on-documents", "copies", status=2, saying=message)
 
 
 def test_documents_that_cannot_be_read_are_no_pass(run, write):
@@ -210,7 +210,7 @@ def test_the_command_names_file_and_line(run, write):
     table = planted.command("check", "--column", "text")
     assert table.exit_code == 10
     assert re.search(r"error\s+flagged", table.stdout)
-    planted.refused("check", "--column", "nothing", saying="nothing")
+    planted.assert_refused("check", "--column", "nothing", saying="nothing")
 
 
 # What is printed first: the documents, and of these the documents that fail the check
@@ -311,21 +311,21 @@ def test_rules_without_flagged_words_are_noted(write):
 )
 def test_options_that_need_a_run_are_refused_with_rules(rules, documents, option, value, name):
     arguments = ("check", rules, "--documents", documents)
-    planted.refused(*arguments, option, value, saying=f"only rules for documents: leave out {name}, ")
+    planted.assert_refused(*arguments, option, value, saying=f"only rules for documents: leave out {name}, ")
     assert checked(rules, "--documents", documents, "--fail-on", "none").exit_code == 10
 
 
 def test_rules_without_documents_are_refused(rules):
-    planted.refused("check", rules, saying="no documents were passed")
+    planted.assert_refused("check", rules, saying="no documents were passed")
 
 
 def test_settings_about_tokens_in_a_file_do_not_hold_for_rules(run, rules, documents, write):
     settings_of_tokens = f"fail-on = 'serious'\nmax = 3\nbaseline = '{run}'\n"
     write("pyproject.toml", f"[tool.stickytoken]\nmodel = '{run}'\n{settings_of_tokens}")
     assert checked(rules, "--documents", documents).exit_code == 10
-    planted.refused("check", rules, "--documents", documents, "--max", 1, saying="leave out max, ")
+    planted.assert_refused("check", rules, "--documents", documents, "--max", 1, saying="leave out max, ")
     write("pyproject.toml", f"[tool.stickytoken]\nmodel = 'rules.json'\n{settings_of_tokens}")
-    planted.refused("check", "--documents", documents, saying="leave out fail_on and max and baseline")
+    planted.assert_refused("check", "--documents", documents, saying="leave out fail_on and max and baseline")
 
 
 def test_every_format_reports_documents_by_rules(rules, documents, sarif_schema):
@@ -359,19 +359,21 @@ def test_every_format_reports_documents_by_rules(rules, documents, sarif_schema)
 def test_a_file_that_has_no_rules_is_refused(write, documents, content, message):
     if content is not None:
         write("broken.json", content)
-    planted.refused("check", "broken.json", "--documents", documents, saying=f"broken.json.* {message}")
+    planted.assert_refused(
+        "check", "broken.json", "--documents", documents, saying=f"broken.json.* {message}"
+    )
 
 
 def test_rules_of_another_version_are_refused(rules, documents):
     rules.write_text(rules.read_text("utf-8").replace('"version": 1', '"version": 7'), "utf-8")
-    planted.refused("check", rules, "--documents", documents, saying="rules.json: .* the version 7")
+    planted.assert_refused("check", rules, "--documents", documents, saying="rules.json: .* the version 7")
 
 
 @pytest.mark.parametrize("content", [None, ""])
 def test_missing_and_empty_documents_are_refused_with_rules(rules, write, content):
     if content is not None:
         write("none.txt", content)
-    planted.refused("check", rules, "--documents", "none.txt", saying="none.txt")
+    planted.assert_refused("check", rules, "--documents", "none.txt", saying="none.txt")
 
 
 # What the severities mean: the help and the page have the definition in the code
@@ -480,4 +482,4 @@ def test_the_hook_refuses_a_commit_with_a_sticky_model(repository):
 
 
 def test_a_name_that_is_too_long_for_a_file_is_one_line():
-    planted.refused("check", "m" * 300, "--documents", "documents.txt")
+    planted.assert_refused("check", "m" * 300, "--documents", "documents.txt")

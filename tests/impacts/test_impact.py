@@ -171,7 +171,7 @@ def test_what_cannot_be_measured_is_said(
     ):
         with pytest.raises(kind, match=phrase):
             impact(**{"encoder": planted_encoder} | arguments)
-    planted.refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
+    planted.assert_refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
 
 
 def test_markdown_holds_hostile_names(whole):

@@ -115,7 +115,7 @@ def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
 def test_the_preset_without_data_measures_what_it_has_and_fails_at_the_end(bert_folder, tmp_path):
     options = ["--preset", "paper", "--tokens", "river", "--set", "repetitions=1", "--set", "resamples=100"]
     message = r"no task could be run \(Banking77Classification,.*, SummEval\):.*cache nor from the network"
-    planted.refused("impact", bert_folder, *options, "--out", tmp_path / "out", saying=message)
+    planted.assert_refused("impact", bert_folder, *options, "--out", tmp_path / "out", saying=message)
     path = files.sts(tmp_path)
     result = planted.command("impact", bert_folder, "--task", path, *options, "--out", tmp_path / "both")
     assert result.exit_code == 1

@@ -44,7 +44,7 @@ class Environment:
     def done(self, *arguments):
         return self.run("-m", "stickytoken", *arguments).stdout
 
-    def refused(self, *arguments):
+    def assert_refused(self, *arguments):
         complaint = self.run("-m", "stickytoken", *arguments, status=1).stderr
         assert "Traceback" not in complaint
         return complaint.strip().splitlines()[-1]
@@ -106,7 +106,7 @@ def test_the_sizes_are_those_of_the_documents(core):
 
 
 def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file):
-    assert "stickytoken[report]" in core.refused("report", run)
+    assert "stickytoken[report]" in core.assert_refused("report", run)
     assert json.loads(core.done("show", run, "--format", "json"))
     assert "river" in core.done("probe", bert_folder, "river", "--sentences", sentence_file, *FEW)
 
@@ -165,7 +165,7 @@ def announced(log, served):
     ],
 )
 def test_an_extra_reaches_for_what_is_elsewhere(with_extra, bert_folder, extra, arguments, reached):
-    line = with_extra(extra).refused(*arguments.replace("MODEL", str(bert_folder)).split())
+    line = with_extra(extra).assert_refused(*arguments.replace("MODEL", str(bert_folder)).split())
     assert reached in line
     assert "pip install" not in line
 

@@ -304,7 +304,11 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     options = ("--eval-results", results, "--eval-dataset", "someone/sticky", "--format", "json")
     document = planted.document(planted.command("card", run.path, *options))
     assert (document["eval_results_changed"], results.is_file()) == (True, True)
-    planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
-    planted.refused("card", run.path, "--eval-dataset", "a/b", saying="also pass --eval-results or --push")
-    planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
-    planted.refused("card", run.path, "--push", "a b", saying="'a b' is not a valid hub id")
+    planted.assert_refused(
+        "card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset"
+    )
+    planted.assert_refused(
+        "card", run.path, "--eval-dataset", "a/b", saying="also pass --eval-results or --push"
+    )
+    planted.assert_refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
+    planted.assert_refused("card", run.path, "--push", "a b", saying="'a b' is not a valid hub id")

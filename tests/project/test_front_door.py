@@ -47,7 +47,7 @@ PROPER = {
 }
 
 
-def refuses(function, name, argument):
+def assert_refuses(function, name, argument):
     """Call a function with every wrong value of an argument; each is one line that says what to do."""
     for label, value in WRONG.items():
         if label in PROPER.get(name, {}).get(argument, ()):
@@ -90,23 +90,23 @@ def test_a_function_refuses_what_it_cannot_use(encoder, function, name):
         options = arguments | {name: value}
         return getattr(stickytoken, function)(options.pop("encoder"), **options)
 
-    refuses(call, function, name)
+    assert_refuses(call, function, name)
 
 
 def test_what_is_no_run_is_refused():
-    refuses(lambda run: stickytoken.repair(run, out="out"), "repair", "run")
+    assert_refuses(lambda run: stickytoken.repair(run, out="out"), "repair", "run")
     for function in ("report", "open_run", "open_impact", "open_repair"):
-        refuses(getattr(stickytoken, function), function, "run")
+        assert_refuses(getattr(stickytoken, function), function, "run")
 
 
 @pytest.mark.parametrize("name", ["format", "out", "explanations"])
 def test_report_refuses_what_it_cannot_use(small_run, name):
-    refuses(lambda value: stickytoken.report(small_run, **{name: value}), "report", name)
+    assert_refuses(lambda value: stickytoken.report(small_run, **{name: value}), "report", name)
 
 
 def test_the_other_functions_refuse_what_they_cannot_use():
     for function in ("load_sentences", "load_tokenizer", "load_encoder", "analyze_vocabulary"):
-        refuses(getattr(stickytoken, function), function, "source")
+        assert_refuses(getattr(stickytoken, function), function, "source")
 
 
 def test_sentences_may_be_any_list_or_column_of_texts():

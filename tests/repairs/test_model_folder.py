@@ -31,7 +31,7 @@ def tensors(folder):
     return {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
 
 
-def require_rows(before, after, name="embeddings.word_embeddings.weight"):
+def assert_rows(before, after, name="embeddings.word_embeddings.weight"):
     """The rows are new, to the precision of the weights; every other bit is old."""
     assert before.keys() == after.keys()
     expected = {name: value.clone() for name, value in before.items()}
@@ -47,7 +47,7 @@ def test_rows_are_new_and_every_other_bit_is_old(dtype, model, tmp_path):
     converted(model, dtype)
     before = planted.files_of(model)
     write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
-    require_rows(tensors(model), tensors(tmp_path / "out"))
+    assert_rows(tensors(model), tensors(tmp_path / "out"))
     after = planted.files_of(tmp_path / "out")
     assert {name for name in before | after if before.get(name) != after.get(name)} == {"model.safetensors"}
     assert planted.files_of(model) == before
@@ -70,7 +70,7 @@ def test_sharded_weights_are_edited_in_their_shard_and_a_missing_one_is_named(mo
     backbone.save_pretrained(model, max_shard_size="20KB")
     assert len(list(model.glob("*.safetensors"))) > 2
     write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
-    require_rows(tensors(model), tensors(tmp_path / "out"))
+    assert_rows(tensors(model), tensors(tmp_path / "out"))
     gone = sorted(model.glob("model-*.safetensors"))[0]
     gone.unlink()
     with pytest.raises(RepairError, match=f"names {gone.name}, which is missing"):
@@ -93,7 +93,7 @@ def test_weights_with_the_name_of_a_larger_model_are_found(model, tmp_path):
     weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
-    require_rows(weights, tensors(tmp_path / "out"), "bert.embeddings.word_embeddings.weight")
+    assert_rows(weights, tensors(tmp_path / "out"), "bert.embeddings.word_embeddings.weight")
 
 
 def test_a_model_in_a_folder_of_modules_is_edited(tmp_path):

@@ -273,6 +273,6 @@ def test_a_kill_at_the_end_leaves_no_folder_that_looks_finished(run, tmp_path, m
 
 def test_bad_input_is_refused_in_one_line(run, tmp_path):
     command = ("repair", run.path, "--out", tmp_path / "out")
-    planted.refused(*command, "--column", "text", saying="without --affected")
-    planted.refused(*command, "--affected", tmp_path / "no.csv", saying="no file")
+    planted.assert_refused(*command, "--column", "text", saying="without --affected")
+    planted.assert_refused(*command, "--affected", tmp_path / "no.csv", saying="no file")
     assert not (tmp_path / "out").exists()

@@ -300,7 +300,7 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
     ):
         with pytest.raises(error, match=phrase):
             stickytoken.report(*passed, **options)
-    planted.refused("report", run.path, run_copy, saying="`stickytoken compare`")
+    planted.assert_refused("report", run.path, run_copy, saying="`stickytoken compare`")
 
 
 def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
@@ -336,8 +336,10 @@ def test_the_command_writes_prints_and_opens(run_copy, tmp_path, monkeypatch):
     assert opened == [path.as_uri() for path in (run_copy / "report.html", tmp_path / "other.html")]
     assert result.exit_code == 1
     assert "no browser could be started" in result.stderr
-    planted.refused("report", run_copy, "--open", "-f", "md", saying="--open needs an HTML file")
-    planted.refused("report", run_copy, "--figures", tmp_path / "other.html", saying="cannot be created")
+    planted.assert_refused("report", run_copy, "--open", "-f", "md", saying="--open needs an HTML file")
+    planted.assert_refused(
+        "report", run_copy, "--figures", tmp_path / "other.html", saying="cannot be created"
+    )
 
 
 def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, run_copy, clean_run):

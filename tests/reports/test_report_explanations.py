@@ -162,7 +162,9 @@ def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(r
 
 
 def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
-    planted.refused("report", explained_run, "--explanations", tmp_path, saying="contains no explanation")
+    planted.assert_refused(
+        "report", explained_run, "--explanations", tmp_path, saying="contains no explanation"
+    )
     comparison = stickytoken.compare([explained_run, shutil.copytree(explained_run, tmp_path / "again")])
     with pytest.raises(InputError, match="explanations belong to one run: leave them out of a comparison"):
         make_report(comparison, explanations=explained_run / "explain")

@@ -389,7 +389,7 @@ def test_the_command_scans_by_rules_and_writes_only_on_request(rules_file, texts
     assert set(tmp_path.iterdir()) == before
     assert command("scan", rules_file, documents, "--out", tmp_path / "scan").exit_code == 0
     assert open_scan(tmp_path / "scan").record.run == str(rules_file)
-    planted.refused("scan", rules_file, documents, "--effect", saying="effects need a run")
+    planted.assert_refused("scan", rules_file, documents, "--effect", saying="effects need a run")
 
 
 # The command: the answer for people, the formats, bad input, hostile names

@@ -215,7 +215,7 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout, parse_constant=refuse)
 
 
-def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
+def assert_refused(*arguments: object, status: int = 1, saying: str = "") -> None:
     result = command(*arguments)
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == status

@@ -64,7 +64,7 @@ class Index:
     fitted_queries: tuple[FittedText, ...]
 
     def document_at(self, position: int) -> Document:
-        """Return the document at a position in the index."""
+        """Return an indexed document by its position, which counts only the indexed documents."""
         return self.documents[self.places[position]]
 
 

@@ -27,8 +27,9 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage in which the tokens that seem to help are measured again, with other documents."""
-# Maximum number of documents in the second round, as a multiple of the number in the first round. Four times
-# as many documents make the intervals about half as wide.
+# Maximum number of documents in the second round, as a multiple of the number in the first round. With four
+# times as many documents, the intervals are about half as wide: their width falls with the square root of the
+# number.
 _SECOND_ROUND_FACTOR = 4
 
 

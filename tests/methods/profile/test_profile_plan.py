@@ -194,7 +194,7 @@ SPELLINGS = [3, 3.0, np.int8(3), np.float32(3), Decimal("3"), Fraction(3)]
 BOUNDS = {"anchors": 2, "topics": 1, "confirming_texts": 4, "screening_texts": 2, "seed": 0}
 
 
-def refused(message, **values):
+def assert_refused(message, **values):
     with pytest.raises(InputError, match=re.escape(message)):
         ProfileSettings(**values)
 
@@ -221,14 +221,14 @@ def test_what_is_not_a_whole_number_is_refused_by_its_name_and_value(value):
 @pytest.mark.parametrize(("name", "least"), BOUNDS.items())
 def test_whole_numbers_are_taken_from_their_least_on(name, least):
     assert getattr(ProfileSettings(**{name: least}), name) == least
-    refused(f"{name} is {least - 1}: ", **{name: least - 1})
-    refused(f"{name} is nan: ", **{name: math.nan})
+    assert_refused(f"{name} is {least - 1}: ", **{name: least - 1})
+    assert_refused(f"{name} is nan: ", **{name: math.nan})
 
 
 @pytest.mark.parametrize("name", ["smallest_lift", "unusual", "budget"])
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
 def test_sizes_are_finite_and_above_zero(name, value):
-    refused(f"{name} is {float(value)}: it must be a finite number above 0", **{name: value})
+    assert_refused(f"{name} is {float(value)}: it must be a finite number above 0", **{name: value})
 
 
 @pytest.mark.parametrize("name", ["confidence", "smallest_erased"])
@@ -236,7 +236,9 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     for value in (np.nextafter(0, 1), np.nextafter(1, 0)):
         assert getattr(ProfileSettings(**{name: value}), name) == value
     for value in (0, 1, math.nan):
-        refused(f"{name} is {float(value)}: it must be a finite number above 0 and below 1", **{name: value})
+        assert_refused(
+            f"{name} is {float(value)}: it must be a finite number above 0 and below 1", **{name: value}
+        )
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     ],
 )
 def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, message):
-    refused(message, **values)
+    assert_refused(message, **values)
 
 
 def test_spellings_of_the_same_values_are_the_same_settings():
