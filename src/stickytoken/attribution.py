@@ -333,7 +333,7 @@ def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, simila
 def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
     """Return the cosine of the texts without their sticky parts.
 
-    None if no part is sticky, or if all parts of one text are sticky.
+    The result is None if neither text has a sticky part, or if either text has only sticky parts.
     """
     remainders = [_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
     has_sticky = any(part.sticky for text in (first, second) for part in text.parts)

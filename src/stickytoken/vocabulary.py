@@ -373,9 +373,10 @@ def _draw_benign(
     matches: list[int] = []
     block_count = -(-count // _BLOCK)  # rounded up
     for block in range(block_count):
-        tokens_so_far = (block + 1) * _BLOCK
-        # There are about four times as many candidates as tokens drawn so far, including this block.
-        candidates = _most_similar(vocabulary, index, excluded, tokens_so_far)
+        drawn_after_block = (block + 1) * _BLOCK
+        # The number of candidates is about `_POOL` times the number of tokens that will have been drawn after
+        # this block. The tokens of earlier blocks are among the candidates and are left out of the pool.
+        candidates = _most_similar(vocabulary, index, excluded, drawn_after_block)
         pool = [candidate for candidate in candidates if candidate not in matches]
         seeds = [seed, vocabulary.ids[index]]
         if block:  # The first block has no number, so that it draws the same tokens as earlier versions did.

@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ from stickytoken.insertion import Insertion, Placement
 from stickytoken.methods.std import (
     PlacementWeights,
     ScoreConstants,
+    StdMethod,
     StdSettings,
     candidate_threshold,
     distances,
@@ -39,6 +41,21 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
     assert run.sticky.is_empty()
     assert run.tokens["validation_rate"].drop_nulls().n_unique() == 1
     assert any("have the same validation rate" in note for note in run.method.notes(run))
+
+
+@pytest.mark.parametrize(
+    ("scores", "sampled", "column", "shown"),
+    [
+        ([1.0, 2.0], [None, None], "sticky_score", "all examined tokens"),  # a run by an older version
+        ([1.0, None], [1.0, None], "sampled_score", "random tokens"),
+    ],
+)
+def test_the_caption_says_whose_scores_the_figure_shows(scores, sampled, column, shown):
+    tokens = pl.DataFrame({"sticky_score": scores, "sampled_score": sampled})
+    thresholds = SimpleNamespace(score_threshold=1.5, rate_threshold=0.5)
+    figure = StdMethod().figures(SimpleNamespace(tokens=tokens, result=thresholds))[0]
+    assert figure.column.key == column
+    assert figure.reading.startswith(f"Scores of {shown} in the paper's first stage")
 
 
 def test_the_std_method_refuses_a_model_that_nothing_moves(tmp_path):

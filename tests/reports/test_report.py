@@ -476,7 +476,7 @@ def test_the_glossary_explains_every_heading(run):
         (plain(None), "–"),
         (plain(""), "(empty)"),
         (plain([8, 4]), "8, 4"),
-        (plain({"token_prepending": True, "layer": -1}), "token prepending: yes, layer: -1"),
+        (plain({"token_prepending": True, "layer": -1}), "token prepending: yes, layer: −1"),
         (plain(-0.00158148), "−0.00158148"),
         (flowing("Team,\n\nthe client \r\n has\tpulled"), "Team, the client has\tpulled"),
         (commands("run `detect A` again"), "run <code>detect A</code> again"),
@@ -492,6 +492,8 @@ def test_the_glossary_explains_every_heading(run):
         (number(-0.04, 1), "0.0"),
         (number(-0.06, 1), "−0.1"),
         (number(1234.5, 1), "1,234.5"),
+        (number(-1234), "−1,234"),
+        (number(999), "999"),
     ],
 )
 def test_settings_numbers_and_texts_are_written_for_people(written, shown):

@@ -39,7 +39,7 @@ class Document:
     Attributes:
         text: The text.
         keys: The key of each unit. Units with equal keys are copies of each other.
-        positions: The indices of the units that have the same key, keyed by this key.
+        positions: For each key, the indices of the units that have this key.
     """
 
     def __init__(self, text: str, reader: UnitReader) -> None:

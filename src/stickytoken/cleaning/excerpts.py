@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from stickytoken.cleaning import Cleaned, Edit, Removal
@@ -131,34 +131,35 @@ class _Change(NamedTuple):
 def _changes(cleaned: Cleaned) -> list[_Change]:
     """Return the edits of a cleaned text with their causes, in order.
 
-    The cause of an edit names the kinds of all removals that overlap the edit.
+    The cause of an edit names the kinds of all removals that led to the edit.
     """
     changes = []
-    removals = cleaned.removals
-    # Index of the first removal that can overlap the current edit. Edits and removals are in order, so a
-    # removal that ends before an edit overlaps no later edit either.
-    first = 0
     for edit in cleaned.edits:
-        while first < len(removals) and removals[first].end < edit.start:
-            first += 1
-        # If no removal overlaps the edit, name all kinds of findings that led to changes in the text.
-        kinds = _kinds_in(edit, removals, first) or cleaned.causes
+        # If no removal is found for the edit, name all kinds of findings that led to changes in the text.
+        kinds = _kinds_behind(edit, cleaned.removals) or cleaned.causes
         cause = ", ".join(kind.cause for kind in SpanKind if kind in kinds)
         changes.append(_Change(edit, cause))
     return changes
 
 
-def _kinds_in(edit: Edit, removals: Sequence[Removal], first: int) -> set[SpanKind]:
-    """Return the kinds of the removals that overlap an edit.
+def _kinds_behind(edit: Edit, removals: Sequence[Removal]) -> set[SpanKind]:
+    """Return the kinds of the removals that led to an edit.
 
-    The search begins at index ``first``: all removals before this index end before the edit.
+    A removal led to an edit if they overlap. The removal of an escaped special token is empty and lies where
+    a space was inserted, so it need only touch the edit.
+
+    Args:
+        edit: The edit.
+        removals: The removals of the text, in order. None of them contains another.
     """
+    # Both the starts and the ends of the removals are in ascending order.
+    first_touching = bisect_left(removals, edit.start, key=lambda removal: removal.end)
+    after_last_touching = bisect_right(removals, edit.end, key=lambda removal: removal.start)
     kinds = set()
-    for removal in islice(removals, first, None):
-        if removal.start > edit.end:
-            break
-        is_insertion = removal.start == removal.end
-        if is_insertion or (removal.start < edit.end and removal.end > edit.start):
+    for removal in removals[first_touching:after_last_touching]:
+        is_escape = removal.start == removal.end
+        overlaps = removal.start < edit.end and removal.end > edit.start
+        if is_escape or overlaps:
             kinds.add(removal.kind)
     return kinds
 

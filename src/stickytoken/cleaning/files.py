@@ -120,7 +120,8 @@ def clean_file(
         output: Where to write. After an error, the output is incomplete.
         on_cleaned: Called with each changed document and the result of cleaning it.
         compress: Whether to compress the output with gzip. If None, the output is compressed if the source is
-            compressed.
+            compressed. Parquet files are never compressed with gzip, because Parquet compresses its own
+            columns.
         progress: Called after every 100 documents with the number of documents done.
 
     Returns:

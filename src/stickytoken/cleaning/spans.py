@@ -27,7 +27,7 @@ from stickytoken.validation import shown
 
 
 class SpanKind(StrEnum):
-    """Kind of a finding, in order of precedence: of overlapping spans, the first kind wins."""
+    """The kinds of findings in order of precedence: where spans overlap, the kind listed first wins."""
 
     FLAGGED = "flagged"
     """Copies of a flagged word, and words that are repeated between the copies."""

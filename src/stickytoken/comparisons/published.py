@@ -255,8 +255,8 @@ def beside_run(run: Run, name: str) -> BesideRun:
     )
     examined = tokens.filter(is_known & pl.col("examined"))
     percentiles = examined["percentile"].drop_nulls().to_numpy()
-    # The test compares the percentiles with those of randomly drawn tokens, which are uniform only if the run
-    # examined the whole vocabulary.
+    # The test asks whether the published tokens could have been drawn at random from the vocabulary. The
+    # percentiles of randomly drawn tokens are uniform, but only if the run examined the whole vocabulary.
     p_value = None
     examined_whole_vocabulary = len(run.tokens) == run.available
     if examined_whole_vocabulary and len(percentiles):

@@ -328,7 +328,8 @@ class Row(NamedTuple):
     """A raw record, before its text is extracted.
 
     Attributes:
-        place: How messages refer to the record, such as "line 3".
+        place: How messages refer to the record, such as "line 3". If the record has no id, this is also the
+            id of its document.
         line: 1-based number of the line on which the record begins; None if it was not read from lines of
             text.
         value: The content of the record: a text, an object or another JSON value. If the record cannot be
@@ -597,15 +598,18 @@ class Reader:
 
         The columns are chosen from the first mapping. If a value is neither a text nor a mapping, its row
         contains a `Skipped`.
+
+        The place of a row is also the id of its document, unless the row has an id column. The place of a
+        text is its 0-based index, with which the caller finds the text in the list. A mapping is a row of a
+        table, so its place is "row 1", "row 2" and so on, as in a Parquet file.
         """
-        for number, value in enumerate(values):
+        for index, value in enumerate(values):
             self.meter.done += 1
-            place = f"row {number + 1}"
+            place = f"row {index + 1}"
             if isinstance(value, str):
                 if self.columns.any_named:
                     raise InputError(f"{self.name} have no columns: do not pass names of columns")
-                # The 0-based position of the text becomes the id of its document.
-                yield Row(str(number), line=None, value=value)
+                yield Row(str(index), line=None, value=value)
             elif isinstance(value, Mapping):
                 if not self.text_columns:
                     self.choose_columns_of([value])

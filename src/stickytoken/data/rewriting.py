@@ -139,7 +139,7 @@ def rewrite(
         revise: Called with each document and its texts, one per column; returns the edits of each text.
         skip: Called with each record that cannot be read. The record is written unchanged.
         compress: Whether to compress the output with gzip. If None, the output is compressed if the source
-            is.
+            is. Parquet files are never compressed with gzip, because Parquet compresses its own columns.
         meter: Counts how much of the source has been read.
 
     Raises:
@@ -147,11 +147,12 @@ def rewrite(
     """
     reader = Reader(source.columns, meter or Meter(), source.name)
     if source.path is not None:
+        # Standard input has a name for messages, but no path to store in its documents, and no known size.
         reader.path = source.name
         reader.meter.total = source.path.stat().st_size
-    if source.suffix == tables.PARQUET and source.path is not None:
-        _rewrite_parquet(source.path, output, reader, revise, skip)
-        return
+        if source.suffix == tables.PARQUET:
+            _rewrite_parquet(source.path, output, reader, revise, skip)
+            return
     if compress is None:
         compress = source.compressed
     if compress:

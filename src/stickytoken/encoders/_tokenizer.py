@@ -117,7 +117,8 @@ class HuggingFaceTokenizer:
             with self.restoring_settings():
                 encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
         except _INPUT_ERRORS:
-            # The tokenizer needs more than a text, but its pipeline can encode plain texts, so it is kept.
+            # The tokenizer cannot encode a text alone, so there is nothing to compare the pipeline with. The
+            # pipeline can encode a text alone, so the pipeline is kept.
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
             self._pipeline = None

@@ -675,14 +675,23 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner.vectors(contents)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
+        """Return the vectors of contents, and save computation if the model allows it.
+
+        There are two ways to save computation. If a model's vector is the state of the first token, its last
+        layer can skip all other tokens. If the vector is the state of the last token, a prefix that several
+        inputs have in common can be computed only once. No model allows both.
+        """
         with compute.computing(self._network), self._arithmetic():
             last_attention = self._derived_once("last attention", self._skippable_attention)
             if last_attention is not None:
                 with batches.first_token_only(last_attention):
                     return self._runner.vectors(contents)
             reuse = self._derived_once("reuse", self._prefix_reuse)
-            vectors = None if reuse is None else reuse.vectors_if_cheaper(contents)
-            return self._runner.vectors(contents) if vectors is None else vectors
+            if reuse is not None:
+                vectors = reuse.vectors_if_cheaper(contents)
+                if vectors is not None:
+                    return vectors
+            return self._runner.vectors(contents)
 
     def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
         """Return an object that computes common prefixes of inputs only once.

@@ -249,8 +249,9 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
         The texts, keyed by role, and the number of truncated texts. If the tokenizer is not known, all texts
         are returned in full.
     """
-    # All ways of encoding get the same texts. The texts are truncated to the limit of the given encoder,
-    # because its prompts are the longest.
+    # All ways of encoding get the same texts. A text that fits the given encoder also fits the other ways of
+    # encoding, because they only leave out token prepending, which adds a token to each prompt, or contrast,
+    # which adds a prompt.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         word_encoder = require_words(encoder, "evaluate")  # raises an error if the encoder has no tokenizer

@@ -54,9 +54,13 @@ def headed(
 
 
 def cost_sentence(effect: Row, kind: str) -> str:
-    """Return a sentence that says how much sticky and benign tokens lower a metric of a task.
+    """Return a sentence that says how much the measured and the benign tokens lower a metric of a task.
 
     For the main metric, the sentence ends with the conclusion of the permutation test.
+
+    Args:
+        effect: a row of the table of effects.
+        kind: word for the measured tokens, as returned by `measured_kind`.
     """
     name = effect["task"]
     metric = effect["metric"]
@@ -67,11 +71,16 @@ def cost_sentence(effect: Row, kind: str) -> str:
         f"{name}: {kind} tokens lower {metric} by {effect['drop_sticky']:.4f}, benign ones by "
         f"{effect['drop_benign']:.4f}, from {effect['clean']:.4f}"
     )
-    return f"{costs}: {conclusion(effect, kind)}." if effect["main"] else f"{costs}."
+    if effect["main"]:
+        return f"{costs}: {conclusion(effect, kind)}."
+    return f"{costs}."
 
 
 def conclusion(effect: Row, kind: str) -> str:
-    """Return a phrase that says whether sticky tokens cost more than benign tokens, with the p-value."""
+    """Return a phrase that says whether the measured tokens cost more than benign tokens, with the p-value.
+
+    The arguments are those of `cost_sentence`.
+    """
     tokens = effect["tokens"]
     benign = effect["benign_tokens"] // max(1, tokens)
     missing = benign_needed(tokens) - benign

@@ -46,9 +46,7 @@ _LEAST_SHARD = 1 / 8
 class Stage(Protocol):
     """One pass over tokens: defines which texts to encode per token, and what to compute from their vectors.
 
-    A stage does not encode anything itself. A stage may have the attribute ``carrier_texts``, which lists the
-    texts of a token's probes without the copies. If a stage has ``carrier_texts``, the engine counts the
-    copies that the tokenizer recognizes in each probe, and adds the counts to the token's row as ``seen``.
+    A stage does not encode anything itself. `BatchStage` and `CopyCountingStage` are optional extensions.
     """
 
     @property
@@ -78,6 +76,19 @@ class BatchStage(Protocol):
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
         """Compute a row for each token from the vectors of all probes, in the order of the tokens."""
+
+
+@runtime_checkable
+class CopyCountingStage(Protocol):
+    """A stage that needs to know how many of the inserted copies the tokenizer recognizes.
+
+    A copy in a text is not recognized if the tokenizer splits it, or merges it with its neighbours. The
+    engine counts the recognized copies in each probe, and adds the counts to the token's row as ``seen``.
+    """
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The texts of a token's probes, in order, without the copies; empty if no copies are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +227,7 @@ class _Prepared:
         counts: number of probes of each token, shape (T,).
         probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
         copies_seen: for each token, the number of copies that the tokenizer recognizes in each probe; empty
-            if the stage does not need these numbers.
+            if the stage does not count copies.
     """
 
     tokens: Sequence[Token]
@@ -242,14 +253,16 @@ class TokenWork:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> _Prepared:
-        """Return the probes of a shard, tokenized if the encoder reads token ids."""
+        """Return the probes of a shard, and the numbers of recognized copies if the stage counts copies.
+
+        The probes are tokenized if the encoder reads token ids.
+        """
         by_token = [self.stage.probes(token) for token in shard.tokens]
         probes = [probe for of_token in by_token for probe in of_token]
         counts = [len(of_token) for of_token in by_token]
-        carrier_texts = getattr(self.stage, "carrier_texts", ())
         copies_seen: list[list[int]] = []
-        if carrier_texts:
-            copies_seen = _copies_seen(encoder, shard.tokens, probes, carrier_texts)
+        if isinstance(self.stage, CopyCountingStage) and self.stage.carrier_texts:
+            copies_seen = _copies_seen(encoder, shard.tokens, probes, self.stage.carrier_texts)
         inputs = tokenized_probes(encoder, probes, self.truncate)
         return _Prepared(shard.tokens, counts, inputs, copies_seen)
 
@@ -258,9 +271,9 @@ class TokenWork:
 
         Returns:
             One row per token, and the number of probes. A row has the column ``token_id`` and the columns of
-            the stage. If the stage has ``carrier_texts``, a row also has the column ``seen``, with the number
-            of recognized copies in each probe. If a server gave no vector for at least one probe of the
-            shard, all rows have the column `UNANSWERED`.
+            the stage. If the stage counts copies (see `CopyCountingStage`), a row also has the column
+            ``seen``, with the number of recognized copies in each probe. If a server gave no vector for at
+            least one probe of the shard, all rows have the column `UNANSWERED`.
         """
         stage = self.stage
         tokens = prepared.tokens

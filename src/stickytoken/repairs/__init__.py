@@ -169,7 +169,7 @@ def repair(
             run=opened,
             encoder=model.encoder,
             source=model.folder,
-            route=model.route,
+            route=model.named_route,
             build_folder=build_folder,
             vocabulary=vocabulary,
             settings=settings,

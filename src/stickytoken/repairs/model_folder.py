@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.encoders.loading.description import modules_on_route, routes_in
-from stickytoken.encoders.loading.resolution import resolve_model, tokenizer_folder
+from stickytoken.encoders.loading.resolution import resolve_model, text_module
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
@@ -165,23 +165,27 @@ class RepairableModel(NamedTuple):
     folder: Path
 
     @property
-    def route(self) -> str | None:
-        """The route or task that the model was loaded for; None if no route was named."""
+    def named_route(self) -> str | None:
+        """The route or task that the user named when the model was loaded; None for the default route."""
         return None if self.encoder.spec is None else self.encoder.spec.route
 
     def note_on_routes(self) -> str | None:
         """Return a note on the routes that a repair changes; None if the model has only one route."""
-        if self.encoder.route is None:
+        routed_model = self.encoder.route
+        if routed_model is None:
             return None
-        taken = self.encoder.route.route
-        other_routes = [route for route in routes_in(self.folder) if route != taken]
+        # The route that texts took. The named route may be None, or a task that the model maps to a route.
+        measured_route = routed_model.route
+        other_routes = [route for route in routes_in(self.folder) if route != measured_route]
         if not other_routes:
             return None
-        edited = tokenizer_folder(self.folder, self.encoder.name, self.route)
-        sentences = [f"repaired the route {taken!r}, which the run measured"]
+        # The module that reads the texts. Its folder holds both the tokenizer and the token embeddings, so
+        # every route through this module shares both.
+        repaired_module = text_module(self.folder, self.encoder.name, self.named_route)
+        sentences = [f"repaired the route {measured_route!r}, which the run measured"]
         for route in other_routes:
-            modules = dict(modules_on_route(self.folder, route, self.encoder.name))
-            if edited in modules:
+            module_folders = dict(modules_on_route(self.folder, route, self.encoder.name))
+            if repaired_module.folder in module_folders:
                 sentences.append(
                     f"the route {route!r} has the same embeddings and tokenizer, so it changes too"
                 )

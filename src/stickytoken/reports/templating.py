@@ -22,8 +22,6 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
 # Names that `spaced` cannot derive from the field name, keyed by field name.
 _PROPER_NAMES = {"isoscore": "IsoScore"}
-# Smallest integer with thousands separators. Smaller numbers are easy to read without separators.
-_FIRST_WITH_SEPARATORS = 10_000
 
 
 def json_for_html(value: Any) -> Markup:
@@ -49,8 +47,8 @@ def minus(text: str) -> str:
 def number(value: Any, digits: int | None = None) -> str:
     """Format a value for readers. None becomes a dash, a boolean becomes yes or no, and a float is rounded.
 
-    Large numbers have thousands separators. A positive float that would be rounded to 0 becomes, for example,
-    ``< 0.0001``; a negative one becomes 0 without a sign.
+    All numbers get thousands separators, and a minus sign if they are negative. A positive float that would
+    be rounded to 0 becomes, for example, ``< 0.0001``; a negative one becomes 0 without a sign.
 
     Args:
         value: A value of any type.
@@ -62,7 +60,7 @@ def number(value: Any, digits: int | None = None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= _FIRST_WITH_SEPARATORS else str(value)
+        return minus(f"{value:,}")
     if isinstance(value, float):
         if digits is None:
             digits = 4 if abs(value) < 10 else 1

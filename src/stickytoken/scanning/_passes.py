@@ -79,7 +79,7 @@ class Keeper:
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 
     def findings(self, index: int, digest: str) -> list[dict[str, Any]]:
-        """Return one row for each document of a batch that has findings; empty if none are stored."""
+        """Return one row for each document with findings in a batch; empty if no rows are stored."""
         values = self.load(_TOKENS, index, digest)
         return [] if values is None else list(values["found"])
 

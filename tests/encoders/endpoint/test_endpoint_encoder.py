@@ -20,6 +20,7 @@ from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import _answers
+from stickytoken.encoders.endpoint._client import Attempts, Failure, TemporaryError
 from stickytoken.encoders.endpoint.dry_run import estimate_cost
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
@@ -494,6 +495,20 @@ def test_a_server_that_stays_broken_ends_the_run_with_its_reason(serve, fault, s
     served.server.behaviour.faults.clear()
     endpoint.encode(TEXTS)
     assert sorted(set(served.paid(TEXTS))) == sorted(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("failed", "wait", "reason"),
+    [
+        (1, None, "gave no usable answer in 1 attempt (HTTP 503)"),
+        (2, 5, "gave no usable answer in 2 attempts (HTTP 503)"),
+        (1, 3600, "asks to wait for 3,600 s, longer than the 60 s allowed (HTTP 503)"),
+        (2, 3600, "asks to wait for 3,600 s, longer than the 60 s allowed (HTTP 503)"),
+    ],
+)
+def test_the_reason_names_the_attempts_or_a_wait_that_is_too_long(failed, wait, reason):
+    last = TemporaryError("HTTP 503", Failure.REFUSED, 503, wait)
+    assert Attempts(patience=60, failed=failed).why_given_up(last) == reason
 
 
 @pytest.mark.slow

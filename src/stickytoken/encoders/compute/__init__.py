@@ -165,11 +165,17 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 of all modules' types and settings, `truncate_dim` and the route."""
+    """Return the sha256 of what determines a model's vectors, apart from its weights.
+
+    This is the type and the settings of each module of sentence-transformers, `truncate_dim` and the route.
+    """
     description: list[list[Any]] = []
     for name, module in model.named_modules():
-        # Nested modules are left out unless they have `config_keys`, as the modules of a Router do.
-        if "." in name and not hasattr(module, "config_keys"):
+        # The layers inside a module are left out: the settings of the module determine them. The modules
+        # inside a Router are not such layers. They are modules of sentence-transformers with their own
+        # settings, which `config_keys` lists.
+        is_nested = "." in name
+        if is_nested and not hasattr(module, "config_keys"):
             continue
         settings = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
         if hasattr(getattr(module, "config", None), "to_dict"):

@@ -207,7 +207,8 @@ class Attempts:
     """Counts the failed attempts at one request, and decides when to try again.
 
     Attributes:
-        patience: how long to keep retrying after the first failure, in seconds.
+        patience: longest time from the first failure to the last attempt, in seconds. It covers all waits
+            together.
         limit: number of failures after which to give up, not counting failures because the server was busy;
             if None, there is no limit. A request with a limit is also given up after _MOST_UNREACHED attempts
             that got no complete answer.
@@ -275,10 +276,12 @@ class Attempts:
         Args:
             last: the last failure.
         """
-        if self.failed == 1 and last.wait is not None and last.wait > self.patience:
+        if last.wait is not None and last.wait > self.patience:
+            # This wait alone takes longer than all waits together may take.
             longer = f"longer than the {self.patience:,.0f} s allowed"
             return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
-        return f"gave no usable answer in {self.failed} attempts ({last})"
+        attempts = "1 attempt" if self.failed == 1 else f"{self.failed} attempts"
+        return f"gave no usable answer in {attempts} ({last})"
 
 
 @dataclass(frozen=True, slots=True)

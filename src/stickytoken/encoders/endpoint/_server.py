@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -390,28 +390,40 @@ class _Discovery:
         if its answers do not say which vector belongs to which text.
 
         Raises:
-            ModelError: the server does not answer any request format.
+            ModelError: the server refuses every request format or fails on it, is busy, or cannot be reached.
         """
-        refusal: RefusedError | None = None
-        failure: _FaultyServerError | None = None
+        first_refusal: RefusedError | None = None
+        first_failure: _FaultyServerError | None = None
         attempts = _ATTEMPTS
-        for request_format in request_formats(self.client.options.dimensions):
+        for request_format, one_by_one in self._formats_to_try():
             self.client.request_format = request_format
-            choices_of_one_by_one = (False, True) if request_format.as_list else (True,)
-            for one_by_one in choices_of_one_by_one:
-                self.one_by_one = one_by_one
-                try:
-                    return self.ask(SENTINELS, attempts)
-                except RefusedError as error:
-                    refusal = refusal or error
-                except _FaultyServerError as error:
-                    # A field of the request may have caused the failure. In that case, retries would fail
-                    # too, so each of the later formats is tried only once.
-                    failure = failure or error
-                    attempts = 1
-        if failure is not None:
-            raise failure
-        raise self.client.refused(refusal)
+            self.one_by_one = one_by_one
+            try:
+                return self.ask(SENTINELS, attempts)
+            except RefusedError as error:
+                if first_refusal is None:
+                    first_refusal = error
+            except _FaultyServerError as error:
+                if first_failure is None:
+                    first_failure = error
+                # A field of the request may have caused the failure. In that case, retries would fail too, so
+                # each of the later formats is tried only once.
+                attempts = 1
+        # A refusal may only mean that the server does not support one of the formats. A failure concerns a
+        # format that the server did not refuse, so it says more about what is wrong.
+        if first_failure is not None:
+            raise first_failure
+        raise self.client.refused(first_refusal)
+
+    def _formats_to_try(self) -> Iterator[tuple[RequestFormat, bool]]:
+        """Yield request formats in the order in which to try them, each with a value of `one_by_one`.
+
+        A format with lists is tried with all texts in one request, and then with one text per request.
+        """
+        for request_format in request_formats(self.client.options.dimensions):
+            if request_format.as_list:
+                yield request_format, False
+            yield request_format, True
 
     def largest_batch(self) -> int:
         """Return how many texts the server takes in a request: a power of two, at most _MOST_TEXTS."""

@@ -281,24 +281,32 @@ def _table(
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
-    # First clear the lift and verdict of every token, and then fill in the tokens measured on the corpus. A
-    # token that was not measured on the corpus keeps its erased share from the run. If the run gave a token
-    # no verdict, the token keeps the reason for this. The strongest kind is dropped, because it is one of
-    # the run's kinds of text.
-    reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
-    cleared = run.tokens.drop("strongest_kind", strict=False).with_columns(
-        pl.lit(None, dtype=pl.Float64).alias(name)
-        for name in ("lift", "lift_sd", "lift_sd_low", "lift_sd_high")
-    )
-    cleared = cleared.with_columns(
-        reason_without_verdict,
-        verdict=pl.lit(None, dtype=pl.String),
-        severity=pl.lit(None, dtype=pl.String),
+    # `update` keeps the old value wherever the new value is null, so the old lifts and verdicts are removed.
+    return _without_lifts(run.tokens).update(new_columns, on="token_id").sort("token_id")
+
+
+def _without_lifts(run_tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return a run's tokens without their lifts, and without the verdicts, which depend on the lifts.
+
+    The strongest kind is dropped, because it is one of the run's kinds of text. The erased shares are kept,
+    because they are not measured on the corpus. If the run gave a token no verdict, the reason for this is
+    kept. The reason for a verdict is removed with the verdict.
+    """
+    missing_number = pl.lit(None, dtype=pl.Float64)
+    missing_text = pl.lit(None, dtype=pl.String)
+    # All expressions in one call of `with_columns` read the original columns. The new ``reason`` therefore
+    # depends on the run's verdicts, although the call also removes them.
+    return run_tokens.drop("strongest_kind", strict=False).with_columns(
+        lift=missing_number,
+        lift_sd=missing_number,
+        lift_sd_low=missing_number,
+        lift_sd_high=missing_number,
+        reason=pl.when(pl.col("verdict").is_null()).then(pl.col("reason")),
+        verdict=missing_text,
+        severity=missing_text,
         confirmed=pl.lit(False),
         texts=pl.lit(0, dtype=pl.Int64),
     )
-    # `update` keeps the old value wherever the new value is null.
-    return cleared.update(new_columns, on="token_id").sort("token_id")
 
 
 def _erased_in_run(tokens: pl.DataFrame) -> Estimates:

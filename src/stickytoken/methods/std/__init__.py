@@ -407,16 +407,21 @@ class StdMethod(base.Method):
         return {name: getattr(plan, name) for name in names} | counts
 
     def figures(self, run: Run) -> list[terms.Figure]:
-        """Describe three figures: scores of random tokens, rates of candidates, and rates against lifts."""
+        """Describe three figures: scores of tokens, rates of candidates, and rates against lifts."""
+        # Every token has an exact score in runs with few tokens or with `scores=all`, and in runs by older
+        # versions, which stored no sampled scores. In other runs, exact scores are known mainly for the
+        # random sample and for the best tokens. The figure shows only the sample, because with the best
+        # tokens it would no longer show the distribution over the vocabulary.
+        has_all_scores = run.tokens["sticky_score"].null_count() == 0
+        shown_tokens = "all examined tokens" if has_all_scores else "random tokens"
         return [
             terms.Distribution(
                 "score-distribution",
                 "Sticky scores over the vocabulary",
-                # Runs by older versions have an exact score for every token instead of sampled scores.
-                _SCORE if run.tokens["sampled_score"].null_count() == len(run.tokens) else _SAMPLED_SCORE,
+                _SCORE if has_all_scores else _SAMPLED_SCORE,
                 {"candidates": run.result.score_threshold},
-                "Scores of random tokens in the paper's first stage, on a few sentence pairs. Tokens to the "
-                "right of the dotted line were validated; all other tokens have no verdict.",
+                f"Scores of {shown_tokens} in the paper's first stage, on a few sentence pairs. Tokens to "
+                "the right of the dotted line were validated; all other tokens have no verdict.",
             ),
             terms.Distribution(
                 "rate-distribution",

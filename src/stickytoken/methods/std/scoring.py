@@ -273,8 +273,8 @@ def copies_order(copies: int) -> list[int]:
     return first + [count for count in range(1, copies + 1) if count not in first]
 
 
-class KnownDistances:
-    """The cosine distances known so far for each token, and the upper bounds of the tokens' scores.
+class ScoringState:
+    """What is known so far about the tokens' scores: some cosine distances, and upper bounds of the scores.
 
     A series is the combination of a pair of texts and a placement of copies. For each token, a series has one
     distance for each number of copies from 0 to the maximum.
@@ -392,7 +392,7 @@ class KnownDistances:
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
     """Estimate how much each further text of a series lowers the upper bound of the score of the series.
 
-    `KnownDistances.next_texts` chooses the texts to encode next by this estimate.
+    `ScoringState.next_texts` chooses the texts to encode next by this estimate.
 
     The estimate is a mean over sampled tokens. The upper bounds of the sampled tokens are computed as if the
     distances became known one after another, in the order of `copies_order`. The decrease in the bound per
@@ -494,14 +494,13 @@ def score_tokens(
     ids = np.array([token.id for token in tokens], dtype=np.int64)
     paths = walk_vocabulary(settings.seed, job.vocabulary.available, tokens, scoring_walk(pairs))
     alone = run(AloneStage(pairs), tokens, len(tokens))
-    known_distances = KnownDistances(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
+    state = ScoringState(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
     frames: list[pl.DataFrame] = []
 
     def measure(name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
         """Encode the texts at ``text_indices`` for each token in ``rows``.
 
-        The distances are added to ``known_distances``, and the table with the distances is added to
-        ``frames``.
+        The distances are added to ``state``, and the table with the distances is added to ``frames``.
         """
         chosen = [tokens[row] for row in rows.tolist()]
         by_id = {
@@ -509,7 +508,7 @@ def score_tokens(
         }
         stage = ScoringStage(pairs, by_id, {token.id: paths[token.id] for token in chosen}, name)
         frame = run(stage, chosen, stage.texts)
-        known_distances.add(frame)
+        state.add(frame)
         frames.append(frame)
 
     sample = np.arange(len(tokens))
@@ -520,36 +519,34 @@ def score_tokens(
     if len(sample) < len(tokens):
         run.announce(_expected(pairs, len(tokens) - len(sample)), validation_texts)
     if settings.scores is Scores.ALL:
-        rest = np.flatnonzero(~known_distances.is_complete)
+        rest = np.flatnonzero(~state.is_complete)
         if len(rest):
             measure("score", rest, [pairs.text_indices] * len(rest))
     else:
         # The texts that are expected to lower the upper bounds most are encoded first.
-        gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
+        gains = expected_gains(pairs, state.distances[sample], state.alone[sample])
         # Estimate from the sample which score a candidate must reach. All distances of the sample are known,
         # so the upper bounds are the scores themselves.
         likely_share = _LIKELY_PART * settings.candidate_share
-        likely_threshold = float(np.quantile(known_distances.upper_bounds[sample], 1 - likely_share))
+        likely_threshold = float(np.quantile(state.upper_bounds[sample], 1 - likely_share))
         # The exact threshold for candidates is computed from this many of the best scores.
         scores_needed = scores_behind_threshold(len(tokens), settings.candidate_share)
         round_number = 1
-        rows = _rows_to_score(known_distances, scores_needed, likely_threshold)
+        rows = _rows_to_score(state, scores_needed, likely_threshold)
         while len(rows):
             texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
             if round_number == 1:
                 # Encode one text of every series. With fewer texts, no upper bound would fall below the
                 # threshold.
                 texts_per_token = pairs.series
-            next_texts = known_distances.next_texts(rows, gains, texts_per_token)
+            next_texts = state.next_texts(rows, gains, texts_per_token)
             measure(f"score-{round_number:03d}", rows, next_texts)
             round_number += 1
-            rows = _rows_to_score(known_distances, scores_needed, likely_threshold)
-    return _scores(pairs, known_distances, ids, sample, alone, frames)
+            rows = _rows_to_score(state, scores_needed, likely_threshold)
+    return _scores(pairs, state, ids, sample, alone, frames)
 
 
-def _rows_to_score(
-    known_distances: KnownDistances, scores_needed: int, likely_threshold: float
-) -> NDArray[np.intp]:
+def _rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: float) -> NDArray[np.intp]:
     """Return the rows of the tokens to score next: those that may be among the best ``scores_needed`` tokens.
 
     The row of a token is returned if some distances of the token are unknown and the upper bound of its score
@@ -561,7 +558,7 @@ def _rows_to_score(
       ``scores_needed`` best scores if that score exceeds the threshold.
 
     Args:
-        known_distances: the distances known so far, and the upper bounds of the scores.
+        state: the distances known so far, and the upper bounds that follow from them.
         scores_needed: number of best scores that must be known exactly.
         likely_threshold: estimate of the lowest of the ``scores_needed`` best scores.
 
@@ -569,8 +566,8 @@ def _rows_to_score(
         Row indices in ascending order. If no rows are returned, the best ``scores_needed`` scores are known
         exactly, and the upper bounds of all other tokens are below the lowest of these scores.
     """
-    upper_bounds = known_distances.upper_bounds
-    is_complete = known_distances.is_complete
+    upper_bounds = state.upper_bounds
+    is_complete = state.is_complete
     # Once all distances of a token are known, its upper bound is its score.
     exact_scores = np.sort(upper_bounds[is_complete])[::-1]
     # -inf while there are too few exact scores, so that only the second bound counts
@@ -584,7 +581,7 @@ def _rows_to_score(
 
 def _scores(
     pairs: ScoringPairs,
-    known: KnownDistances,
+    state: ScoringState,
     ids: NDArray[np.int64],
     sample: NDArray[np.intp],
     alone: pl.DataFrame,
@@ -594,7 +591,7 @@ def _scores(
 
     Args:
         pairs: the pairs that tokens are scored on.
-        known: the distances known so far for each token, and the upper bounds of the tokens' scores.
+        state: the distances known so far, and the upper bounds that follow from them.
         ids: ids of the tokens, in ascending order.
         sample: row indices of the sampled tokens.
         alone: distances between each token alone and the anchors, one row per token, with a column of lists
@@ -607,7 +604,7 @@ def _scores(
         are null unless all distances of the token are known.
     """
     settings = pairs.settings
-    is_complete = known.is_complete
+    is_complete = state.is_complete
     rows = np.flatnonzero(is_complete)
     scored_ids = ids[rows]
     scored_rows = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
@@ -633,6 +630,6 @@ def _scores(
         column = np.full(len(ids), np.nan)
         column[rows] = weighted(scores, settings.scoring_weights)
         columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
-    columns["score_at_most"] = pl.Series(np.where(is_complete, np.nan, known.upper_bounds)).fill_nan(None)
+    columns["score_at_most"] = pl.Series(np.where(is_complete, np.nan, state.upper_bounds)).fill_nan(None)
     columns["sampled"] = pl.Series(np.isin(np.arange(len(ids)), sample))
     return pl.DataFrame(columns)
