@@ -1,8 +1,11 @@
-"""Does the rule flag only what reaches its thresholds? Simulated vocabularies with known truth; minutes.
+"""How often does the rule flag tokens with small true effects, and miss tokens with large ones?
 
-Effects and noise have the sizes that were measured on all-MiniLM-L6-v2. Each vocabulary goes through the
-rounds of a run: pilot, screen, selection, confirmation, verdict. Truth is the effect over all texts.
---quick: fewer, smaller vocabularies.
+Vocabularies with known true effects are simulated, so no model is needed. Effects and noise have the sizes
+that were measured on all-MiniLM-L6-v2. The package's own code chooses carriers, selects tokens, estimates
+effects and judges, as in a run: pilots, screen, confirming batches, verdicts. The true effect of a token is
+its effect over all texts. Takes minutes; with --quick, there are fewer and smaller vocabularies.
+
+    python benchmarks/calibration.py
 """
 
 from __future__ import annotations
@@ -26,63 +29,85 @@ from stickytoken.methods.profile.rounds import (
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.texts import representative_carriers
-from stickytoken.methods.profile.verdict import apply_rule
+from stickytoken.methods.profile.verdict import Measures, apply_rule
 from stickytoken.methods.statistics import Effects, share_erased
 from stickytoken.settings.profile import ProfileSettings
 
 Vector = NDArray[np.float64]
+Ids = NDArray[np.int64]
 Draw = Callable[[np.random.Generator, int], Vector]
 SETTINGS = ProfileSettings()
 
-# Sizes on all-MiniLM-L6-v2. Lifts are in standard deviations of the similarities, contractions are shares.
+# Sizes that were measured on all-MiniLM-L6-v2. Lifts are in standard deviations of the similarities.
+# Contractions are shares of a text.
 ORDINARY_LIFT = 0.09  # standard deviation over ordinary tokens
-LIFT_NOISE = 0.085  # of one carrier around its token's effect
-ORDINARY_CONTRACTION = 0.34  # of the ordinary token
-CONTRACTION_SPREAD = 0.06
-CONTRACTION_NOISE = 0.06
-# Carriers move all tokens by a common amount, and some move tokens more than others do.
-COMMON = 0.08
-GAIN_SPREAD = 0.15
+LIFT_NOISE = 0.085  # standard deviation of a token's lift over carriers
+ORDINARY_CONTRACTION = 0.34  # contraction of the ordinary token
+CONTRACTION_SPREAD = 0.06  # standard deviation over ordinary tokens
+CONTRACTION_NOISE = 0.06  # standard deviation of a token's contraction over carriers
+# Carriers also differ in what they do to all tokens: some raise all lifts, and some multiply all effects.
+COMMON = 0.08  # standard deviation of the lift that a carrier adds to every token
+GAIN_SPREAD = 0.15  # standard deviation of the factor by which a carrier multiplies effects
 
 
 class Shape(NamedTuple):
-    """The distribution of ordinary effects, the share of sticky tokens, and their effects."""
+    """The distributions from which a vocabulary is drawn.
 
-    ordinary: Draw  # standardised
+    Attributes:
+        ordinary: draws the effects of ordinary tokens, with mean 0 and standard deviation 1.
+        sticky_share: share of the tokens that are sticky.
+        lifts: lowest and highest lift of sticky tokens, in standard deviations of the similarities.
+        erased: lowest and highest erased share of sticky tokens.
+        noise: draws the noise of carriers, with mean 0 and standard deviation 1.
+    """
+
+    ordinary: Draw
     sticky_share: float
-    lifts: tuple[float, float]  # of sticky tokens, in SD: lowest and highest
-    erased: tuple[float, float]  # of sticky tokens
-    noise: Draw  # standardised
+    lifts: tuple[float, float]
+    erased: tuple[float, float]
+    noise: Draw
 
 
 def normal(generator: np.random.Generator, size: int) -> Vector:
+    """Draw from the standard normal distribution."""
     return generator.normal(size=size)
 
 
 def left_skewed(generator: np.random.Generator, size: int) -> Vector:
+    """Draw from a mirrored gamma distribution of shape 8, standardized."""
     return np.asarray((8 - generator.gamma(8, size=size)) / np.sqrt(8))
 
 
 def right_skewed(generator: np.random.Generator, size: int) -> Vector:
+    """Draw from a gamma distribution of shape 8, standardized."""
     return -left_skewed(generator, size)
 
 
 def student(generator: np.random.Generator, size: int) -> Vector:
+    """Draw from Student's t distribution with 5 degrees of freedom, standardized."""
     return np.asarray(generator.standard_t(5, size=size) / np.sqrt(5 / 3))
 
 
 def laplace(generator: np.random.Generator, size: int) -> Vector:
+    """Draw from the Laplace distribution, standardized."""
     return generator.laplace(scale=np.sqrt(0.5), size=size)
 
 
 def two_kinds(generator: np.random.Generator, size: int) -> Vector:
-    """Nine of ten tokens close together, one of ten spread widely, as single characters are."""
+    """Draw nine of ten values from a narrow and one of ten from a wide normal distribution.
+
+    Vocabularies look like this if single characters vary more than other tokens do.
+    """
     is_wide = generator.random(size) < 0.1
     return np.where(is_wide, 2.2, 0.75) * generator.normal(size=size)
 
 
-STRONG_LIFTS, STRONG_ERASED = (0.6, 1.3), (0.5, 0.9)
-NEAR_LIFTS, NEAR_ERASED = (0.3, 0.7), (0.25, 0.55)
+# Effects well above the thresholds.
+STRONG_LIFTS = (0.6, 1.3)
+STRONG_ERASED = (0.5, 0.9)
+# Effects on both sides of the thresholds.
+NEAR_LIFTS = (0.3, 0.7)
+NEAR_ERASED = (0.25, 0.55)
 SHAPES = {
     "normal, no sticky tokens": Shape(normal, 0.0, STRONG_LIFTS, STRONG_ERASED, normal),
     "normal, few sticky tokens": Shape(normal, 0.001, STRONG_LIFTS, STRONG_ERASED, normal),
@@ -100,76 +125,130 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """One vocabulary: what is true of its tokens, and what the rule says."""
+    """A simulated vocabulary of T tokens: their true effects, and what the rule says.
 
-    lift: Vector  # true effects beyond the ordinary token, in SD
+    Attributes:
+        lift: true lifts relative to the ordinary token, in standard deviations of the similarities, shape
+            (T,).
+        erased: true erased shares, shape (T,).
+        flagged: whether the rule flags the token, shape (T,).
+        confirmed: whether the token was measured in the confirming carriers, shape (T,).
+        covered: whether the intervals of both effects contain the true effects, shape (T,).
+    """
+
+    lift: Vector
     erased: Vector
     flagged: NDArray[np.bool_]
     confirmed: NDArray[np.bool_]
-    covered: NDArray[np.bool_]  # whether the intervals of both measures hold the truth
+    covered: NDArray[np.bool_]
 
     @property
     def reach(self) -> Vector:
-        """By how many thresholds the stronger of the two true effects reaches."""
+        """The larger of the two true effects, each divided by its threshold, shape (T,)."""
         return np.maximum(self.lift / SETTINGS.smallest_lift, self.erased / SETTINGS.smallest_erased)
 
 
 def simulate(shape: Shape, size: int, seed: int) -> Simulated:
-    """Draw a vocabulary, run the rounds on it, and judge."""
+    """Draw a vocabulary of ``size`` tokens, measure it in the rounds of a run, and judge it."""
     generator = np.random.default_rng(seed)
     lifts, contractions = true_effects(generator, shape, size)
-    carriers = carriers_needed(SETTINGS)
-
-    def in_carriers(effects: Vector, noise: float) -> Vector:
-        """Effects as each carrier shows them, shape (T, K)."""
-        gain = 1 + GAIN_SPREAD * generator.normal(size=carriers)
-        gain /= gain.mean()
-        own_noise = shape.noise(generator, size * carriers).reshape(size, carriers)
-        centred = effects - np.median(effects)
-        return np.asarray(np.median(effects) + centred[:, None] * gain + noise * own_noise)
-
-    lift_values = in_carriers(lifts, LIFT_NOISE) + COMMON * generator.normal(size=carriers)
-    contraction_values = in_carriers(contractions, CONTRACTION_NOISE)
-    whole = measurements_of(np.arange(size), lift_values, contraction_values)
+    in_all_carriers = effects_in_carriers(generator, shape, lifts, contractions)
     pilots = np.sort(generator.permutation(size)[:PILOT_TOKENS])
-
-    by_carrier = np.stack([lift_values[pilots], contraction_values[pilots]], axis=2)
-    lengths = np.ones(carriers, dtype=np.int64)  # all carriers are equally long
-    few = representative_carriers(by_carrier, lengths, np.arange(carriers), SETTINGS.screening_texts)
-    others = [place for place in range(carriers) if place not in few]
-    screened, of_pilots = whole.in_carriers(few), rows_of(whole, pilots).in_carriers(others)
-
-    def confirm(so_far: Measured, ids: NDArray[np.int64], batch: int) -> Measured:
-        rows = rows_of(whole, ids).in_carriers(others)
-        return replace(so_far, confirmed=joined(so_far.confirmed, rows))
-
-    unconfirmed_ids = np.setdiff1d(np.arange(size), pilots)
-    after_screen = measured(few, screened, of_pilots, pilots)
-    after_all = confirm_in_batches(after_screen, unconfirmed_ids, tokens_to_confirm(SETTINGS, size), confirm)
-    measures = estimate(after_all).measures
+    measures = measured_in_rounds(in_all_carriers, pilots)
     verdicts = np.array(apply_rule(measures, SETTINGS).verdicts)
+
     true_lift = lifts - np.median(lifts)
     true_erased = np.asarray(share_erased(contractions, float(np.median(contractions))))
-    covered = (measures.lift.low <= true_lift) & (true_lift <= measures.lift.high)
-    covered &= (measures.erased.low <= true_erased) & (true_erased <= measures.erased.high)
-    return Simulated(true_lift, true_erased, verdicts != "benign", measures.confirmed, covered)
+    lift_covered = (measures.lift.low <= true_lift) & (true_lift <= measures.lift.high)
+    erased_covered = (measures.erased.low <= true_erased) & (true_erased <= measures.erased.high)
+    return Simulated(
+        lift=true_lift,
+        erased=true_erased,
+        flagged=verdicts != "benign",
+        confirmed=measures.confirmed,
+        covered=lift_covered & erased_covered,
+    )
 
 
 def true_effects(generator: np.random.Generator, shape: Shape, size: int) -> tuple[Vector, Vector]:
-    """Draw lifts and contractions; half of the sticky tokens lift, the other half erase."""
+    """Draw the lift and the contraction of each token, both of shape (size,).
+
+    About half of the sticky tokens have a large lift, and the others have a large contraction.
+    """
     lifts = ORDINARY_LIFT * shape.ordinary(generator, size)
     contractions = ORDINARY_CONTRACTION + CONTRACTION_SPREAD * shape.ordinary(generator, size)
     is_sticky = generator.random(size) < shape.sticky_share
-    lifting = is_sticky & (generator.random(size) < 0.5)
-    erasing = is_sticky & ~lifting
-    lifts[lifting] = generator.uniform(*shape.lifts, int(lifting.sum()))
-    shares = generator.uniform(*shape.erased, int(erasing.sum()))
-    contractions[erasing] = ORDINARY_CONTRACTION + shares * (1 - ORDINARY_CONTRACTION)
+    is_lifting = is_sticky & (generator.random(size) < 0.5)
+    is_erasing = is_sticky & ~is_lifting
+    lifts[is_lifting] = generator.uniform(*shape.lifts, int(is_lifting.sum()))
+    erased = generator.uniform(*shape.erased, int(is_erasing.sum()))
+    # Solve the definition of the erased share, (k - k0) / (1 - k0), for the contraction k.
+    contractions[is_erasing] = ORDINARY_CONTRACTION + erased * (1 - ORDINARY_CONTRACTION)
     return lifts, contractions
 
 
-def measurements_of(ids: NDArray[np.int64], lifts: Vector, contractions: Vector) -> Measurements:
-    """Make the measurements of a round without kinds of text and without pulls."""
+def effects_in_carriers(
+    generator: np.random.Generator, shape: Shape, lifts: Vector, contractions: Vector
+) -> Measurements:
+    """Draw what each carrier shows of the true effects, and return it as measurements of all tokens."""
+    size = len(lifts)
+    carriers = carriers_needed(SETTINGS)
+
+    def in_carriers(effects: Vector, noise: float) -> Vector:
+        """Multiply effects by the gain of each carrier and add noise. Returns shape (size, carriers)."""
+        gain = 1 + GAIN_SPREAD * generator.normal(size=carriers)
+        gain /= gain.mean()
+        standard_noise = shape.noise(generator, size * carriers).reshape(size, carriers)
+        centre = np.median(effects)
+        centred = effects - centre
+        return np.asarray(centre + centred[:, None] * gain + noise * standard_noise)
+
+    carrier_lifts = in_carriers(lifts, LIFT_NOISE) + COMMON * generator.normal(size=carriers)
+    carrier_contractions = in_carriers(contractions, CONTRACTION_NOISE)
+    return measurements_of(np.arange(size), carrier_lifts, carrier_contractions)
+
+
+def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
+    """Measure the tokens as the three rounds of a run do, and return the measures that the rule uses.
+
+    Args:
+        in_all_carriers: what every carrier shows of every token. A round sees only its tokens and carriers.
+        pilots: ids of the tokens that are measured in all carriers first, ascending.
+    """
+    size, carriers = in_all_carriers.lifts.shape
+    of_pilots = rows_of(in_all_carriers, pilots)
+    pilot_effects = np.stack([of_pilots.lifts, of_pilots.contractions], axis=2)
+    lengths = np.ones(carriers, dtype=np.int64)  # all carriers are equally long
+    screening_carriers = representative_carriers(
+        pilot_effects, lengths, np.arange(carriers), SETTINGS.screening_texts
+    )
+    confirming_carriers = [carrier for carrier in range(carriers) if carrier not in screening_carriers]
+
+    def confirm(so_far: Measured, ids: Ids, batch: int) -> Measured:
+        """Add the measurements of a batch of tokens in the confirming carriers."""
+        rows = rows_of(in_all_carriers, ids).in_carriers(confirming_carriers)
+        return replace(so_far, confirmed=joined(so_far.confirmed, rows))
+
+    after_screen = with_plan(
+        screening_carriers,
+        screened=in_all_carriers.in_carriers(screening_carriers),
+        confirmed=of_pilots.in_carriers(confirming_carriers),
+        pilots=pilots,
+    )
+    unconfirmed_ids = np.setdiff1d(np.arange(size), pilots)
+    budgeted_tokens = tokens_to_confirm(SETTINGS, size)
+    after_all_rounds = confirm_in_batches(after_screen, unconfirmed_ids, budgeted_tokens, confirm)
+    return estimate(after_all_rounds).measures
+
+
+def measurements_of(ids: Ids, lifts: Vector, contractions: Vector) -> Measurements:
+    """Return measurements of T tokens in K carriers that have no groups of anchors and no pulls.
+
+    Args:
+        ids: token ids, ascending, shape (T,).
+        lifts: shape (T, K).
+        contractions: shape (T, K).
+    """
     tokens, carriers = lifts.shape
     return Measurements(
         ids=ids,
@@ -180,14 +259,18 @@ def measurements_of(ids: NDArray[np.int64], lifts: Vector, contractions: Vector)
     )
 
 
-def rows_of(whole: Measurements, ids: NDArray[np.int64]) -> Measurements:
-    return measurements_of(ids, whole.lifts[ids], whole.contractions[ids])
+def rows_of(measurements: Measurements, ids: Ids) -> Measurements:
+    """Return the measurements of the tokens with these ids, which are also their row indices."""
+    return measurements_of(ids, measurements.lifts[ids], measurements.contractions[ids])
 
 
-def measured(
-    few: list[int], screened: Measurements, confirmed: Measurements, pilots: NDArray[np.int64]
+def with_plan(
+    screening_carriers: list[int], screened: Measurements, confirmed: Measurements, pilots: Ids
 ) -> Measured:
-    """Put measurements beside a plan that has only pilots; similarities spread by 1, so lifts are in SD."""
+    """Combine measurements with a plan and a job, of which the estimates need only pilots and settings.
+
+    The plan's standard deviation of similarities is 1, so that the unit of lifts stays the same.
+    """
     plan = ProfilePlanRecord(
         mean_similarity=0.0,
         mean_similarity_entries=1,
@@ -200,37 +283,71 @@ def measured(
         pilots=pilots.tolist(),
     )
     job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS))
-    return Measured(job, plan, few, screened, confirmed, 0, None)
-
-
-def summary(results: Results, name: str, vocabularies: list[Simulated]) -> None:
-    """Check false flags, recall and coverage over repeated vocabularies."""
-    reach = np.concatenate([vocabulary.reach for vocabulary in vocabularies])
-    flagged = np.concatenate([vocabulary.flagged for vocabulary in vocabularies])
-    negligible = int((flagged & (reach < 0.5)).sum())
-    results.check(
-        f"{name}: flagged, true effect below half a threshold", "0", str(negligible), not negligible
+    return Measured(
+        job=job,
+        plan=plan,
+        screening_carriers=screening_carriers,
+        screened=screened,
+        confirmed=confirmed,
+        unconfirmed=0,
+        vector_deviations=None,
     )
-    below = int((flagged & (reach < 1)).sum())
-    share = below / max(1, int(flagged.sum()))
-    ours = f"{share:.1%} ({below} of {int(flagged.sum())})"
-    results.check(f"{name}: flagged, true effect below the threshold", "at most 10 %", ours, share <= 0.1)
-    clear = reach >= 1.15
-    if clear.any():
-        recall = float(flagged[clear].mean())
-        ours = f"{recall:.1%} of {int(clear.sum())}"
-        results.check(f"{name}: found, true effect 15 % above the threshold", "beside it", ours)
-    confirmed = np.concatenate([vocabulary.confirmed for vocabulary in vocabularies])
-    covered = np.concatenate([vocabulary.covered for vocabulary in vocabularies])
-    ours = f"{covered[confirmed].mean():.1%}"
-    results.check(f"{name}: intervals of both measures hold the truth, confirmed tokens", "beside it", ours)
+
+
+def check_shape(results: Results, title: str, vocabularies: list[Simulated]) -> None:
+    """Check false flags, recall and the coverage of intervals over all tokens of some vocabularies."""
+    reach = np.concatenate([vocabulary.reach for vocabulary in vocabularies])
+    is_flagged = np.concatenate([vocabulary.flagged for vocabulary in vocabularies])
+    flagged = int(is_flagged.sum())
+
+    below_half = int((is_flagged & (reach < 0.5)).sum())
+    check_name = f"{title}: flagged, true effect below half a threshold"
+    results.check(check_name, "0", str(below_half), not below_half)
+
+    below = int((is_flagged & (reach < 1)).sum())
+    share_below = below / max(1, flagged)
+    results.check(
+        f"{title}: flagged, true effect below the threshold",
+        "at most 10 %",
+        f"{share_below:.1%} ({below} of {flagged})",
+        share_below <= 0.1,
+    )
+
+    is_clear = reach >= 1.15
+    if is_clear.any():
+        recall = float(is_flagged[is_clear].mean())
+        results.check(
+            f"{title}: found, true effect 15 % above the threshold",
+            "beside it",
+            f"{recall:.1%} of {int(is_clear.sum())}",
+        )
+
+    is_confirmed = np.concatenate([vocabulary.confirmed for vocabulary in vocabularies])
+    is_covered = np.concatenate([vocabulary.covered for vocabulary in vocabularies])
+    results.check(
+        f"{title}: intervals of both measures hold the truth, confirmed tokens",
+        "beside it",
+        f"{is_covered[is_confirmed].mean():.1%}",
+    )
 
 
 def main(quick: bool = False) -> None:
-    size, repeats = (4_000, 6) if quick else (20_000, 20)
+    """Check how often the rule errs on simulated vocabularies with known true effects. Takes minutes.
+
+    Effects and noise have the sizes that were measured on all-MiniLM-L6-v2. For eleven distributions of
+    effects, the benchmark counts the flagged tokens whose true effects are too small, the tokens with large
+    effects that are flagged, and the intervals that contain the true effects. --quick simulates 6
+    vocabularies of 4,000 tokens for each distribution, instead of 20 vocabularies of 20,000 tokens.
+    """
+    size = 20_000
+    repeats = 20
+    if quick:
+        size = 4_000
+        repeats = 6
     results = Results("calibration", tokens=size, vocabularies=repeats)
     for title, shape in SHAPES.items():
-        summary(results, title, [simulate(shape, size, seed) for seed in range(repeats)])
+        vocabularies = [simulate(shape, size, seed) for seed in range(repeats)]
+        check_shape(results, title, vocabularies)
     results.finish()
 
 

@@ -1,7 +1,14 @@
-"""Documents with planted copies or optimised tokens: what is found, what cleaning changes, how fast.
+"""Measure how well copies of words, and texts optimised for a search, are found in documents and cleaned.
 
-RUN is a finished run of a model with planted rows; CRANFIELD and DATA are retrieval sets in the layout of
-BEIR.
+Every command inserts text into real documents. It counts the documents in which something is found, or
+compares cleaned documents with the originals.
+
+All commands need a finished run of a model with sticky tokens. The packaged run of a tampered model,
+src/stickytoken/demo/example/tampered, is enough for all of them but `scan --effect`, which needs a run whose
+model can be loaded. CRANFIELD and DATA are retrieval sets in the layout of BEIR. On a core, five-ways takes
+about half a minute; the other commands take minutes.
+
+    python benchmarks/cleaning.py five-ways CRANFIELD RUN
 """
 
 from __future__ import annotations
@@ -12,8 +19,9 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,243 +40,466 @@ from stickytoken.data.rewriting import open_source
 from stickytoken.scanning.scan import is_only_suspected, scan_documents
 
 Vectors = NDArray[np.floating[Any]]
-RANKS_APART, TOP, SEED = 0.1, 10, 42
+
+SEED = 42
+# Largest change of the mean rank of a document that counts as restored by cleaning.
+LARGEST_RANK_CHANGE = 0.1
+# Number of best documents of a query that count as its results.
+TOP = 10
+# Number of words from which a recipe takes words to insert between copies.
+FILLER_WORDS = 20
+# Settings of the gradient search: number of replacements, tokens that are tried in each, and appended tokens.
 HOTFLIP = {"steps": 40, "candidates": 8, "length": 12}
+# Documents of the gradient search are cut to their first words. An optimised document starts with even fewer
+# words, so that the appended tokens are a large share of it; it has at most this many tokens before them.
+DOCUMENT_WORDS = 60
+OPTIMISED_WORDS = 25
+OPTIMISED_TOKENS = 60
+
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad"
 PUNCTUATION = (", ", ". ", "! ", "; ", " - ", "/", "|", "_", "... ")
 ACCENTS = "\u0301\u0300\u0336"
+# Full-width forms of the visible ASCII characters, keyed by code point, for `str.translate`.
 FULL_WIDTH = {code: code + 0xFEE0 for code in range(ord("!"), ord("~") + 1)}
 
-# A document, the copies, other words and a generator, made into a planted document.
-Recipe = Callable[[str, Sequence[str], Sequence[str], random.Random], str]
+# `scan` draws the documents with copies this many times; each time, this share of all documents gets copies.
+SCAN_DRAWS = 20
+SCAN_SHARE = 0.02
+# Keys that `write_json` adds to every result file.
+RESULT_STAMP = ("date", "hardware", "versions", "command")
+
+# Recipes of `five-ways`, which documents get in turn.
+FIVE_WAYS = ("suffix", "glued suffix", "with one other word", "invisible inside", "mixed case")
+FIVE_WAYS_COPIES = 8
+# Least share of the documents with copies that `scan` has to find and `clean` has to restore.
+LEAST_SHARE = 0.95
+# Largest number of documents without copies that `scan` may report.
+MOST_FALSE_ALARMS = 3
+
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a finished run of a model with sticky tokens.")]
+CranfieldFolder = Annotated[Path, typer.Argument(help="Folder of Cranfield in the layout of BEIR.")]
 
 
-def _spread(document: str, copies: Sequence[str], gaps: Sequence[int]) -> str:
-    words = document.split()
-    for gap, copy in sorted(zip(gaps, copies, strict=True), reverse=True):
-        words.insert(gap, copy)
+@dataclass(frozen=True)
+class Planting:
+    """A document, and what a recipe inserts into it.
+
+    Attributes:
+        text: The original document.
+        copies: Copies of one word.
+        fillers: Other words, which some recipes insert between the copies.
+        draw: Random generator for gaps, letter case and separators.
+    """
+
+    text: str
+    copies: Sequence[str]
+    fillers: Sequence[str]
+    draw: random.Random
+
+    @property
+    def spaced_copies(self) -> str:
+        """The copies, separated by spaces."""
+        return " ".join(self.copies)
+
+    def append(self, insertion: str) -> str:
+        """Return the document with an insertion after it."""
+        return f"{self.text} {insertion}"
+
+    def prepend(self, insertion: str) -> str:
+        """Return the document with an insertion before it."""
+        return f"{insertion} {self.text}"
+
+    def insert_at_random(self, insertions: Sequence[str]) -> str:
+        """Return the document with each insertion in a random gap between its words."""
+        word_count = len(self.text.split())
+        gaps = [self.draw.randint(0, word_count) for _ in insertions]
+        return insert_in_gaps(self.text, insertions, gaps)
+
+    def alternate(self, fillers: Sequence[str]) -> str:
+        """Return the copies with a filler behind each; the fillers take turns."""
+        pairs = [f"{copy} {fillers[index % len(fillers)]}" for index, copy in enumerate(self.copies)]
+        return " ".join(pairs)
+
+    def with_separators(self, separators: Sequence[str]) -> str:
+        """Return the copies with a random separator, and no space, behind each."""
+        return "".join(copy + self.draw.choice(separators) for copy in self.copies)
+
+    def in_mixed_case(self) -> list[str]:
+        """Return the copies with each letter randomly in upper or lower case."""
+        return [in_mixed_case(copy, self.draw) for copy in self.copies]
+
+
+# Makes a document with copies.
+Recipe = Callable[[Planting], str]
+
+
+def insert_in_gaps(text: str, insertions: Sequence[str], gaps: Sequence[int]) -> str:
+    """Insert strings between the words of a text.
+
+    Args:
+        text: The text.
+        insertions: What to insert.
+        gaps: Number of words before each insertion.
+    """
+    words = text.split()
+    # The last gap comes first, because an insertion shifts the gaps behind it.
+    for gap, insertion in sorted(zip(gaps, insertions, strict=True), reverse=True):
+        words.insert(gap, insertion)
     return " ".join(words)
 
 
-def _evenly(document: str, copies: Sequence[str]) -> str:
-    step = len(document.split()) / (len(copies) + 1)
-    return _spread(document, copies, [round((n + 1) * step) for n in range(len(copies))])
+def in_mixed_case(word: str, draw: random.Random) -> str:
+    """Return a word with each letter randomly in upper or lower case."""
+    letters = [draw.choice((letter.upper(), letter.lower())) for letter in word]
+    return "".join(letters)
 
 
-def _at_random(document: str, copies: Sequence[str], draw: random.Random) -> str:
-    length = len(document.split())
-    return _spread(document, copies, [draw.randint(0, length) for _ in copies])
+def spread_evenly(planting: Planting) -> str:
+    """Insert the copies at equal distances."""
+    copy_count = len(planting.copies)
+    distance = len(planting.text.split()) / (copy_count + 1)
+    gaps = [round(number * distance) for number in range(1, copy_count + 1)]
+    return insert_in_gaps(planting.text, planting.copies, gaps)
 
 
-def _between(copies: Sequence[str], others: Sequence[str]) -> str:
-    """Put other words, over and over, behind the copies."""
-    return " ".join(f"{copy} {others[number % len(others)]}" for number, copy in enumerate(copies))
+def shuffle_with_filler(planting: Planting) -> str:
+    """Append the copies and as many copies of a filler, in random order."""
+    words = [*planting.copies, *[planting.fillers[0]] * len(planting.copies)]
+    planting.draw.shuffle(words)
+    return planting.append(" ".join(words))
 
 
-def _joined(copies: Sequence[str], signs: Sequence[str], draw: random.Random) -> str:
-    return "".join(copy + draw.choice(signs) for copy in copies)
+def append_with_invisible_inside(planting: Planting) -> str:
+    """Append the copies, each with an invisible character at a random place in it."""
+    changed_copies = []
+    for copy in planting.copies:
+        position = planting.draw.randint(0, len(copy))
+        invisible = planting.draw.choice(INVISIBLE)
+        changed_copies.append(copy[:position] + invisible + copy[position:])
+    return planting.append(" ".join(changed_copies))
 
 
-def _cased(copies: Sequence[str], draw: random.Random) -> list[str]:
-    return ["".join(draw.choice((each.upper(), each.lower())) for each in word) for word in copies]
+def append_with_accents(planting: Planting) -> str:
+    """Append the copies, each followed by a combining accent and, in half of the cases, a space."""
+    changed_copies = []
+    for copy in planting.copies:
+        accent = planting.draw.choice(ACCENTS)
+        space = planting.draw.choice(("", " "))
+        changed_copies.append(copy + accent + space)
+    return planting.append("".join(changed_copies))
 
 
-def _cut(word: str, draw: random.Random) -> str:
-    place = draw.randint(0, len(word))
-    return word[:place] + draw.choice(INVISIBLE) + word[place:]
+def insert_nested_special(planting: Planting) -> str:
+    """Insert one to four special tokens of GPT-2 into a random gap, each nested in another one."""
+    # If only the inner token is removed, the outer one appears.
+    nested_token = "<|endof<|endoftext|>text|>"
+    insertion = " ".join([nested_token] * planting.draw.randint(1, 4))
+    return planting.insert_at_random([insertion])
 
 
-def _shuffled(words: list[str], draw: random.Random) -> str:
-    draw.shuffle(words)
-    return " ".join(words)
+def nested_special_recipe(specials: Sequence[str]) -> Recipe:
+    """Return a recipe that appends a special token which is nested in itself one to four times."""
+
+    def append_nested_special(planting: Planting) -> str:
+        special = planting.draw.choice(specials)
+        nested = special
+        for _ in range(planting.draw.randint(1, 4)):
+            position = planting.draw.randint(1, len(special) - 1)
+            nested = special[:position] + nested + special[position:]
+        return planting.append(nested)
+
+    return append_nested_special
 
 
+# Recipes of `shares` and `ranks`, keyed by the names that results have.
 RECIPES: dict[str, Recipe] = {
-    "prefix": lambda text, copies, _, __: " ".join([*copies, text]),
-    "suffix": lambda text, copies, _, __: " ".join([text, *copies]),
-    "glued suffix": lambda text, copies, _, __: text + "".join(copies),
-    "both ends": lambda text, copies, _, __: " ".join([*copies[::2], text, *copies[1::2]]),
-    "spread evenly": lambda text, copies, _, __: _evenly(text, copies),
-    "spread at random": lambda text, copies, _, draw: _at_random(text, copies, draw),
-    "with one other word": lambda text, copies, other, _: f"{text} {_between(copies, other[:1])}",
-    "with two others in turn": lambda text, copies, other, _: f"{text} {_between(copies, other[:2])}",
-    "with two others": lambda text, copies, other, _: f"{_between(copies, [' '.join(other[:2])])} {text}",
-    "with ever new words": lambda text, copies, other, _: f"{text} {_between(copies, other)}",
-    "shuffled with another": lambda text, copies, other, draw: (
-        f"{text} {_shuffled([*copies, *[other[0]] * len(copies)], draw)}"
+    "prefix": lambda planting: planting.prepend(planting.spaced_copies),
+    "suffix": lambda planting: planting.append(planting.spaced_copies),
+    "glued suffix": lambda planting: planting.text + "".join(planting.copies),
+    "both ends": lambda planting: " ".join([*planting.copies[::2], planting.text, *planting.copies[1::2]]),
+    "spread evenly": spread_evenly,
+    "spread at random": lambda planting: planting.insert_at_random(planting.copies),
+    "with one other word": lambda planting: planting.append(planting.alternate(planting.fillers[:1])),
+    "with two others in turn": lambda planting: planting.append(planting.alternate(planting.fillers[:2])),
+    "with two others": lambda planting: planting.prepend(
+        planting.alternate([" ".join(planting.fillers[:2])])
     ),
-    "in a phrase of four": lambda text, copies, other, _: f"{text} {_between(copies, [' '.join(other[:3])])}",
-    "mixed case": lambda text, copies, _, draw: " ".join([text, *_cased(copies, draw)]),
-    "mixed case, spread": lambda text, copies, _, draw: _at_random(text, _cased(copies, draw), draw),
-    "punctuation": lambda text, copies, _, draw: f"{text} {_joined(copies, PUNCTUATION, draw)}",
-    "invisible between": lambda text, copies, _, draw: f"{text} {_joined(copies, INVISIBLE, draw)}",
-    "invisible inside": lambda text, copies, _, draw: " ".join(
-        [text, *(_cut(each, draw) for each in copies)]
+    "with ever new words": lambda planting: planting.append(planting.alternate(planting.fillers)),
+    "shuffled with another": shuffle_with_filler,
+    "in a phrase of four": lambda planting: planting.append(
+        planting.alternate([" ".join(planting.fillers[:3])])
     ),
-    "full width": lambda text, copies, _, __: f"{' '.join(copies).translate(FULL_WIDTH)} {text}",
-    "accents between": lambda text, copies, _, draw: (
-        f"{text} {''.join(each + draw.choice(ACCENTS) + draw.choice(('', ' ')) for each in copies)}"
-    ),
+    "mixed case": lambda planting: planting.append(" ".join(planting.in_mixed_case())),
+    "mixed case, spread": lambda planting: planting.insert_at_random(planting.in_mixed_case()),
+    "punctuation": lambda planting: planting.append(planting.with_separators(PUNCTUATION)),
+    "invisible between": lambda planting: planting.append(planting.with_separators(INVISIBLE)),
+    "invisible inside": append_with_invisible_inside,
+    "full width": lambda planting: planting.prepend(planting.spaced_copies.translate(FULL_WIDTH)),
+    "accents between": append_with_accents,
 }
-# What `scan` plants; the last one plants a special token in place of copies.
+# Recipes of `scan`. The last one inserts a special token in place of copies.
 SCANNED: dict[str, Recipe] = {
     "prefix": RECIPES["prefix"],
     "suffix": RECIPES["suffix"],
     "spread": RECIPES["spread at random"],
-    "interleaved": lambda text, copies, other, draw: _at_random(text, [_between(copies, other[:1])], draw),
-    "mixed_case": lambda text, copies, _, draw: _at_random(text, [" ".join(_cased(copies, draw))], draw),
-    "nested_special": lambda text, _, __, draw: _at_random(
-        text, [" ".join(["<|endof<|endoftext|>text|>"] * draw.randint(1, 4))], draw
-    ),
+    "interleaved": lambda planting: planting.insert_at_random([planting.alternate(planting.fillers[:1])]),
+    "mixed_case": lambda planting: planting.insert_at_random([" ".join(planting.in_mixed_case())]),
+    "nested_special": insert_nested_special,
 }
 
 
 def copies_of(words: Sequence[str], draw: random.Random) -> list[str]:
-    return [draw.choice(words)] * draw.randint(4, 16)
+    """Return 4 to 16 copies of a random word."""
+    word = draw.choice(words)
+    return [word] * draw.randint(4, 16)
 
 
-def free_words(run: Run) -> list[str]:
-    """Words of the vocabulary that may be planted without a flag."""
+def ordinary_words(run: Run) -> list[str]:
+    """Return the words of the vocabulary that consist of at least two ASCII letters."""
     vocabulary = run.vocabulary.filter(pl.col("category") == "OK")["token"]
     return [word for word in vocabulary if word.isalpha() and word.isascii() and len(word) > 1]
 
 
 def shares(
-    run: Path,
-    corpus: Annotated[list[Path], typer.Option()],
-    planted: Path | None = None,
-    documents: int = 200,
+    run: RunFolder,
+    corpus: Annotated[list[Path], typer.Option(help="File with a text on each line; may be repeated.")],
+    planted: Annotated[
+        Path | None, typer.Option(help="A planted.json; its words count as flagged, too.")
+    ] = None,
+    documents: Annotated[int, typer.Option(help="Documents per recipe, corpus and kind of word.")] = 200,
 ) -> None:
-    """How many planted documents are found, how many clean texts are flagged, and how many cleaning changes.
+    """Measure how many documents with copies are found, for many ways of inserting copies.
 
-    Each line of a corpus is a text. A recipe plants 4 to 16 copies of a flagged word, or of another one, in
-    so many random texts. --planted, a planted.json, names further words to treat as flagged.
+    Each recipe inserts 4 to 16 copies of a word into random texts of each corpus: once copies of flagged
+    words, and once copies of other words of the vocabulary. Also counts the unchanged texts of each corpus
+    that are flagged, and those that cleaning changes.
     """
-    opened = open_run(run)
-    rules = Cleaner.from_run(opened).rules
-    if planted:
-        further = [row["token"] for row in planted_rows(planted)]
-        rules = CleaningRules(words=(*rules.words, *further), specials=rules.specials)
-    corpora = {path.stem: list(filter(str.strip, path.read_text("utf-8").splitlines())) for path in corpus}
-    cleaner, free, unsettled = Cleaner(rules), free_words(opened), 0
+    opened_run = open_run(run)
+    rules = Cleaner.from_run(opened_run).rules
+    if planted is not None:
+        planted_words = [row["token"] for row in planted_rows(planted)]
+        rules = CleaningRules(words=(*rules.words, *planted_words), specials=rules.specials)
+    cleaner = Cleaner(rules)
+    other_words = ordinary_words(opened_run)
+    corpora = {path.stem: nonempty_lines(path) for path in corpus}
     results = Results("cleaning_shares", documents=documents)
     for name, texts in corpora.items():
-        found = sum(bool(find_spans(text, rules)) for text in texts)
-        changed = sum(cleaner(text) != text for text in texts)
-        told = f"{found} flagged, {changed} changed by cleaning"
-        results.check(f"{name}, {len(texts):,} texts", "shown", told)
+        flagged_count = sum(bool(find_spans(text, rules)) for text in texts)
+        changed_count = sum(cleaner(text) != text for text in texts)
+        counts = f"{flagged_count} flagged, {changed_count} changed by cleaning"
+        results.check(f"{name}, {len(texts):,} texts", "shown", counts)
 
-    def nested(text: str, _: object, __: object, draw: random.Random) -> str:
-        """Nest a special token in itself, one to four times."""
-        special = found = draw.choice(rules.specials)
-        for _ in range(draw.randint(1, 4)):
-            place = draw.randint(1, len(special) - 1)
-            found = special[:place] + found + special[place:]
-        return f"{text} {found}"
-
-    for recipe, plant in (RECIPES | {"nested special token": nested}).items():
-        shares = {}
+    unsettled_count = 0
+    recipes = {**RECIPES, "nested special token": nested_special_recipe(rules.specials)}
+    for recipe_name, recipe in recipes.items():
+        shares_found = {}
         for name, texts in corpora.items():
-            for kind, words in (("flagged", list(rules.words)), ("other", free)):
-                draw, hits = random.Random(f"{SEED} {recipe} {name} {words is free}"), 0
-                for _ in range(documents):
-                    copies = copies_of(words, draw)
-                    text = plant(draw.choice(texts), copies, draw.sample(free, 20), draw)
-                    hits += bool(find_spans(text, rules))
-                    unsettled += cleaner(cleaner(text)) != cleaner(text)
-                shares[f"{name}, {kind}"] = hits / documents
-        told = "; ".join(f"{cell} {share:.3f}" for cell, share in shares.items())
-        results.check(recipe, "shown", told, shares=shares)
-    results.check("texts that cleaning did not settle", "0", str(unsettled), unsettled == 0)
+            for kind, words in (("flagged", rules.words), ("other", other_words)):
+                draw = random.Random(f"{SEED} {recipe_name} {name} {kind == 'other'}")
+                planted_texts = [
+                    plant_in_random_text(recipe, words, texts, other_words, draw) for _ in range(documents)
+                ]
+                found_count = sum(bool(find_spans(text, rules)) for text in planted_texts)
+                unsettled_count += sum(changes_twice(cleaner, text) for text in planted_texts)
+                shares_found[f"{name}, {kind}"] = found_count / documents
+        summary = "; ".join(f"{cell} {share:.3f}" for cell, share in shares_found.items())
+        results.check(recipe_name, "shown", summary, shares=shares_found)
+    results.check("texts that cleaning did not settle", "0", str(unsettled_count), unsettled_count == 0)
     results.finish(strict=False)
 
 
-def ranks(run: Path, data: Path, model: str, documents: int = 200) -> None:
-    """How far are the ranks of planted documents from those of the originals, cleaned and not?"""
-    opened = open_run(run)
-    cleaner, free = Cleaner.from_run(opened), free_words(opened)
+def nonempty_lines(path: Path) -> list[str]:
+    """Return the lines of a file that are not blank."""
+    return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+
+
+def plant_in_random_text(
+    recipe: Recipe,
+    words: Sequence[str],
+    texts: Sequence[str],
+    other_words: Sequence[str],
+    draw: random.Random,
+) -> str:
+    """Return a random text with copies of a random word.
+
+    Args:
+        recipe: How to insert the copies.
+        words: Words of which one is copied.
+        texts: Texts of which one gets the copies.
+        other_words: Words of which some may be inserted between the copies.
+        draw: Random generator.
+    """
+    copies = copies_of(words, draw)
+    text = draw.choice(texts)
+    fillers = draw.sample(other_words, FILLER_WORDS)
+    return recipe(Planting(text, copies, fillers, draw))
+
+
+def changes_twice(cleaner: Cleaner, text: str) -> bool:
+    """Return whether cleaning a cleaned text changes it again."""
+    cleaned = cleaner(text)
+    return cleaner(cleaned) != cleaned
+
+
+def ranks(
+    run: RunFolder,
+    data: Annotated[Path, typer.Argument(help="Folder of a retrieval set in the layout of BEIR.")],
+    model: Annotated[str, typer.Argument(help="Name or folder of the model that searches.")],
+    documents: Annotated[int, typer.Option(help="Number of documents that get copies.")] = 200,
+) -> None:
+    """Compare the ranks of documents with copies, before and after cleaning, with their original ranks.
+
+    Random documents get copies of flagged words, with all recipes in turn. The rank of a document in a query
+    is the number of documents that are closer to the query. Its change is averaged over queries and
+    documents.
+    """
+    opened_run = open_run(run)
+    cleaner = Cleaner.from_run(opened_run)
+    other_words = ordinary_words(opened_run)
     texts, queries = retrieval_set(data)
     draw = random.Random(SEED)
-    chosen = sorted(draw.sample(range(len(texts)), documents))
-    recipes = np.array([sorted(RECIPES)[place % len(RECIPES)] for place in range(documents)])
-    planted = []
-    for number, recipe in zip(chosen, recipes, strict=True):
+    chosen_numbers = sorted(draw.sample(range(len(texts)), documents))
+    recipe_names = sorted(RECIPES)
+    recipe_of_document = np.array([recipe_names[index % len(recipe_names)] for index in range(documents)])
+    planted_texts = []
+    for number, recipe_name in zip(chosen_numbers, recipe_of_document, strict=True):
         copies = copies_of(cleaner.rules.words, draw)
-        planted.append(RECIPES[recipe](texts[number], copies, draw.sample(free, 20), draw))
-    cleaned = [cleaner(text) for text in planted]
-    same = np.array([text == texts[number] for text, number in zip(cleaned, chosen, strict=True)])
+        fillers = draw.sample(other_words, FILLER_WORDS)
+        planted_texts.append(RECIPES[recipe_name](Planting(texts[number], copies, fillers, draw)))
+    cleaned_texts = [cleaner(text) for text in planted_texts]
+    original_texts = [texts[number] for number in chosen_numbers]
+    is_restored = np.array(
+        [cleaned == original for cleaned, original in zip(cleaned_texts, original_texts, strict=True)]
+    )
+
     encoder = plain_model(model)
-    index, asked = (encoder.encode(each, normalize_embeddings=True) for each in (texts, queries))
-    before = ranks_of(index, asked, chosen)
-    moved = {}
-    for name, changed in (("planted", planted), ("cleaned", cleaned)):
-        replaced = index.copy()
-        replaced[chosen] = encoder.encode(changed, normalize_embeddings=True)
-        moved[name] = ranks_of(replaced, asked, chosen) - before
+    document_vectors = encoder.encode(texts, normalize_embeddings=True)
+    query_vectors = encoder.encode(queries, normalize_embeddings=True)
+    original_ranks = ranks_of(document_vectors, query_vectors, chosen_numbers)
+
+    def rank_changes(replacements: list[str]) -> Vectors:
+        """Return the changes of ranks, shape (queries, documents), if the chosen documents are replaced."""
+        changed_vectors = document_vectors.copy()
+        changed_vectors[chosen_numbers] = encoder.encode(replacements, normalize_embeddings=True)
+        return ranks_of(changed_vectors, query_vectors, chosen_numbers) - original_ranks
+
+    changes_if_planted = rank_changes(planted_texts)
+    changes_if_cleaned = rank_changes(cleaned_texts)
     results = Results("cleaning", queries=len(queries))
-    for recipe in ("all", *sorted(RECIPES)):
-        own = (recipes == recipe) | (recipe == "all")
-        means = {name: float(difference[:, own].mean()) for name, difference in moved.items()}
-        title = f"{recipe}: {int(same[own].sum())} of {int(own.sum())} cleaned to the letter"
-        ours = f"{means['cleaned']:+.2f}; before cleaning {means['planted']:+.1f}"
-        results.check(title, f"below {RANKS_APART}", ours, abs(means["cleaned"]) < RANKS_APART)
+    for title in ["all", *recipe_names]:
+        is_of_recipe = (recipe_of_document == title) | (title == "all")
+        mean_if_planted = float(changes_if_planted[:, is_of_recipe].mean())
+        mean_if_cleaned = float(changes_if_cleaned[:, is_of_recipe].mean())
+        restored_count = int(is_restored[is_of_recipe].sum())
+        results.check(
+            f"{title}: {restored_count} of {int(is_of_recipe.sum())} cleaned to the letter",
+            f"below {LARGEST_RANK_CHANGE}",
+            f"{mean_if_cleaned:+.2f}; before cleaning {mean_if_planted:+.1f}",
+            abs(mean_if_cleaned) < LARGEST_RANK_CHANGE,
+        )
     results.finish(strict=False)
 
 
-def ranks_of(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:
-    """Count, for each query, the documents that are closer than each of the chosen ones, shape (q, c)."""
-    similarities = queries @ index.T
-    return np.stack([(similarities > similarities[:, [number]]).sum(axis=1) for number in chosen], axis=1)
+def ranks_of(document_vectors: Vectors, query_vectors: Vectors, numbers: Sequence[int]) -> Vectors:
+    """Count, for Q queries, the documents that are closer to the query than each of N documents.
 
+    Args:
+        document_vectors: Vectors of all documents, shape (documents, d).
+        query_vectors: Vectors of the queries, shape (Q, d).
+        numbers: Indices of the N documents.
 
-def hotflip(model: Any) -> Callable[[str, torch.Tensor], str]:
-    """The attack on a model with mean pooling, as a function of a text and a target vector, shape (d,).
-
-    It appends ``length`` free tokens; in each of ``steps``, one is replaced by the best of ``candidates``.
+    Returns:
+        The counts, shape (Q, N).
     """
-    tokenizer, generator = model.tokenizer, np.random.default_rng(SEED)
-    backbone = next(module for module in model.modules() if hasattr(module, "get_input_embeddings"))
-    rows, length = backbone.get_input_embeddings().weight.detach(), HOTFLIP["length"]
-    entries = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    usable = torch.tensor([entry.isascii() and entry.isalpha() for entry in entries])
+    similarities = query_vectors @ document_vectors.T
+    counts = []
+    for number in numbers:
+        own_similarities = similarities[:, [number]]
+        counts.append((similarities > own_similarities).sum(axis=1))
+    return np.stack(counts, axis=1)
 
-    def embedded(contents: list[list[int]]) -> torch.Tensor:
-        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-        found: torch.Tensor = rows[torch.tensor([[first, *content, last] for content in contents])]
-        return found
 
-    def similarity(vectors: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        states = backbone(inputs_embeds=vectors).last_hidden_state.mean(1)
-        return torch.nn.functional.normalize(states, dim=1) @ target
+class HotFlip:
+    """Gradient search for tokens that pull a text toward a target vector.
 
-    def optimised(text: str, target: torch.Tensor) -> str:
-        content = tokenizer(text, add_special_tokens=False, truncation=True, max_length=60)["input_ids"]
-        free = generator.choice(usable.nonzero().flatten().numpy(), length).tolist()
+    It appends random tokens to the text, and then replaces one of them at a time: the gradient of the
+    similarity to the target tells which tokens promise the largest rise, and the best of these is taken
+    (Ebrahimi et al., ACL 2018; for retrieval, Zhong et al., EMNLP 2023). `HOTFLIP` has the settings.
+
+    Args:
+        model: A SentenceTransformer with mean pooling, whose tokenizer adds [CLS] and [SEP].
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.tokenizer = model.tokenizer
+        self.generator = np.random.default_rng(SEED)
+        # The transformer within the SentenceTransformer, which can start from embeddings instead of ids.
+        self.backbone = next(module for module in model.modules() if hasattr(module, "get_input_embeddings"))
+        self.embeddings = self.backbone.get_input_embeddings().weight.detach()
+        entries = self.tokenizer.convert_ids_to_tokens(range(len(self.tokenizer)))
+        # Word pieces such as ##ing are not usable: as text, they would join the word before them.
+        self.is_usable = torch.tensor([entry.isascii() and entry.isalpha() for entry in entries])
+
+    def optimise(self, text: str, target: torch.Tensor) -> str:
+        """Return a text with appended tokens that pull it toward a target vector, shape (d,)."""
+        appended_count = HOTFLIP["length"]
+        content = self.tokenizer(
+            text, add_special_tokens=False, truncation=True, max_length=OPTIMISED_TOKENS
+        )["input_ids"]
+        usable_ids = self.is_usable.nonzero().flatten().numpy()
+        appended = self.generator.choice(usable_ids, appended_count).tolist()
         with torch.no_grad():
-            best = similarity(embedded([content + free]), target)[0]
+            best_similarity = self._similarities(self._embed([content + appended]), target)[0]
         for _ in range(HOTFLIP["steps"]):
-            place = int(generator.integers(length))
-            vectors = embedded([content + free]).clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(similarity(vectors, target).sum(), vectors)
-            promised = (rows @ gradient[0, place - 1 - length]).masked_fill(~usable, -torch.inf)
-            tried = [
-                [*free[:place], int(token), *free[place + 1 :]]
-                for token in promised.topk(HOTFLIP["candidates"]).indices
+            position = int(self.generator.integers(appended_count))
+            gradient = self._gradient(content + appended, target)
+            # Counted from the end, because [SEP] is behind the appended tokens.
+            position_from_end = position - appended_count - 1
+            expected_rises = self.embeddings @ gradient[position_from_end]
+            expected_rises = expected_rises.masked_fill(~self.is_usable, -torch.inf)
+            candidates = [
+                [*appended[:position], int(token_id), *appended[position + 1 :]]
+                for token_id in expected_rises.topk(HOTFLIP["candidates"]).indices
             ]
             with torch.no_grad():
-                found = similarity(embedded([content + each for each in tried]), target)
-            if found.max() > best:
-                best, free = found.max(), tried[int(found.argmax())]
-        return f"{text} {tokenizer.decode(free)}"
+                vectors = self._embed([content + candidate for candidate in candidates])
+                similarities = self._similarities(vectors, target)
+            if similarities.max() > best_similarity:
+                best_similarity = similarities.max()
+                appended = candidates[int(similarities.argmax())]
+        return f"{text} {self.tokenizer.decode(appended)}"
 
-    return optimised
+    def _embed(self, contents: list[list[int]]) -> torch.Tensor:
+        """Return the token embeddings of texts of equal length, with [CLS] and [SEP], shape (N, L, d)."""
+        first_id = self.tokenizer.cls_token_id
+        last_id = self.tokenizer.sep_token_id
+        ids = torch.tensor([[first_id, *content, last_id] for content in contents])
+        embedded: torch.Tensor = self.embeddings[ids]
+        return embedded
+
+    def _similarities(self, embedded: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the cosine similarities of N texts to a unit vector, shape (N,)."""
+        states = self.backbone(inputs_embeds=embedded).last_hidden_state.mean(1)
+        return torch.nn.functional.normalize(states, dim=1) @ target
+
+    def _gradient(self, content: list[int], target: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of a text's similarity to the target, shape (L, d), for each embedding."""
+        embedded = self._embed([content]).clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(self._similarities(embedded, target).sum(), embedded)
+        return gradient[0]
 
 
-def adversarial(run: Path, cranfield: Path, documents: int = 20) -> None:
-    """What share of documents optimised by gradient search does the search for copies find?
+def adversarial(
+    run: RunFolder,
+    cranfield: CranfieldFolder,
+    documents: Annotated[int, typer.Option(help="Number of optimised documents.")] = 20,
+) -> None:
+    """Count the documents that are found if a gradient search has optimised them.
 
-    Documents are pulled toward groups of queries by tokens behind them, replaced one at a time by the one
-    whose gradient promises the most (Ebrahimi et al., ACL 2018; for retrieval, Zhong et al., EMNLP 2023).
+    The queries are divided into groups of similar queries, and one document is pulled toward the mean of each
+    group: HotFlip appends tokens to it, and replaces one at a time by the token whose gradient promises the
+    most (Ebrahimi et al., ACL 2018; for retrieval, Zhong et al., EMNLP 2023). The model is all-MiniLM-L6-v2;
+    RUN provides only the rules.
     """
     from sklearn.cluster import KMeans
 
@@ -276,106 +507,229 @@ def adversarial(run: Path, cranfield: Path, documents: int = 20) -> None:
     rules = rules_of_run(open_run(run))
     corpus = [row["text"] for row in json_lines(cranfield / "corpus.jsonl")]
     queries = encoder.encode([row["text"] for row in json_lines(cranfield / "queries.jsonl")])
-    shortened = [" ".join(text.split()[:60]) for text in corpus if text.strip()]
-    groups = KMeans(documents, random_state=SEED, n_init=4).fit_predict(queries)
-    tenth = np.sort(queries @ encoder.encode(shortened).T, axis=1)[:, -TOP]
-    chosen = np.random.default_rng(SEED).choice(len(shortened), documents, replace=False)
-    optimised = hotflip(encoder.model)
-    made: list[dict[str, Any]] = []
-    for group, place in enumerate(chosen):
-        own, limits = queries[groups == group], tenth[groups == group]
-        document = " ".join(shortened[place].split()[:25])
-        text = optimised(document, torch.from_numpy(own.mean(0)))
-        before, after = (own @ encoder.encode([document, text]).T).T
-        found = sorted({span.kind.value for span in find_spans(text, rules)})
-        means = {"before": float(before.mean()), "after": float(after.mean())}
-        tops = {"top_before": float((before > limits).mean()), "top_after": float((after > limits).mean())}
-        made.append({"text": text, "queries": len(own), **means, **tops, "found": found})
-        print(f"{group + 1}: {means['before']:.3f} -> {means['after']:.3f}, {found}", flush=True)
-    every = pl.DataFrame(made)
-    similarity = {key: every[key].mean() for key in ("before", "after")}
-    top = {
-        key: np.average(every[f"top_{key}"], weights=every["queries"]).item() for key in ("before", "after")
-    }
-    hits = sum(bool(each["found"]) for each in made)
-    about: dict[str, Any] = {"settings": HOTFLIP, "documents": len(made), "found": hits}
-    write_json("adversarial_documents", **about, similarity=similarity, top=top, made=made)
-    shares = f"{top['before']:.0%} of their queries before, {top['after']:.0%} after"
-    print(f"{hits} of {len(made)} found; among the first {TOP} for {shares}")
+    texts = [first_words(text, DOCUMENT_WORDS) for text in corpus if text.strip()]
+    group_of_query = KMeans(documents, random_state=SEED, n_init=4).fit_predict(queries)
+    # A document that is closer to a query than this is among its results.
+    result_limits = np.sort(queries @ encoder.encode(texts).T, axis=1)[:, -TOP]
+    chosen_numbers = np.random.default_rng(SEED).choice(len(texts), documents, replace=False)
+    attack = HotFlip(encoder.model)
+    rows: list[dict[str, Any]] = []
+    for group, number in enumerate(chosen_numbers):
+        group_queries = queries[group_of_query == group]
+        group_limits = result_limits[group_of_query == group]
+        document = first_words(texts[number], OPTIMISED_WORDS)
+        optimised = attack.optimise(document, torch.from_numpy(group_queries.mean(0)))
+        similarities = group_queries @ encoder.encode([document, optimised]).T
+        before = similarities[:, 0]
+        after = similarities[:, 1]
+        row = {
+            "text": optimised,
+            "queries": len(group_queries),
+            "before": float(before.mean()),
+            "after": float(after.mean()),
+            "top_before": float((before > group_limits).mean()),
+            "top_after": float((after > group_limits).mean()),
+            "found": sorted({span.kind.value for span in find_spans(optimised, rules)}),
+        }
+        rows.append(row)
+        print(f"{group + 1}: {row['before']:.3f} -> {row['after']:.3f}, {row['found']}", flush=True)
+    report_adversarial(rows)
 
 
-def scan(run: list[Path], effect: bool = False, documents: int | None = None) -> None:
-    """Scan planted documents of Cranfield and TREC, in shared/data beside the project: what is found?
+def report_adversarial(rows: list[dict[str, Any]]) -> None:
+    """Write and print the results of `adversarial`, from one row per optimised document."""
+    table = pl.DataFrame(rows)
+    similarity = {}
+    top = {}
+    for moment in ("before", "after"):
+        similarity[moment] = table[moment].mean()
+        top[moment] = np.average(table[f"top_{moment}"], weights=table["queries"]).item()
+    found_count = sum(bool(row["found"]) for row in rows)
+    write_json(
+        "adversarial_documents",
+        settings=HOTFLIP,
+        documents=len(rows),
+        found=found_count,
+        similarity=similarity,
+        top=top,
+        made=rows,
+    )
+    top_shares = f"{top['before']:.0%} of their queries before, {top['after']:.0%} after"
+    print(f"{found_count} of {len(rows)} found; among the first {TOP} for {top_shares}")
 
-    --effect compares predicted with measured effects; --documents 1000000 measures throughput and memory.
-    Continues scan.json, a part per model.
+
+def first_words(text: str, count: int) -> str:
+    """Return the first words of a text."""
+    return " ".join(text.split()[:count])
+
+
+def scan(
+    run: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    effect: Annotated[bool, typer.Option(help="Compare predicted with measured effects.")] = False,
+    documents: Annotated[
+        int | None,
+        typer.Option(help="Measure throughput and memory with this many documents, such as 1000000."),
+    ] = None,
+) -> None:
+    """Count the documents with copies that `scan` finds in Cranfield and TREC.
+
+    Both collections are read from shared/data beside the project. The results are added to results/scan.json,
+    which has one entry per model.
     """
-    place = RESULTS / "scan.json"
-    found: dict[str, Any] = json.loads(place.read_text("utf-8")) if place.is_file() else {}
-    found = {key: found[key] for key in found.keys() - {"date", "hardware", "versions", "command"}}
+    result_path = RESULTS / "scan.json"
+    stored: dict[str, Any] = {}
+    if result_path.is_file():
+        stored = json.loads(result_path.read_text("utf-8"))
+    content = {key: value for key, value in stored.items() if key not in RESULT_STAMP}
     cranfield, queries = retrieval_set(SHARED / "data" / "cranfield")
     trec = [row["text"] for row in json_lines(SHARED / "data" / "trec" / "train.jsonl")]
-    for opened in map(open_run, run):
-        row = found.setdefault(name := Path(opened.model_name).name, {})
-        row["found"] = {"cranfield": found_share(opened, cranfield), "trec": found_share(opened, trec)}
+    for path in run:
+        opened_run = open_run(path)
+        model_name = Path(opened_run.model_name).name
+        row = content.setdefault(model_name, {})
+        row["found"] = {
+            "cranfield": found_share(opened_run, cranfield),
+            "trec": found_share(opened_run, trec),
+        }
         if effect:
-            texts, _ = planted_in(opened, cranfield, 60, list(SCANNED)[:5], 0)
-            result = scan_documents(opened, texts, effect="measured", queries=queries).result
-            row["effect"] = result.effect and {"matter": result.matter, **result.effect.model_dump()}
-        print(name, json.dumps(row, indent=2))
+            row["effect"] = measured_effect(opened_run, cranfield, queries)
+        print(model_name, json.dumps(row, indent=2))
     if documents:
-        found["throughput"] = throughput(run[0], cranfield, documents)
-        print(json.dumps(found["throughput"], indent=2))
-    write_json("scan", **found)
+        content["throughput"] = throughput(run[0], cranfield, documents)
+        print(json.dumps(content["throughput"], indent=2))
+    write_json("scan", **content)
 
 
-def planted_in(
-    run: Run, texts: Sequence[str], count: int, recipes: Sequence[str], seed: int
+def measured_effect(run: Run, texts: Sequence[str], queries: Sequence[str]) -> dict[str, Any] | None:
+    """Return how far predicted and measured effects of copies agree in 60 documents; None if unknown."""
+    # The last recipe inserts a special token, but the effects of sticky words are compared.
+    recipe_names = list(SCANNED)[:5]
+    documents, _ = plant_for_scan(run, texts, 60, recipe_names, 0)
+    result = scan_documents(run, documents, effect="measured", queries=queries).result
+    if result.effect is None:
+        return None
+    return {"matter": result.matter, **result.effect.model_dump()}
+
+
+def plant_for_scan(
+    run: Run, texts: Sequence[str], count: int, recipe_names: Sequence[str], seed: int
 ) -> tuple[list[str], dict[int, str]]:
-    """The texts with copies of sticky words in some, drawn at random, and what was planted in these."""
-    draw, words = random.Random(seed), rules_of_run(run).words
-    documents, planted = list(texts), {}
+    """Insert copies of sticky words into random texts.
+
+    Args:
+        run: Provides the words.
+        texts: The texts.
+        count: Number of texts that get copies.
+        recipe_names: Keys of `SCANNED`, of which each text gets a random one.
+        seed: Seed of the choices.
+
+    Returns:
+        All texts, and a description of what was inserted, keyed by the index of the text.
+    """
+    draw = random.Random(seed)
+    words = rules_of_run(run).words
+    documents = list(texts)
+    descriptions = {}
     for number in sorted(draw.sample(range(len(texts)), count)):
-        recipe, copies = draw.choice(recipes), copies_of(words, draw)
-        other = draw.choice(("river", "window", "and", "report"))
-        documents[number] = SCANNED[recipe](texts[number], copies, [other], draw)
-        planted[number] = f"{recipe} {copies[0]} x {len(copies)}"
-    return documents, planted
+        recipe_name = draw.choice(recipe_names)
+        copies = copies_of(words, draw)
+        filler = draw.choice(("river", "window", "and", "report"))
+        documents[number] = SCANNED[recipe_name](Planting(texts[number], copies, [filler], draw))
+        descriptions[number] = f"{recipe_name} {copies[0]} x {len(copies)}"
+    return documents, descriptions
 
 
 def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
-    """Plant copies in a fiftieth of the documents, twenty times, and count what is found."""
-    count = round(0.02 * len(texts))
-    found, false, missed = 0, 0, []
-    for repetition in range(20):
-        documents, planted = planted_in(run, texts, count, list(SCANNED), repetition)
-        numbers = set(scan_documents(run, documents).documents["number"].to_list())
-        found += len(numbers & set(planted))
-        false = max(false, len(numbers - set(planted)))
-        missed += [told for number, told in planted.items() if number not in numbers]
-    recall, false_alarms = found / (20 * count), false / (len(texts) - count)
-    counted = {"documents": len(texts), "planted": 20 * count, "recall": recall}
-    return counted | {"false_alarms": false_alarms, "missed": missed[:10]}
+    """Insert copies into a fiftieth of the texts, twenty times, and count the texts that `scan` finds.
+
+    Returns:
+        The counts; the share of texts with copies that are found (``recall``); the largest share of texts
+        without copies that are reported (``false_alarms``); and descriptions of up to ten missed texts.
+    """
+    count = round(SCAN_SHARE * len(texts))
+    planted_count = SCAN_DRAWS * count
+    found_count = 0
+    most_false = 0
+    missed = []
+    for seed in range(SCAN_DRAWS):
+        documents, descriptions = plant_for_scan(run, texts, count, list(SCANNED), seed)
+        reported = set(scan_documents(run, documents).documents["number"].to_list())
+        planted = set(descriptions)
+        found_count += len(reported & planted)
+        most_false = max(most_false, len(reported - planted))
+        missed += [description for number, description in descriptions.items() if number not in reported]
+    return {
+        "documents": len(texts),
+        "planted": planted_count,
+        "recall": found_count / planted_count,
+        "false_alarms": most_false / (len(texts) - count),
+        "missed": missed[:10],
+    }
 
 
-FIVE_WAYS = ("suffix", "glued suffix", "with one other word", "invisible inside", "mixed case")
+def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any]:
+    """Scan a file of documents of 150 words in its own process, and measure its time and memory.
+
+    Args:
+        run: Folder of a finished run.
+        texts: Texts from which the words of the documents are drawn.
+        documents: Number of documents.
+    """
+    draw = random.Random(0)
+    vocabulary = sorted({word for text in texts for word in text.split()})
+    pool = [" ".join(draw.choices(vocabulary, k=150)) for _ in range(5000)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "documents.txt"
+        with path.open("w") as stream:
+            for number in range(documents):
+                # The number makes every document different.
+                stream.write(f"{pool[number % len(pool)]} {number}\n")
+        command = [sys.executable, "-m", "stickytoken", "scan", str(run), str(path), "--quiet"]
+        command += ["--format", "json", "--scan-folder", f"{folder}/scan"]
+        status, _, seconds, peak_bytes = watched(command)
+    return {
+        "documents": documents,
+        "seconds": round(seconds, 1),
+        "documents_per_second": round(documents / seconds),
+        "memory_mb": round(peak_bytes / 2**20),
+        "status": status,
+    }
 
 
-def planted_set(
+class InsertedCopies(NamedTuple):
+    """How copies were inserted into a text, and of which word."""
+
+    recipe_name: str
+    word: str
+
+
+def plant_in_five_ways(
     words: Sequence[str], texts: Sequence[str], count: int, seed: int
-) -> tuple[list[str], dict[int, tuple[str, str]]]:
-    """Put eight copies of a word into some texts, in five ways in turn; say which way and word each has."""
+) -> tuple[list[str], dict[int, InsertedCopies]]:
+    """Insert eight copies of a word into random texts, in five ways in turn.
+
+    Args:
+        words: Words of which each text gets a random one.
+        texts: The texts.
+        count: Number of texts that get copies.
+        seed: Seed of the choices.
+
+    Returns:
+        All texts, and what was inserted, keyed by the index of the text.
+    """
     draw = random.Random(seed)
     documents = list(texts)
-    planted: dict[int, tuple[str, str]] = {}
-    places = sorted(draw.sample(range(len(texts)), count))
-    for turn, place in enumerate(places):
-        way = FIVE_WAYS[turn % len(FIVE_WAYS)]
+    inserted: dict[int, InsertedCopies] = {}
+    numbers = sorted(draw.sample(range(len(texts)), count))
+    possible_fillers = [filler for filler in ("river", "window", "report") if filler not in words]
+    for turn, number in enumerate(numbers):
+        recipe_name = FIVE_WAYS[turn % len(FIVE_WAYS)]
         word = draw.choice(words)
-        other = draw.choice([word for word in ("river", "window", "report") if word not in words])
-        documents[place] = RECIPES[way](texts[place], [word] * 8, [other], draw)
-        planted[place] = (way, word)
-    return documents, planted
+        filler = draw.choice(possible_fillers)
+        planting = Planting(texts[number], [word] * FIVE_WAYS_COPIES, [filler], draw)
+        documents[number] = RECIPES[recipe_name](planting)
+        inserted[number] = InsertedCopies(recipe_name, word)
+    return documents, inserted
 
 
 def occurrences(word: str, text: str) -> int:
@@ -384,70 +738,108 @@ def occurrences(word: str, text: str) -> int:
     return visible_text.casefold().count(word.casefold())
 
 
-def five_ways(cranfield: Path, run: Path, planted: int = 60, clean: int = 1340, repetitions: int = 5) -> None:
-    """Plant copies in 60 of 1,400 texts in five ways: does `scan` find them, and `clean` remove them?
+def five_ways(
+    cranfield: CranfieldFolder,
+    run: RunFolder,
+    planted: Annotated[int, typer.Option(help="Number of texts that get copies.")] = 60,
+    clean: Annotated[int, typer.Option(help="Number of other texts.")] = 1340,
+    repetitions: Annotated[int, typer.Option(help="Number of draws of texts and words.")] = 5,
+) -> None:
+    """Check that `scan` and `clean` agree on files with copies of flagged words.
 
-    RUN is a finished run that flags at least one token. Each repetition draws other texts and other words; a
-    document is cleaned if as many copies are left as its text had before.
+    Eight copies of a flagged word are inserted into each of 60 texts of Cranfield, in five ways. A text is
+    cleaned if it has at most as many copies as before the insertion. Each repetition draws other texts and
+    other words.
     """
-    opened = open_run(run)
-    documents, _ = retrieval_set(cranfield)
-    cleaner = Cleaner.from_run(opened)
+    opened_run = open_run(run)
+    texts, _ = retrieval_set(cranfield)
+    cleaner = Cleaner.from_run(opened_run)
     words = [word for word in cleaner.rules.words if word.isalpha() and word.isascii() and len(word) > 2]
     results = Results("cleaning_five_ways", planted=planted, clean=clean, words=words)
     for seed in range(repetitions):
-        texts = random.Random(f"{SEED} {seed}").sample(documents, min(planted + clean, len(documents)))
-        made, what = planted_set(words, texts, planted, seed)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "documents.jsonl"
-            rows = [{"_id": f"d[SEP]{number}", "text": text} for number, text in enumerate(made)]
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-            scanned = scan_documents(opened, path).documents
-            output = io.BytesIO()
-            clean_file(open_source(path, NamedColumns()), cleaner, output)
-        after = [json.loads(line) for line in output.getvalue().decode().splitlines()]
-        certain = scanned.filter(~is_only_suspected())
-        found = set(certain["number"].to_list())
-        removed = 0
-        missed = []
-        for place, (way, word) in what.items():
-            if occurrences(word, after[place]["text"]) <= occurrences(word, texts[place]):
-                removed += 1
-            if place not in found:
-                missed.append(f"{way}: {word}")
-        false = set(scanned["number"].to_list()) - set(what)
-        changed = {place for place, row in enumerate(after) if row["text"] != made[place]}
-        hits = len(found & set(what))
-        ids_stay = [row["_id"] for row in after] == [row["_id"] for row in rows]
-        numbered = f"draw {seed + 1}, {len(made):,} texts"
-        results.check(
-            f"{numbered}: found", "95%", f"{hits} of {planted}", hits >= 0.95 * planted, missed=missed
-        )
-        results.check(f"{numbered}: removed", "95%", f"{removed} of {planted}", removed >= 0.95 * planted)
-        told = f"{len(false)}, {len(false & found)} of them changed by cleaning"
-        results.check(f"{numbered}: false", "at most 3", told, len(false) <= 3)
-        same = "the same documents" if changed == found else f"{len(changed ^ found)} documents differ"
-        results.check(f"{numbered}: found and changed", "the same documents", same, changed == found)
-        results.check(f"{numbered}: ids stay", "all", "all" if ids_stay else "changed", ids_stay)
+        drawn_texts = random.Random(f"{SEED} {seed}").sample(texts, min(planted + clean, len(texts)))
+        documents, inserted = plant_in_five_ways(words, drawn_texts, planted, seed)
+        # An id is not text, so cleaning must leave the special token in it.
+        rows = [{"_id": f"d[SEP]{number}", "text": text} for number, text in enumerate(documents)]
+        reported, cleaned_rows = scan_and_clean(rows, opened_run, cleaner)
+        check_draw(results, seed + 1, Draw(drawn_texts, inserted, rows, reported, cleaned_rows))
     results.finish()
 
 
-def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any]:
-    """Scan a file of documents of 150 words in a process of its own, and measure its time and memory."""
-    draw = random.Random(0)
-    vocabulary = sorted({word for text in texts for word in text.split()})
-    pool = [" ".join(draw.choices(vocabulary, k=150)) for _ in range(5000)]
+@dataclass(frozen=True)
+class Draw:
+    """Texts of `five-ways`, and what `scan` and `clean` made of them.
+
+    Attributes:
+        original_texts: The texts without copies.
+        inserted: The inserted copies, keyed by the index of the text.
+        rows: Ids and texts before cleaning.
+        reported: The documents that `scan` reported.
+        cleaned_rows: Ids and texts after cleaning.
+    """
+
+    original_texts: list[str]
+    inserted: dict[int, InsertedCopies]
+    rows: list[dict[str, str]]
+    reported: pl.DataFrame
+    cleaned_rows: list[dict[str, str]]
+
+
+def scan_and_clean(
+    rows: list[dict[str, str]], run: Run, cleaner: Cleaner
+) -> tuple[pl.DataFrame, list[dict[str, str]]]:
+    """Write a file of documents; return those that `scan` reports in it, and all after `clean`."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "documents.txt"
-        with path.open("w") as stream:
-            for number in range(documents):
-                stream.write(f"{pool[number % len(pool)]} {number}\n")
-        command = [sys.executable, "-m", "stickytoken", "scan", str(run), str(path), "--quiet"]
-        command += ["--format", "json", "--scan-folder", f"{folder}/scan"]
-        status, _, seconds, peak = watched(command)
-    rate, memory = round(documents / seconds), round(peak / 2**20)
-    found = {"documents": documents, "seconds": round(seconds, 1), "documents_per_second": rate}
-    return found | {"memory_mb": memory, "status": status}
+        path = Path(folder) / "documents.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        reported = scan_documents(run, path).documents
+        output = io.BytesIO()
+        clean_file(open_source(path, NamedColumns()), cleaner, output)
+    cleaned_rows = [json.loads(line) for line in output.getvalue().decode().splitlines()]
+    return reported, cleaned_rows
+
+
+def check_draw(results: Results, number: int, draw: Draw) -> None:
+    """Check which documents of a draw were reported and changed, and whether their ids are the same."""
+    planted_numbers = set(draw.inserted)
+    planted_count = len(planted_numbers)
+    reported_numbers = set(draw.reported["number"].to_list())
+    # `clean` leaves copies that are only suspected.
+    certain = draw.reported.filter(~is_only_suspected())
+    certain_numbers = set(certain["number"].to_list())
+    changed_numbers = set()
+    for index, cleaned_row in enumerate(draw.cleaned_rows):
+        if cleaned_row["text"] != draw.rows[index]["text"]:
+            changed_numbers.add(index)
+    removed_count = 0
+    missed = []
+    for index, copies in draw.inserted.items():
+        remaining_count = occurrences(copies.word, draw.cleaned_rows[index]["text"])
+        if remaining_count <= occurrences(copies.word, draw.original_texts[index]):
+            removed_count += 1
+        if index not in certain_numbers:
+            missed.append(f"{copies.recipe_name}: {copies.word}")
+
+    title = f"draw {number}, {len(draw.rows):,} texts"
+    least_count = LEAST_SHARE * planted_count
+    bar = f"{LEAST_SHARE:.0%}"
+    found_count = len(certain_numbers & planted_numbers)
+    found_of_planted = f"{found_count} of {planted_count}"
+    results.check(f"{title}: found", bar, found_of_planted, found_count >= least_count, missed=missed)
+    removed_of_planted = f"{removed_count} of {planted_count}"
+    results.check(f"{title}: removed", bar, removed_of_planted, removed_count >= least_count)
+    false_alarms = reported_numbers - planted_numbers
+    changed_count = len(false_alarms & changed_numbers)
+    false_alarm_counts = f"{len(false_alarms)}, {changed_count} of them changed by cleaning"
+    few_false_alarms = len(false_alarms) <= MOST_FALSE_ALARMS
+    results.check(f"{title}: false", f"at most {MOST_FALSE_ALARMS}", false_alarm_counts, few_false_alarms)
+    is_consistent = changed_numbers == certain_numbers
+    consistency = "the same documents"
+    if not is_consistent:
+        consistency = f"{len(changed_numbers ^ certain_numbers)} documents differ"
+    results.check(f"{title}: found and changed", "the same documents", consistency, is_consistent)
+    ids_stay = [row["_id"] for row in draw.cleaned_rows] == [row["_id"] for row in draw.rows]
+    results.check(f"{title}: ids stay", "all", "all" if ids_stay else "changed", ids_stay)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
-"""Draw the figure of the README: how often a search finds a document, by number of copies in it; a minute.
+"""Measure and draw the figure of the README: how often a search finds a document that contains copies.
 
-The search is the small search of a run: the first half of each text is a query, the second half the document
-that answers it. Copies of one word are put behind one document at a time.
+The search is the small search of a run: the first half of each text is a query, and the second half is the
+document that answers the query. Copies of one word are appended to one document at a time, and the document
+is found if it is among the first ten results of its query.
+
+`measure` needs a run of the default method and a repaired model, takes about a minute, and draws the figure
+too. `draw` takes seconds. Run a command with, for example,
+`python benchmarks/copies_figure.py measure runs/all-MiniLM-L6-v2 repaired`.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
+from matplotlib.axes import Axes
 
 import stickytoken
 from bench import IMAGES, RESULTS, commands, refuse, write_json
@@ -24,25 +30,38 @@ from stickytoken.insertion import Insertion
 from stickytoken.methods.small_search import SearchStage, search_shares, search_stage
 from stickytoken.unit_vectors import unit_vectors
 
+# Numbers of copies that are appended to a document.
 COPIES = (0, 1, 2, 4, 8, 16)
-NAME = "copies_figure"
-# Colours of ordinary, repaired and sticky, on a light and on a dark page.
-COLOURS = {"": ("#4c5a67", "#0b7285", "#c2410c"), "-dark": ("#adb5bd", "#3bc9db", "#ff922b")}
-INK = {"": "#212529", "-dark": "#dee2e6"}
+RESULT_NAME = "copies_figure"
+# Colours of the ordinary token, of the sticky token after the repair and of the sticky token, keyed by the
+# end of the file name: the figure has a version for light pages and a version for dark pages.
+LINE_COLOURS = {"": ("#4c5a67", "#0b7285", "#c2410c"), "-dark": ("#adb5bd", "#3bc9db", "#ff922b")}
+TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
 
 
-def found_shares(search: SearchStage, encoder: Encoder, word: str) -> list[float]:
-    """Return the share of documents among the first ten of their query, for each number of copies."""
+def shares_by_copies(search: SearchStage, encoder: Encoder, word: str) -> list[float]:
+    """Measure how often a document is found that contains copies of a word.
+
+    Args:
+        search: Queries, documents, and their similarities without copies.
+        encoder: Encoder with which the search was made.
+        word: Word whose copies are appended to each document.
+
+    Returns:
+        For each number in `COPIES`, the share of the documents that are among the first ten results of their
+        query.
+    """
     shares = []
     for copies in COPIES:
         texts = [" ".join([str(document), *([word] * copies)]) for document in search.documents]
-        after = search.queries @ unit_vectors(encoder.encode(texts)).T
-        shares.append(search_shares(search.similarities, after.astype(np.float64)).answering)
+        vectors = unit_vectors(encoder.encode(texts))
+        similarities = search.queries @ vectors.T
+        shares.append(search_shares(search.similarities, similarities.astype(np.float64)).answering)
     return shares
 
 
-def search_of(run: Run, encoder: Encoder) -> SearchStage:
-    """Make the small search of a run, of texts instead of token ids."""
+def small_search(run: Run, encoder: Encoder) -> SearchStage:
+    """Return the small search among the texts of a run, whose documents are texts instead of token ids."""
     texts = run.method.texts(run.plan)
     search = search_stage(encoder, Insertion.TEXT, [*texts.carriers, *texts.anchors])
     if search is None:
@@ -51,80 +70,96 @@ def search_of(run: Run, encoder: Encoder) -> SearchStage:
 
 
 def ordinary_words(run: Run) -> list[str]:
-    """Return the ordinary tokens of a run's evidence that are whole words."""
+    """Return the ordinary tokens in a run's evidence that consist of letters only."""
     evidence = pl.read_parquet(run.path / "evidence.parquet").filter(pl.col("ordinary"))
     tokens = run.tokens.join(evidence, on="token_id", how="semi")
-    return [word for word in tokens["token"].to_list() if word.isalpha()]
-
-
-def contractions(run: Run) -> tuple[float, float]:
-    """Return the shares of a text that copies of an ordinary token, and of the worst token, remove."""
-    result: Any = run.result
-    return result.ordinary_contraction, run.sticky["contraction"][0]
+    return [token for token in tokens["token"].to_list() if token.isalpha()]
 
 
 def draw_version(shares: Mapping[str, Sequence[float]], version: str, path: Path) -> None:
-    """Draw a line for each way, each with its label at its end."""
-    ink = INK[version]
-    style: Any = {  # rcParams names their keys one by one
+    """Draw one version of the figure, with a line for each label and the label at the end of its line.
+
+    Args:
+        shares: For each label, the share of the documents that are found, for each number in `COPIES`.
+        version: Version of the figure, which is a key of `LINE_COLOURS`.
+        path: Path of the new SVG file.
+    """
+    text_colour = TEXT_COLOURS[version]
+    # The annotation Any is needed because Matplotlib types each parameter name as a literal.
+    style: Any = {
+        # Makes the ids in the file the same in every drawing.
         "svg.hashsalt": "stickytoken",
         "font.size": 11,
-        "text.color": ink,
-        "axes.edgecolor": ink,
-        "axes.labelcolor": ink,
-        "xtick.color": ink,
-        "ytick.color": ink,
+        "text.color": text_colour,
+        "axes.edgecolor": text_colour,
+        "axes.labelcolor": text_colour,
+        "xtick.color": text_colour,
+        "ytick.color": text_colour,
     }
     with mpl.rc_context(style):
         figure, axes = plt.subplots(figsize=(8, 3.4))
-        places = range(len(COPIES))
-        for (label, line), colour in zip(shares.items(), COLOURS[version], strict=True):
-            percent = [100 * share for share in line]
-            axes.plot(places, percent, marker="o", linewidth=2.5, color=colour)
-            axes.annotate(
-                label.replace(", ", ",\n"),
-                (len(COPIES) - 1, percent[-1]),
-                xytext=(10, 0),
-                textcoords="offset points",
-                va="center",
-                color=colour,
-                fontweight="bold",
-            )
-        axes.set_xticks(places, [str(copies) for copies in COPIES])
+        for (label, line_shares), colour in zip(shares.items(), LINE_COLOURS[version], strict=True):
+            draw_line(axes, label, line_shares, colour)
+        # The numbers of copies grow exponentially, so they are spaced evenly on the axis.
+        axes.set_xticks(range(len(COPIES)), [str(copies) for copies in COPIES])
         axes.set_ylim(0, 80)
         axes.yaxis.set_major_formatter("{x:.0f}%")
         axes.set_xlabel("copies in the document")
-        axes.set_title("Queries that find their document in the top 10", loc="left", color=ink)
+        axes.set_title("Queries that find their document in the top 10", loc="left", color=text_colour)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
+        # The labels of the lines need the space on the right.
         figure.subplots_adjust(left=0.07, right=0.74, top=0.9, bottom=0.15)
+        # Without a date, the same shares give the same file.
         figure.savefig(path, metadata={"Date": None}, transparent=True)
         plt.close(figure)
 
 
+def draw_line(axes: Axes, label: str, shares: Sequence[float], colour: str) -> None:
+    """Draw a line of shares in percent, with its label at its right end."""
+    percentages = [100 * share for share in shares]
+    axes.plot(range(len(COPIES)), percentages, marker="o", linewidth=2.5, color=colour)
+    axes.annotate(
+        label.replace(", ", ",\n"),
+        (len(COPIES) - 1, percentages[-1]),
+        xytext=(10, 0),
+        textcoords="offset points",
+        va="center",
+        color=colour,
+        fontweight="bold",
+    )
+
+
 def measure(run: Path, repaired: Path) -> None:
-    """Compare the worst token of RUN with ordinary tokens, and with itself in the model REPAIRED."""
-    opened = stickytoken.open_run(run)
-    encoder = encoder_for(None, opened, "the figure")
-    worst = opened.sticky["decoded"][0]
-    search = search_of(opened, encoder)
-    words = ordinary_words(opened)
-    ordinary = np.mean([found_shares(search, encoder, word) for word in words], axis=0)
+    """Compare the worst token of RUN with ordinary tokens, and with itself in the model REPAIRED.
+
+    RUN is the folder of a run of the default method, and REPAIRED is the folder of the same model after the
+    repair. The results are in benchmarks/results/copies_figure.json. The figure is drawn from this file.
+    """
+    opened_run = stickytoken.open_run(run)
+    encoder = encoder_for(None, opened_run, "the figure")
+    worst_token = opened_run.sticky["decoded"][0]
+    search = small_search(opened_run, encoder)
+    words = ordinary_words(opened_run)
+    ordinary_shares = np.mean([shares_by_copies(search, encoder, word) for word in words], axis=0)
     repaired_encoder = stickytoken.load_encoder(repaired, device=encoder.device)
-    repaired_search = search_of(opened, repaired_encoder)
+    repaired_search = small_search(opened_run, repaired_encoder)
     shares = {
-        "an ordinary token": ordinary.tolist(),
-        "the sticky token, after the repair": found_shares(repaired_search, repaired_encoder, worst),
-        "the sticky token": found_shares(search, encoder, worst),
+        "an ordinary token": ordinary_shares.tolist(),
+        "the sticky token, after the repair": shares_by_copies(
+            repaired_search, repaired_encoder, worst_token
+        ),
+        "the sticky token": shares_by_copies(search, encoder, worst_token),
     }
-    ordinary_contraction, contraction = contractions(opened)
+    result: Any = opened_run.result  # the record of the default method, which has the ordinary contraction
     write_json(
-        NAME,
+        RESULT_NAME,
         encoder.device,
-        model=opened.record.model.short_name,
-        token=worst,
-        ordinary_contraction=ordinary_contraction,
-        contraction=contraction,
+        model=opened_run.record.model.short_name,
+        token=worst_token,
+        # The contraction is the share of a text's meaning that copies of a token remove.
+        ordinary_contraction=result.ordinary_contraction,
+        contraction=opened_run.sticky["contraction"][0],
         ordinary=words,
         documents=len(search.documents),
         copies=COPIES,
@@ -134,10 +169,10 @@ def measure(run: Path, repaired: Path) -> None:
 
 
 def draw() -> None:
-    """Draw the figure from its result file, for a light and for a dark page."""
-    shares = json.loads((RESULTS / f"{NAME}.json").read_text("utf-8"))["shares"]
-    for version in COLOURS:
-        draw_version(shares, version, IMAGES / f"copies{version}.svg")
+    """Draw the figure from its result file, for light and for dark pages."""
+    results = json.loads((RESULTS / f"{RESULT_NAME}.json").read_text("utf-8"))
+    for version in LINE_COLOURS:
+        draw_version(results["shares"], version, IMAGES / f"copies{version}.svg")
 
 
 if __name__ == "__main__":

@@ -1,97 +1,154 @@
-"""Does an explanation show what was planted, does attribution add up, and how long does it take?
+"""Measures whether explanations are right: planted tokens, sums of attributions, deletions, and time.
 
-Take times on a machine that does nothing else: the wall clock is what counts.
+The command `attribution` takes minutes and needs no data. The command `planted` needs an .npz with planted
+rows. The command `why` needs a model with planted tokens, and the pairs of sentences of STS-B. Run a command
+with `python benchmarks/explain.py COMMAND`, on a machine that does nothing else, since some results are
+wall-clock times.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from bench import MINILM, PLANTED, Results, commands, json_lines, units, write_json
 from models import planted_encoder, planted_rows
-from stickytoken import load_encoder, why as why_similar
+from stickytoken import load_encoder, why as attribute_similarity
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences
-from stickytoken.encoders import analyze_vocabulary
+from stickytoken.encoders import IdEncoder, analyze_vocabulary
 from stickytoken.encoders.protocol import IdReader, require_ids
-from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.inspection import AttributionMethod, inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
-ORDINARY, JACOBIANS = 20, 20  # tokens, pairs
-CLS, CLS_COPIES = 101, 8
+# Number of ordinary tokens in the command `planted`.
+ORDINARY = 20
+# Number of pairs of texts in the command `attribution`.
+JACOBIANS = 20
+# The token [CLS] of the packaged model, and how many copies of it are added to a text.
+CLS = 101
+CLS_COPIES = 8
+# The areas of findings that should show what was planted.
 SHARES = ("attention", "pooling")
 
 
 def planted(rows: Path = PLANTED, carriers: int = 50, device: str = "cpu") -> None:
-    """Explanations of planted and of ordinary tokens, each in so many --carriers.
+    """Check that explanations find something unusual in planted tokens, but not in ordinary ones.
 
-    --rows is an .npz with token_ids and rows, beside a .csv with token_id and planted_lift.
+    Each token is explained in so many --carriers. --rows is an .npz with the arrays token_ids and rows. A
+    .csv of the same name, with the column token_id, must be in the same folder.
     """
     model = planted_encoder(rows, 1.0, device)
-    truth = dict(pl.read_csv(rows.with_suffix(".csv")).select("token_id", "planted_lift").iter_rows())
-    available = [token.id for token in analyze_vocabulary(model).available if token.id not in truth]
-    ordinary = sorted(int(k) for k in np.random.default_rng(0).choice(available, ORDINARY, replace=False))
+    planted_table = pl.read_csv(rows.with_suffix(".csv"))
+    planted_ids = list(dict.fromkeys(planted_table["token_id"].to_list()))
+    available = analyze_vocabulary(model).available
+    candidates = [token.id for token in available if token.id not in planted_ids]
+    sampled = np.random.default_rng(0).choice(candidates, ORDINARY, replace=False)
+    ordinary_ids = sorted(int(token_id) for token_id in sampled)
     settings = ExplainSettings(carriers=carriers, attribution=False, confidence=0.95)
     with progress_bar() as progress:
-        found = explain(model, [*truth, *ordinary], settings=settings, progress=progress)
+        explanation = explain(model, [*planted_ids, *ordinary_ids], settings=settings, progress=progress)
     results = Results("explain-planted", device, carriers=carriers)
-    shown = {
-        token.token: [(each.measure, each.begins, each.deviations) for each in shares]
-        for token in found.tokens
-        if token.token_id in truth and (shares := [each for each in token.findings if each.area in SHARES])
-    }
-    title = "planted tokens whose attention or pooling share leaves the benign interval"
-    results.check(title, "all", f"{len(shown)} of {len(truth)}", len(shown) == len(truth), findings=shown)
-    some = found.measures.filter(pl.col("token_id").is_in(ordinary))
-    left = some.group_by("token_id", "measure").agg(pl.col("outside").any())
-    by_measure = dict(left.group_by("measure").agg(pl.col("outside").mean()).sort("measure").iter_rows())
-    share = float(np.mean(list(by_measure.values())))
-    title = f"{len(ordinary)} ordinary tokens: share of measures that leave the benign interval"
-    bar = "at most 10 % (5 % by design)"
-    results.check(title, bar, f"{share:.1%}", share <= 0.1, by_measure=by_measure)
+    check_planted(results, explanation, planted_ids)
+    check_ordinary(results, explanation, ordinary_ids)
     results.finish()
+
+
+def check_planted(results: Results, explanation: Explanation, planted_ids: Sequence[int]) -> None:
+    """Record for how many planted tokens a share of attention or pooling is unusual; all must be."""
+    findings_of_tokens = {}
+    for token in explanation.tokens:
+        share_findings = [finding for finding in token.findings if finding.area in SHARES]
+        if token.token_id in planted_ids and share_findings:
+            findings_of_tokens[token.token] = [
+                (finding.measure, finding.begins, finding.deviations) for finding in share_findings
+            ]
+    results.check(
+        "planted tokens whose attention or pooling share leaves the benign interval",
+        "all",
+        f"{len(findings_of_tokens)} of {len(planted_ids)}",
+        len(findings_of_tokens) == len(planted_ids),
+        findings=findings_of_tokens,
+    )
+
+
+def check_ordinary(results: Results, explanation: Explanation, ordinary_ids: Sequence[int]) -> None:
+    """Record how often a measure of an ordinary token is outside the benign interval, in any layer."""
+    rows = explanation.measures.filter(pl.col("token_id").is_in(ordinary_ids))
+    by_token = rows.group_by("token_id", "measure").agg(pl.col("outside").any())
+    by_measure = by_token.group_by("measure").agg(pl.col("outside").mean()).sort("measure")
+    shares = dict(by_measure.iter_rows())
+    mean_share = float(np.mean(list(shares.values())))
+    results.check(
+        f"{len(ordinary_ids)} ordinary tokens: share of measures that leave the benign interval",
+        "at most 10 % (5 % by design)",
+        f"{mean_share:.1%}",
+        mean_share <= 0.1,
+        by_measure=shares,
+    )
 
 
 def attribution(device: str = "cpu") -> None:
-    """Sums of token-by-token matrices against the model's similarities, and the time of an explanation.
+    """Check that integrated Jacobians sum to the model's similarities, and time an explanation.
 
-    Half of the pairs have eight copies of [CLS] behind their first text: there the vector turns sharply.
+    The first text of every other pair ends with eight copies of [CLS], since there the vector changes its
+    direction abruptly, which is hard to integrate.
     """
-    encoder, settings = load_encoder(MINILM, device=device), ExplainSettings()
+    encoder = load_encoder(MINILM, device=device)
+    settings = ExplainSettings()
     results = Results("explain", device)
-    integrator = JacobianIntegrator(inspector_of(encoder))
-    texts = encoder.tokenize(load_sentences().sample(2 * JACOBIANS, 0))
-    # The first text of every other pair gets the copies.
-    contents = [
-        (*text.ids, *[CLS] * CLS_COPIES) if place % 4 == 2 else text.ids for place, text in enumerate(texts)
-    ]
-    # One part a text: the sum over tokens is the same, because derivatives are linear.
-    parts = [integrator.contributions(ids, [0] * len(ids), settings.steps) for ids in contents]
-    sums = [each.reference + each.parts.sum(axis=0) for each in parts]
-    vectors = encoder.encode_ids(contents).astype(float)
-    off = [
-        abs(float(sums[place] @ sums[place + 1]) / float(vectors[place] @ vectors[place + 1]) - 1)
-        for place in range(0, len(contents), 2)
-    ]
-    title = "sum of integrated Jacobians, reference included, against the similarity of"
-    title = f"{title} {JACOBIANS} pairs, half of them with copies of [CLS]"
-    results.check(title, "2 %", f"at most {max(off):.2%} off", max(off) <= 0.02, off=off)
-    started, burnt = time.perf_counter(), time.process_time()
-    found = explain(encoder, [CLS], settings=settings)
-    wall, cpu = time.perf_counter() - started, time.process_time() - burnt
-    title = f"one token, {found.carriers} carriers, default settings"
-    results.check(title, "under 60 s on 2 cores", f"{wall:.0f} s, {cpu:.0f} CPU s", wall < 60)
+    check_jacobian_sums(results, encoder, settings)
+    wall_started = time.perf_counter()
+    cpu_started = time.process_time()
+    explanation = explain(encoder, [CLS], settings=settings)
+    wall_seconds = time.perf_counter() - wall_started
+    cpu_seconds = time.process_time() - cpu_started
+    results.check(
+        f"one token, {explanation.carriers} carriers, default settings",
+        "under 60 s on 2 cores",
+        f"{wall_seconds:.0f} s, {cpu_seconds:.0f} CPU s",
+        wall_seconds < 60,
+    )
     results.finish()
 
 
-COPIES, RISE, DRAWS = 4, 0.05, 5
+def check_jacobian_sums(results: Results, encoder: IdEncoder, settings: ExplainSettings) -> None:
+    """Record how far the sums of integrated Jacobians are from the similarities, relative to them."""
+    integrator = JacobianIntegrator(inspector_of(encoder))
+    texts = encoder.tokenize(load_sentences().sample(2 * JACOBIANS, 0))
+    # Texts 0 and 1 are a pair, texts 2 and 3 are the next one, and so on.
+    contents = []
+    for index, text in enumerate(texts):
+        has_copies = index % 4 == 2
+        contents.append((*text.ids, *[CLS] * CLS_COPIES) if has_copies else text.ids)
+    # All tokens of a text form one part. Derivatives are linear, so the sum over tokens is the same.
+    contributions = [integrator.contributions(ids, [0] * len(ids), settings.steps) for ids in contents]
+    sums = [contribution.reference + contribution.parts.sum(axis=0) for contribution in contributions]
+    vectors = encoder.encode_ids(contents).astype(float)
+    errors = []
+    for index in range(0, len(contents), 2):
+        attributed = float(sums[index] @ sums[index + 1])
+        similarity = float(vectors[index] @ vectors[index + 1])
+        errors.append(abs(attributed / similarity - 1))
+    title = "sum of integrated Jacobians, reference included, against the similarity of"
+    title = f"{title} {JACOBIANS} pairs, half of them with copies of [CLS]"
+    results.check(title, "2 %", f"at most {max(errors):.2%} off", max(errors) <= 0.02, off=errors)
+
+
+# Number of copies of a planted token at the end of a text.
+COPIES = 4
+# Minimum rise of the cosine that the copies must cause for a pair to be used.
+RISE = 0.05
+# Number of random orders of token pairs whose deletion is averaged.
+DRAWS = 5
+# Numbers of token pairs to delete, in ascending order.
 PAIRS = (1, 2, 3, 5)
 COLUMNS = [
     "method",
@@ -104,47 +161,16 @@ COLUMNS = [
 ]
 
 
-def why(
-    model: str, data: Path, pairs: int = 50, method: list[AttributionMethod] | None = None, name: str = "why"
-) -> None:
-    """Methods that attribute a similarity to pairs of tokens: sums, deletion curves, copies of tokens, time.
+class TextPair(NamedTuple):
+    """A pair of texts, and what the copies in the first one change.
 
-    MODEL is a folder with a planted.json. Every other pair has copies of a planted token: two random
-    sentences of STS-B, in DATA/stsb/test.jsonl, whose cosine rises by 0.05 or more with four copies behind
-    the first. The others are pairs of STS-B. NAME.json gets the bars, NAME-methods.json the comparison.
+    Attributes:
+        first: the first text, with the copies if there are any.
+        second: the second text.
+        plain: the first text without copies.
+        token: the token that is copied; None without copies.
+        rise: how much the copies raise the cosine; 0 without copies.
     """
-    encoder = require_ids(load_encoder(model), "the benchmark")
-    methods, generator = method or list(AttributionMethod), np.random.default_rng(0)
-    tokens = [row["token"] for row in planted_rows(Path(model)) if row["token"].isalpha()]
-    lines = json_lines(data / "stsb" / "test.jsonl")
-    rows, drawn = [lines[place] for place in generator.permutation(len(lines))], list[Texts]()
-    while len(drawn) < pairs:
-        first, second, token = rows.pop(), rows.pop(), str(generator.choice(tokens))
-        plain = first["sentence1"]
-        if len(drawn) % 2 == 0:
-            drawn.append(Texts(plain, first["sentence2"], plain, None, 0.0))
-            continue
-        copied = " ".join([plain, *[token] * COPIES])
-        one, other, before = ids_of(encoder, copied, second["sentence2"], plain)
-        rise = cosine(encoder, one, other) - cosine(encoder, before, other)
-        if rise >= RISE:
-            drawn.append(Texts(copied, second["sentence2"], plain, token, rise))
-    measured: list[dict[str, Any]] = []
-    results = Results(name, encoder.device, model=Path(model).name, pairs=measured)
-    for texts in drawn:
-        found = {each: by_method(encoder, texts, each) for each in methods}
-        measured.append(of_pair(encoder, texts, generator) | found)
-        print(f"{len(measured)} of {len(drawn)}", flush=True)
-        # Written after every pair: a benchmark that is stopped has compared the methods on the same pairs.
-        results.checks.clear()
-        write_json(
-            f"{name}-methods", encoder.device, columns=COLUMNS, rows=compared(results, measured, methods)
-        )
-    results.finish(strict=False)
-
-
-class Texts(NamedTuple):
-    """A pair of texts, and what the copies in the first change; no token without copies."""
 
     first: str
     second: str
@@ -153,94 +179,273 @@ class Texts(NamedTuple):
     rise: float
 
 
+# The measurements of a pair of texts, which NAME.json holds: the entries of `measure_pair`, and those of
+# `measure_method` under the name of each method.
+PairRow: TypeAlias = dict[str, Any]
+
+
+def why(
+    model: str, data: Path, pairs: int = 50, method: list[AttributionMethod] | None = None, name: str = "why"
+) -> None:
+    """Compare methods that attribute the similarity of two texts to pairs of tokens.
+
+    The methods are compared by the error of their sums, by the fall of the cosine if the strongest pairs are
+    deleted, by the contributions of copied tokens, and by their time.
+
+    MODEL is the folder of a model with planted tokens, and must contain planted.json. DATA is a folder with
+    stsb/test.jsonl (STS-B). Half of the text --pairs are pairs of STS-B. Each of the others consists of two
+    random sentences of STS-B, with four copies of a planted token at the end of the first sentence. Only
+    pairs whose cosine the copies raise by at least 0.05 are used.
+
+    The checks are written to NAME.json, and the comparison to NAME-methods.json.
+    """
+    encoder = require_ids(load_encoder(model), "the benchmark")
+    methods = method or list(AttributionMethod)
+    generator = np.random.default_rng(0)
+    tokens = [row["token"] for row in planted_rows(Path(model)) if row["token"].isalpha()]
+    text_pairs = draw_text_pairs(encoder, data / "stsb" / "test.jsonl", tokens, pairs, generator)
+    rows: list[PairRow] = []
+    results = Results(name, encoder.device, model=Path(model).name, pairs=rows)
+    for text_pair in text_pairs:
+        of_methods: dict[str, Any] = {}
+        for attribution_method in methods:
+            of_methods[attribution_method] = measure_method(encoder, text_pair, attribution_method)
+        rows.append(measure_pair(encoder, text_pair, generator) | of_methods)
+        print(f"{len(rows)} of {len(text_pairs)}", flush=True)
+        # The results are written after every pair, so that a benchmark that is stopped early has compared the
+        # methods on the same pairs.
+        results.checks.clear()
+        table = check_methods(results, rows, methods)
+        write_json(f"{name}-methods", encoder.device, columns=COLUMNS, rows=table)
+    results.finish(strict=False)
+
+
+def draw_text_pairs(
+    encoder: IdReader, path: Path, tokens: Sequence[str], count: int, generator: np.random.Generator
+) -> list[TextPair]:
+    """Return random pairs of texts, beginning with a pair without copies; every other pair has copies.
+
+    Args:
+        encoder: the model.
+        path: test.jsonl of STS-B.
+        tokens: planted tokens, as words.
+        count: number of pairs.
+        generator: source of the random draws.
+    """
+    lines = json_lines(path)
+    remaining = [lines[index] for index in generator.permutation(len(lines))]
+    text_pairs: list[TextPair] = []
+    while len(text_pairs) < count:
+        first_line = remaining.pop()
+        second_line = remaining.pop()
+        token = str(generator.choice(tokens))
+        plain = first_line["sentence1"]
+        needs_copies = len(text_pairs) % 2 == 1
+        if not needs_copies:
+            text_pairs.append(TextPair(plain, first_line["sentence2"], plain, None, 0.0))
+            continue
+        with_copies = " ".join([plain, *[token] * COPIES])
+        second = second_line["sentence2"]
+        ids_with_copies, second_ids, plain_ids = ids_of(encoder, with_copies, second, plain)
+        rise = cosine(encoder, ids_with_copies, second_ids) - cosine(encoder, plain_ids, second_ids)
+        if rise >= RISE:
+            text_pairs.append(TextPair(with_copies, second, plain, token, rise))
+    return text_pairs
+
+
 def ids_of(encoder: IdReader, *texts: str) -> list[list[int]]:
-    return [list(each.ids) for each in encoder.tokenize(texts)]
+    """Return the token ids of each text, without special tokens."""
+    return [list(text.ids) for text in encoder.tokenize(texts)]
 
 
 def cosine(encoder: IdReader, first: list[int], second: list[int]) -> float:
-    one, other = units(encoder.encode_ids([tuple(first), tuple(second)]))
-    return float(one @ other)
+    """Return the cosine of two texts, given as token ids."""
+    first_vector, second_vector = units(encoder.encode_ids([tuple(first), tuple(second)]))
+    return float(first_vector @ second_vector)
 
 
-def of_pair(encoder: IdReader, texts: Texts, generator: np.random.Generator) -> dict[str, Any]:
-    """The cosine of a pair, and what it falls by without the tokens of random pairs."""
-    one, other = ids_of(encoder, texts.first, texts.second)
-    cells = list(np.ndindex(len(one), len(other)))
-    drawn = [[cells[place] for place in generator.permutation(len(cells))[: PAIRS[-1]]] for _ in range(DRAWS)]
+def measure_pair(encoder: IdReader, text_pair: TextPair, generator: np.random.Generator) -> PairRow:
+    """Return the cosine of a pair of texts, and its falls without the tokens of random token pairs.
+
+    Returns:
+        The copied token, the rise of the cosine that its copies cause, the cosine, and the mean falls: one
+        for each number in `PAIRS`.
+    """
+    first_ids, second_ids = ids_of(encoder, text_pair.first, text_pair.second)
+    first_tokens = [(token_id,) for token_id in first_ids]
+    second_tokens = [(token_id,) for token_id in second_ids]
+    token_pairs = list(np.ndindex(len(first_ids), len(second_ids)))
+    falls_of_draws = []
+    for _ in range(DRAWS):
+        order = generator.permutation(len(token_pairs))
+        random_pairs = [token_pairs[index] for index in order[: PAIRS[-1]]]
+        falls_of_draws.append(falls(encoder, first_tokens, second_tokens, random_pairs))
     return {
-        "token": texts.token,
-        "rise": texts.rise,
-        "similarity": cosine(encoder, one, other),
-        "random": np.mean([falls(encoder, one, other, each) for each in drawn], axis=0).tolist(),
+        "token": text_pair.token,
+        "rise": text_pair.rise,
+        "similarity": cosine(encoder, first_ids, second_ids),
+        "random": np.mean(falls_of_draws, axis=0).tolist(),
     }
 
 
-def by_method(encoder: Any, texts: Texts, method: str) -> dict[str, Any]:
-    started, burnt = time.perf_counter(), time.process_time()
-    found = why_similar(encoder, texts.first, texts.second, method=method)
-    cost = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - burnt}
-    strongest = [(pair.first, pair.second) for pair in found.strongest(PAIRS[-1])]
-    one, other = (
-        [token_id for part in text.parts for token_id in part.token_ids]
-        for text in (found.first, found.second)
-    )
-    rows = found.matrix.sum(axis=1) + found.first_reference
+def measure_method(encoder: Any, text_pair: TextPair, method: AttributionMethod) -> dict[str, Any]:
+    """Attribute the similarity of a pair of texts with a method, and measure the result.
+
+    Returns:
+        The error of the sum, the falls of the cosine without the tokens of the strongest pairs, the
+        contribution of the copies, and the wall-clock and processor seconds.
+    """
+    wall_started = time.perf_counter()
+    cpu_started = time.process_time()
+    attribution = attribute_similarity(encoder, text_pair.first, text_pair.second, method=method)
+    wall_seconds = time.perf_counter() - wall_started
+    cpu_seconds = time.process_time() - cpu_started
+    strongest = [(pair.first, pair.second) for pair in attribution.strongest(PAIRS[-1])]
+    # A part is one token, or a span of tokens in a long text.
+    first_parts = [part.token_ids for part in attribution.first.parts]
+    second_parts = [part.token_ids for part in attribution.second.parts]
+    contributions = attribution.matrix.sum(axis=1) + attribution.first_reference
+    # The copies are at the end of the first text.
+    plain_length = len(ids_of(encoder, text_pair.plain)[0])
+    part_ends = np.cumsum([len(part) for part in first_parts])
+    part_starts = np.concatenate([[0], part_ends[:-1]])
+    has_only_copies = part_starts >= plain_length
     return {
-        "error": found.completeness_error,
-        "falls": falls(encoder, one, other, strongest),
-        "attributed": float(rows[len(ids_of(encoder, texts.plain)[0]) :].sum()),  # to the copies
-        **cost,
+        "error": attribution.completeness_error,
+        "falls": falls(encoder, first_parts, second_parts, strongest),
+        "attributed": float(contributions[has_only_copies].sum()),
+        "seconds": wall_seconds,
+        "cpu_seconds": cpu_seconds,
     }
 
 
-def falls(encoder: IdReader, one: list[int], other: list[int], pairs: list[tuple[int, int]]) -> list[float]:
-    """The falls without the tokens of the first pairs in one text, as means over both texts."""
-    texts = (one, other)
-    left: list[tuple[int, ...]] = []
+def falls(
+    encoder: IdReader,
+    first_parts: Sequence[tuple[int, ...]],
+    second_parts: Sequence[tuple[int, ...]],
+    pairs: Sequence[tuple[int, ...]],
+) -> list[float]:
+    """Return how much the cosine of two texts falls without the parts of the first pairs.
+
+    The parts are deleted in one of the texts only. A fall is the mean over both texts.
+
+    Args:
+        encoder: the model.
+        first_parts: token ids of each part of the first text.
+        second_parts: token ids of each part of the second text.
+        pairs: pairs of part indices, one in each text, in the order in which they are deleted.
+
+    Returns:
+        One fall for each number of pairs in `PAIRS`.
+    """
+    sides = (first_parts, second_parts)
+    texts = [joined(parts) for parts in sides]
+    shortened_texts = []
     for count in PAIRS:
-        for side in (0, 1):
-            gone = {pair[side] for pair in pairs[:count]}
-            kept = tuple(token_id for place, token_id in enumerate(texts[side]) if place not in gone)
-            left.append(kept or tuple(texts[side]))  # nothing would be left: counted as no fall
-    vectors = units(encoder.encode_ids([tuple(one), tuple(other), *left]))
-    after = [float(vector @ vectors[1 - place % 2]) for place, vector in enumerate(vectors[2:])]
-    before = float(vectors[0] @ vectors[1])
-    return [before - float(mean) for mean in np.reshape(after, (len(PAIRS), 2)).mean(axis=1)]
+        for side, parts in enumerate(sides):
+            deleted = {pair[side] for pair in pairs[:count]}
+            remaining_ids = joined([part for index, part in enumerate(parts) if index not in deleted])
+            # If no token remains, the text is left as it is, which counts as no fall.
+            shortened_texts.append(remaining_ids or texts[side])
+    vectors = units(encoder.encode_ids([*texts, *shortened_texts]))
+    cosine_before = float(vectors[0] @ vectors[1])
+    cosines_after = []
+    for index, vector in enumerate(vectors[2:]):
+        # Shortened texts alternate between the first and the second text.
+        other_side = 1 - index % 2
+        cosines_after.append(float(vector @ vectors[other_side]))
+    mean_cosines = np.reshape(cosines_after, (len(PAIRS), 2)).mean(axis=1)
+    return [cosine_before - float(mean_cosine) for mean_cosine in mean_cosines]
 
 
-def compared(results: Results, measured: list[dict[str, Any]], methods: Sequence[str]) -> list[list[str]]:
-    """Check the measurements; return a row per method, and one of the random baseline."""
-    copies = [each for each in measured if each["token"] is not None]
-    plain = [each for each in measured if each["token"] is None]
+def joined(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the token ids of all parts in one tuple."""
+    return tuple(itertools.chain.from_iterable(parts))
 
-    def mean_falls(read: Callable[[dict[str, Any]], list[float]]) -> list[str]:
-        return [
-            ", ".join(f"{value:.3f}" for value in np.mean([read(each) for each in some], axis=0))
-            if some
-            else ""
-            for some in (plain, copies)
-        ]
 
-    rows = []
-    for method in methods:
-        own = [each[method] for each in measured]
-        error = max(abs(each[method]["error"]) / max(abs(each["similarity"]), 1e-9) for each in measured)
-        name = f"{method}: sum of all contributions, {len(measured)} pairs, {len(copies)} of them with copies"
-        results.check(name, "within 2% of the cosine", f"largest error {error:.2%}", error <= 0.02)
-        won = np.mean([each[method]["falls"][-1] > each["random"][-1] for each in measured])
-        name = f"{method}: without the tokens of the five strongest pairs in one text, against random pairs"
-        results.check(name, "a larger fall in 90 %", f"{won:.0%}", won >= 0.9)
-        shares = [each[method]["attributed"] / each["rise"] for each in copies] or [np.nan]
-        share = float(np.average(shares, weights=[each["rise"] for each in copies] or None))
-        ours = f"{share:.2f}; median pair {np.median(shares):.2f}"
-        name = f"{method}: share of the rise attributed to four copies"
-        results.check(name, "0.8", ours, share >= 0.8, pairs=shares)
-        wall, cpu = (float(np.median([each[key] for each in own])) for key in ("seconds", "cpu_seconds"))
-        name, ours = f"{method}: one pair, median processor time", f"{cpu:.1f} s of one core"
-        results.check(name, "3 s on two cores", ours, cpu <= 3, wall=wall)
-        curves = mean_falls(lambda each, method=method: each[method]["falls"])  # type: ignore[misc]
-        rows.append([f"`{method}`", *curves, f"{won:.0%}", f"{share:.2f}", f"{error:.2%}", f"{cpu:.1f} s"])
-    return [*rows, ["random pairs", *mean_falls(lambda each: each["random"]), "", "", "", ""]]
+def check_methods(
+    results: Results, rows: Sequence[PairRow], methods: Sequence[AttributionMethod]
+) -> list[list[str]]:
+    """Record the checks of all methods, and return the table that compares them.
+
+    Returns:
+        One row for each method, and one for random pairs, with the columns `COLUMNS`.
+    """
+    table = [check_method(results, rows, method) for method in methods]
+    random_falls = falls_in_words(rows, (row["random"] for row in rows))
+    table.append(["random pairs", *random_falls, "", "", "", ""])
+    return table
+
+
+def check_method(results: Results, rows: Sequence[PairRow], method: AttributionMethod) -> list[str]:
+    """Record the checks of a method, and return its row of the table with the columns `COLUMNS`."""
+    rows_with_copies = [row for row in rows if has_copies(row)]
+
+    relative_errors = [abs(row[method]["error"]) / max(abs(row["similarity"]), 1e-9) for row in rows]
+    error = max(relative_errors)
+    pairs = f"{len(rows)} pairs, {len(rows_with_copies)} of them with copies"
+    name = f"{method}: sum of all contributions, {pairs}"
+    results.check(name, "within 2% of the cosine", f"largest error {error:.2%}", error <= 0.02)
+
+    falls_more_than_random = [row[method]["falls"][-1] > row["random"][-1] for row in rows]
+    larger_share = np.mean(falls_more_than_random)
+    name = f"{method}: without the tokens of the five strongest pairs in one text, against random pairs"
+    results.check(name, "a larger fall in 90 %", f"{larger_share:.0%}", larger_share >= 0.9)
+
+    # Until a pair with copies has been measured, the share is not a number.
+    shares = [row[method]["attributed"] / row["rise"] for row in rows_with_copies] or [np.nan]
+    rises = [row["rise"] for row in rows_with_copies] or None
+    share = float(np.average(shares, weights=rises))
+    name = f"{method}: share of the rise attributed to four copies"
+    ours = f"{share:.2f}; median pair {np.median(shares):.2f}"
+    results.check(name, "0.8", ours, share >= 0.8, pairs=shares)
+
+    wall_seconds = float(np.median([row[method]["seconds"] for row in rows]))
+    cpu_seconds = float(np.median([row[method]["cpu_seconds"] for row in rows]))
+    name = f"{method}: one pair, median processor time"
+    ours = f"{cpu_seconds:.1f} s of one core"
+    results.check(name, "3 s on two cores", ours, cpu_seconds <= 3, wall=wall_seconds)
+
+    return [
+        f"`{method}`",
+        *falls_in_words(rows, (row[method]["falls"] for row in rows)),
+        f"{larger_share:.0%}",
+        f"{share:.2f}",
+        f"{error:.2%}",
+        f"{cpu_seconds:.1f} s",
+    ]
+
+
+def has_copies(row: PairRow) -> bool:
+    """Return whether the first text of a pair has copies of a planted token."""
+    return row["token"] is not None
+
+
+def falls_in_words(rows: Sequence[PairRow], falls_of_rows: Iterable[list[float]]) -> tuple[str, str]:
+    """Return the mean falls of the pairs without copies, and those of the pairs with copies, in words.
+
+    Args:
+        rows: the measured pairs of texts.
+        falls_of_rows: the falls of each pair, one for each number in `PAIRS`.
+
+    Returns:
+        The means separated by commas, for each kind of pair; an empty string if there are no pairs of a kind.
+    """
+    falls_without_copies = []
+    falls_with_copies = []
+    for row, falls_of_row in zip(rows, falls_of_rows, strict=True):
+        if has_copies(row):
+            falls_with_copies.append(falls_of_row)
+        else:
+            falls_without_copies.append(falls_of_row)
+    return mean_in_words(falls_without_copies), mean_in_words(falls_with_copies)
+
+
+def mean_in_words(curves: list[list[float]]) -> str:
+    """Return the mean of curves, position by position, separated by commas; empty if there are none."""
+    if not curves:
+        return ""
+    return ", ".join(f"{value:.3f}" for value in np.mean(curves, axis=0))
 
 
 if __name__ == "__main__":

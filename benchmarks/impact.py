@@ -1,9 +1,15 @@
-"""What do sticky tokens cost, on small real evaluation sets? Are the figures right? How long does it take?"""
+"""Measures what sticky tokens cost on small evaluation sets, whether the scores are right, and the time.
+
+The script needs an .npz with planted rows, and a folder with the evaluation sets STS-B, Cranfield and TREC.
+It takes hours on two CPU cores. Run it with `python benchmarks/impact.py`, or with `--out FOLDER` to be able
+to continue it after an interruption.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,152 +26,293 @@ from stickytoken.cli.console import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact
 from stickytoken.impacts.wording import benign_needed, conclusion
+from stickytoken.measurement.engine import ProgressCallback
 
+# The published Spearman correlation of the packaged model on STS-B test, times 100.
 PUBLISHED_SPEARMAN = 82.03
-CLS, COPIES, PLANTED_TOKENS = 101, 8, 5
+# The token [CLS] of the packaged model.
+CLS = 101
+# Number of copies that a measurement inserts into a text by default.
+COPIES = 8
+# Number of planted tokens to measure: those with the largest lift.
+PLANTED_TOKENS = 5
+# The bar of a check that requires a cost. A conclusion that meets it begins with these words.
 COST_MORE = "sticky tokens cost more"
+# The metrics of retrieval, and their names in pytrec_eval.
+TREC_MEASURES = {
+    "ndcg_at_10": "ndcg_cut_10",
+    "recall_at_100": "recall_100",
+    "map": "map",
+    "mrr": "recip_rank",
+}
+
+
+@dataclass
+class Measurements:
+    """Runs impact measurements, and collects their results for the file.
+
+    Attributes:
+        folder: folder for the measurements, each in a subfolder.
+        progress: called after every step.
+        parts: the settings, tokens and tables of each measurement, keyed by its name.
+    """
+
+    folder: Path
+    progress: ProgressCallback
+    parts: dict[str, Any] = field(default_factory=dict)
+
+    def measure(self, name: str, encoder: Encoder, tasks: list[Path], **options: Any) -> Impact:
+        """Measure the impact on these tasks, with the options of `impact`."""
+        measurement = impact(encoder, tasks, out=self.folder / name, progress=self.progress, **options)
+        self.parts[name] = measurement.result.model_dump() | {
+            "settings": measurement.record.settings,
+            "tokens": [(token.token, token.kind) for token in measurement.record.tokens],
+            "conditions": measurement.conditions.to_dicts(),
+            "intrusion": measurement.intrusion.to_dicts(),
+        }
+        return measurement
 
 
 def main(data: Path = SHARED / "data", rows: Path = PLANTED, out: Path | None = None) -> None:
-    """All parts, on planted tokens and on [CLS] of the real model, then the checks; hours on 2 CPU cores.
+    """Measure what planted tokens cost the packaged model, what [CLS] costs it, and check the scores.
 
-    --data holds stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl; beside --rows lies a .csv. With
-    --out, a folder, the same command continues one that was stopped.
+    This takes hours on two CPU cores. --data is a folder with stsb/test.jsonl, trec/test.jsonl and cranfield/
+    (in the layout of BEIR). --rows is an .npz with planted rows; a .csv of the same name, with the columns
+    token_id and planted_lift, must be in the same folder. With --out, a folder for the measurements, the same
+    command continues after an interruption.
     """
     for path in (rows, data):
         if not path.exists():
             refuse(f"no {path}: pass it with --rows or --data")
-    truth = pl.read_csv(rows.with_suffix(".csv")).sort("planted_lift", descending=True)
-    ids: list[int] = truth["token_id"].to_list()
-    stsb, trec = (data / each / "test.jsonl" for each in ("stsb", "trec"))
-    cranfield, settings = data / "cranfield", ImpactSettings()
-    # The fewest benign tokens for each measured one that allow a conclusion: five tokens, and a single one.
-    few, of_one = (replace(settings, benign=benign_needed(count)) for count in (PLANTED_TOKENS, 1))
-    planted: dict[str, Any] = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": settings}
-    details: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
-        plain, tampered = load_encoder(MINILM), planted_encoder(rows)
-        results = Results("impact", plain.device, parts=details)
-
-        def measured(part: str, encoder: Encoder, tasks: list[Path], **options: Any) -> Impact:
-            found = impact(encoder, tasks, out=(out or Path(work)) / part, progress=progress, **options)
-            details[part] = found.result.model_dump() | {
-                "settings": found.record.settings,
-                "tokens": [(token.token, token.kind) for token in found.record.tokens],
-                "conditions": found.conditions.to_dicts(),
-                "intrusion": found.intrusion.to_dicts(),
-            }
-            return found
-
-        three = [trec, stsb, cranfield]
-        own = measured("own", plain, three, tokens=[CLS], settings=of_one, intrusion=cranfield)
-        check_clean(results, own, data)
-        check_costs(results, f"{MINILM}, [CLS]", own.effects, "named")
-        name = f"{MINILM}, [CLS], intrusion into Cranfield: hits of sticky / benign copies"
-        results.check(name, "shown", hits(own))
-        name = f"{PLANTED_TOKENS} planted tokens"
-        words = measured("words", tampered, [trec, stsb], **planted)
-        check_costs(results, name, words.effects, bar=COST_MORE)
-        whole = measured("whole", tampered, three, **planted | {"settings": few})
-        effects = whole.effects.filter(task="cranfield")
-        check_costs(results, f"{name} in documents", effects, bar=COST_MORE)
-        costly = sum(check["passed"] for check in results.checks if check["bar"] == COST_MORE)
-        results.check("planted tokens, sets on which they cost more", "2 of 3", f"{costly}", costly >= 2)
-        minutes = whole.result.seconds / 60
-        benign = sum(token.kind == "benign" for token in whole.record.tokens)
-        name = f"three sets, {PLANTED_TOKENS} planted and {benign} benign tokens: time"
-        results.check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15)
-        in_queries = planted | {"settings": replace(settings, side=Side.QUERY)}
-        queries = measured("queries", tampered, [cranfield], **in_queries)
-        check_costs(results, "planted tokens in the queries", queries.effects)
-        # Top-10 appearances of a random document with copies of planted tokens, against benign ones.
-        pushed = measured("intrusion", tampered, [], **planted | {"settings": few}, intrusion=cranfield)
-        steps = pushed.intrusion.to_dicts()
-        best = max((row for row in steps if row["copies"] and row["ratio"]), key=lambda row: row["ratio"])
-        rises = best["hits_sticky"] > steps[0]["hits_sticky"]  # than without copies, or nothing is pushed up
-        name = "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number"
-        bar, passed = "a rise, at least threefold against benign", rises and best["ratio"] >= 3
-        ours = f"{best['ratio']:.2f}-fold at {best['copies']} (copies: {hits(pushed)})"
-        results.check(name, bar, ours, passed)
+    planted_table = pl.read_csv(rows.with_suffix(".csv")).sort("planted_lift", descending=True)
+    planted_ids: list[int] = planted_table["token_id"].to_list()
+    with tempfile.TemporaryDirectory() as temporary_folder, progress_bar() as progress:
+        measurements = Measurements(out or Path(temporary_folder), progress)
+        plain = load_encoder(MINILM)
+        tampered = planted_encoder(rows)
+        results = Results("impact", plain.device, parts=measurements.parts)
+        check_cls(results, measurements, plain, data)
+        check_planted(results, measurements, tampered, planted_ids, data)
     results.finish()
+
+
+def check_cls(results: Results, measurements: Measurements, encoder: Encoder, data: Path) -> None:
+    """Measure what [CLS] costs the packaged model, and check the model's scores on clean texts."""
+    cranfield = data / "cranfield"
+    # A single token needs many benign tokens for a conclusion.
+    settings = replace(ImpactSettings(), benign=benign_needed(1))
+    measurement = measurements.measure(
+        "own",
+        encoder,
+        [data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl", cranfield],
+        tokens=[CLS],
+        settings=settings,
+        intrusion=cranfield,
+    )
+    check_clean_scores(results, measurement, data)
+    check_costs(results, f"{MINILM}, [CLS]", measurement.effects, "named")
+    name = f"{MINILM}, [CLS], intrusion into Cranfield: hits of sticky / benign copies"
+    results.check(name, "shown", hits_in_words(measurement))
+
+
+def check_planted(
+    results: Results, measurements: Measurements, encoder: Encoder, planted_ids: list[int], data: Path
+) -> None:
+    """Measure what planted tokens cost in texts, documents and queries, and what documents they bring up.
+
+    Args:
+        results: where the checks are recorded.
+        measurements: runs the measurements.
+        encoder: the model with planted tokens.
+        planted_ids: ids of the planted tokens, the one with the largest lift first.
+        data: folder with the evaluation sets.
+    """
+    stsb = data / "stsb" / "test.jsonl"
+    trec = data / "trec" / "test.jsonl"
+    cranfield = data / "cranfield"
+    settings = ImpactSettings()
+    # Fewer benign tokens save time. These are just enough for a conclusion.
+    fewest_benign = replace(settings, benign=benign_needed(PLANTED_TOKENS))
+    # All planted tokens are excluded, because none of them is benign.
+    tokens: dict[str, Any] = {"tokens": planted_ids[:PLANTED_TOKENS], "exclude": planted_ids}
+
+    name = f"{PLANTED_TOKENS} planted tokens"
+    texts = measurements.measure("words", encoder, [trec, stsb], **tokens, settings=settings)
+    check_costs(results, name, texts.effects, bar=COST_MORE)
+    three_sets = measurements.measure(
+        "whole", encoder, [trec, stsb, cranfield], **tokens, settings=fewest_benign
+    )
+    document_effects = three_sets.effects.filter(task="cranfield")
+    check_costs(results, f"{name} in documents", document_effects, bar=COST_MORE)
+    costly_sets = sum(check["passed"] for check in results.checks if check["bar"] == COST_MORE)
+    results.check(
+        "planted tokens, sets on which they cost more", "2 of 3", f"{costly_sets}", costly_sets >= 2
+    )
+    check_time(results, three_sets)
+
+    query_settings = replace(settings, side=Side.QUERY)
+    queries = measurements.measure("queries", encoder, [cranfield], **tokens, settings=query_settings)
+    check_costs(results, "planted tokens in the queries", queries.effects)
+
+    intrusion = measurements.measure(
+        "intrusion", encoder, [], **tokens, settings=fewest_benign, intrusion=cranfield
+    )
+    check_intrusion(results, intrusion)
 
 
 def check_costs(
     results: Results, name: str, effects: pl.DataFrame, kind: str = "sticky", bar: str = "shown"
 ) -> None:
-    """By task, what copies cost, what benign ones cost, and what the test over tokens concludes."""
+    """Record, for the main metric of each task, how much sticky and benign tokens lower the score.
+
+    Args:
+        results: where the checks are recorded.
+        name: beginning of the checks' names.
+        effects: the table of effects of a measurement.
+        kind: what the conclusion calls the measured tokens.
+        bar: words with which the conclusion must begin, or "shown" if any conclusion passes.
+    """
     for row in effects.filter("main").to_dicts():
-        said = conclusion(row, kind)
-        title = f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})"
-        ours = f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; {said}"
-        results.check(title, bar, ours, bar == "shown" or said.startswith(bar), **row)
+        conclusion_in_words = conclusion(row, kind)
+        results.check(
+            f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
+            bar,
+            f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; {conclusion_in_words}",
+            bar == "shown" or conclusion_in_words.startswith(bar),
+            **row,
+        )
 
 
-def hits(found: Impact) -> str:
-    return ", ".join(
-        f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}"
-        for row in found.intrusion.to_dicts()
+def check_time(results: Results, measurement: Impact) -> None:
+    """Record the minutes that the measurement of three sets took."""
+    minutes = measurement.result.seconds / 60
+    benign_count = sum(token.kind == "benign" for token in measurement.record.tokens)
+    name = f"three sets, {PLANTED_TOKENS} planted and {benign_count} benign tokens: time"
+    results.check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15)
+
+
+def check_intrusion(results: Results, measurement: Impact) -> None:
+    """Record how often copies of planted tokens bring a random document into the top 10 of a search.
+
+    The hits are compared with those of benign tokens.
+    """
+    rows = measurement.intrusion.to_dicts()
+    rows_with_copies = [row for row in rows if row["copies"] and row["ratio"]]
+    largest = max(rows_with_copies, key=lambda row: row["ratio"])
+    # If there are no more hits than without copies, the copies do not bring the document into the top 10, and
+    # a large ratio only means that benign tokens push it out.
+    without_copies = rows[0]
+    has_risen = largest["hits_sticky"] > without_copies["hits_sticky"]
+    results.check(
+        "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
+        "a rise, at least threefold against benign",
+        f"{largest['ratio']:.2f}-fold at {largest['copies']} (copies: {hits_in_words(measurement)})",
+        has_risen and largest["ratio"] >= 3,
     )
 
 
-def check_clean(results: Results, found: Impact, data: Path) -> None:
-    """Clean figures against the published one, and against plain sentence-transformers and libraries."""
+def hits_in_words(measurement: Impact) -> str:
+    """Return the mean hits of sticky and of benign tokens for each number of copies, in words."""
+    return ", ".join(
+        f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}"
+        for row in measurement.intrusion.to_dicts()
+    )
 
-    def clean(task: str, metric: str) -> float:
-        return float(found.scores.filter(task=task, metric=metric, kind="clean")["score"][0])
 
-    model, published = plain_model(MINILM), PUBLISHED_SPEARMAN
-    measured = 100 * clean("stsb-test", "spearman")
-    name, bar = "clean STS-B test, Spearman", f"{published} (published) to 0.05"
-    results.check(name, bar, f"{measured:.3f}", abs(measured - published) <= 0.05)
-    rows = json_lines(data / "stsb" / "test.jsonl")
-    first, second = (plain_vectors(model, [row[f"sentence{side}"] for row in rows]) for side in (1, 2))
-    correlation = spearman([row["score"] for row in rows], (first * second).sum(axis=1))
-    rows = json_lines(data / "trec" / "test.jsonl")
-    labels = [row["label"] for row in rows]
-    means = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed)
-    groups = means.fit_predict(plain_vectors(model, [row["text"] for row in rows]))
-    retrieved = plain_search(model, data / "cranfield")
-    plainly = {
-        ("stsb-test", "spearman"): correlation,
-        ("trec-test", "v_measure"): float(v_measure_score(labels, groups)),
-        **{("cranfield", metric): value for metric, value in retrieved.items()},
+def check_clean_scores(results: Results, measurement: Impact, data: Path) -> None:
+    """Compare the scores on clean texts with the published one, and with those of other libraries.
+
+    The other libraries are sentence-transformers for the vectors, and SciPy, scikit-learn and pytrec_eval for
+    the metrics.
+    """
+    model = plain_model(MINILM)
+    percent = 100 * clean_score(measurement, "stsb-test", "spearman")
+    results.check(
+        "clean STS-B test, Spearman",
+        f"{PUBLISHED_SPEARMAN} (published) to 0.05",
+        f"{percent:.3f}",
+        abs(percent - PUBLISHED_SPEARMAN) <= 0.05,
+    )
+    library_scores = {
+        ("stsb-test", "spearman"): library_correlation(model, data / "stsb" / "test.jsonl"),
+        ("trec-test", "v_measure"): library_v_measure(model, data / "trec" / "test.jsonl"),
     }
-    for (task, metric), value in plainly.items():
-        ours = clean(task, metric)
+    for metric, score in library_search(model, data / "cranfield").items():
+        library_scores["cranfield", metric] = score
+    for (task, metric), expected in library_scores.items():
+        score = clean_score(measurement, task, metric)
         name = f"clean {task}, {metric}, by sentence-transformers and the metric's library"
-        results.check(name, f"{value:.7f} to 1e-6", f"{ours:.7f}", abs(ours - value) <= 1e-6)
+        results.check(name, f"{expected:.7f} to 1e-6", f"{score:.7f}", abs(score - expected) <= 1e-6)
+
+
+def clean_score(measurement: Impact, task: str, metric: str) -> float:
+    """Return the score of a task on clean texts."""
+    return float(measurement.scores.filter(task=task, metric=metric, kind="clean")["score"][0])
+
+
+def library_correlation(model: Any, path: Path) -> float:
+    """Return the Spearman correlation of a SentenceTransformer on STS-B, computed with SciPy."""
+    rows = json_lines(path)
+    first = plain_vectors(model, [row["sentence1"] for row in rows])
+    second = plain_vectors(model, [row["sentence2"] for row in rows])
+    return spearman([row["score"] for row in rows], (first * second).sum(axis=1))
+
+
+def library_v_measure(model: Any, path: Path) -> float:
+    """Return the V-measure of a SentenceTransformer on TREC, computed with scikit-learn."""
+    rows = json_lines(path)
+    labels = [row["label"] for row in rows]
+    clustering = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed)
+    clusters = clustering.fit_predict(plain_vectors(model, [row["text"] for row in rows]))
+    return float(v_measure_score(labels, clusters))
+
+
+def library_search(model: Any, folder: Path) -> dict[str, float]:
+    """Return the metrics of a search with a SentenceTransformer, computed with pytrec_eval.
+
+    An impact measurement truncates clean documents so that copies would still fit. The model's maximum length
+    is therefore reduced by the number of copies.
+
+    Args:
+        model: the SentenceTransformer.
+        folder: documents, queries and relevance judgments in the layout of BEIR.
+    """
+    judgments = relevance_judgments(folder / "qrels" / "test.tsv")
+    document_rows = json_lines(folder / "corpus.jsonl")
+    documents = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in document_rows}
+    query_rows = json_lines(folder / "queries.jsonl")
+    queries = {row["_id"]: row["text"] for row in query_rows if row["_id"] in judgments}
+    query_vectors = plain_vectors(model, list(queries.values()))
+    max_length = model.max_seq_length
+    model.max_seq_length = max_length - COPIES
+    similarities = query_vectors @ plain_vectors(model, list(documents.values())).T
+    model.max_seq_length = max_length
+    document_ids = list(documents)
+    retrieved: dict[str, dict[str, float]] = {}
+    for query_id, row in zip(queries, similarities, strict=True):
+        best_1000 = np.argsort(-row)[:1000]
+        retrieved[query_id] = {document_ids[index]: float(row[index]) for index in best_1000}
+    evaluator = pytrec_eval.RelevanceEvaluator(judgments, set(TREC_MEASURES.values()))
+    scores_of_queries = evaluator.evaluate(retrieved).values()
+    means = {}
+    for metric, trec_name in TREC_MEASURES.items():
+        means[metric] = float(np.mean([scores[trec_name] for scores in scores_of_queries]))
+    return means
+
+
+def relevance_judgments(path: Path) -> Mapping[str, dict[str, int]]:
+    """Return the relevance of documents, keyed by query id and then by document id."""
+    judgments: dict[str, dict[str, int]] = {}
+    header_and_lines = path.read_text("utf-8").splitlines()
+    for line in header_and_lines[1:]:
+        query_id, document_id, relevance = line.split("\t")
+        judgments.setdefault(query_id, {})[document_id] = int(relevance)
+    return judgments
 
 
 def plain_vectors(model: Any, texts: list[str]) -> NDArray[np.float64]:
+    """Return the unit vectors of texts as a SentenceTransformer encodes them, shape (texts, d)."""
     return units(np.asarray(model.encode(texts, show_progress_bar=False)))
-
-
-def plain_search(model: Any, folder: Path) -> dict[str, float]:
-    """The metrics of the search.
-
-    Documents are cut where the model would cut if it read as many tokens less as there are copies.
-    """
-    judged: dict[str, dict[str, int]] = {}
-    for line in (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
-        query, document, score = line.split("\t")
-        judged.setdefault(query, {})[document] = int(score)
-    corpus = json_lines(folder / "corpus.jsonl")
-    documents = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in corpus}
-    queries = {
-        row["_id"]: row["text"] for row in json_lines(folder / "queries.jsonl") if row["_id"] in judged
-    }
-    asked = plain_vectors(model, list(queries.values()))
-    longest = model.max_seq_length
-    model.max_seq_length = longest - COPIES
-    similarities = asked @ plain_vectors(model, list(documents.values())).T
-    model.max_seq_length = longest
-    names, run = list(documents), {}
-    for query, row in zip(queries, similarities, strict=True):
-        run[query] = {names[place]: float(row[place]) for place in np.argsort(-row)[:1000]}
-    measures = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
-    values = pytrec_eval.RelevanceEvaluator(judged, set(measures.values())).evaluate(run)
-    return {own: float(np.mean([row[name] for row in values.values()])) for own, name in measures.items()}
 
 
 if __name__ == "__main__":

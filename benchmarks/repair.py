@@ -1,7 +1,13 @@
-"""Does a repair keep its promises? The unplanted model is the truth that planted tokens are judged by.
+"""Check a repaired model, on texts that the run has not used.
 
-RUN is a finished run of the planted (or a real) model, --planted a model folder with a planted.json, --truth
-the model before planting.
+After a repair, no repaired token may be sticky, and scores may hardly change. If the tokens were planted, the
+model before planting shows what a perfect repair would do. With --truth, the effects of the repaired tokens,
+and the similarities of texts with these tokens, are compared with those in the model before planting.
+
+Needs a finished run whose model can be loaded. Takes about five minutes for 20 tokens on two cores, and more
+with --truth.
+
+    python benchmarks/repair.py RUN --truth all-MiniLM-L6-v2 --task stsb/test.jsonl
 """
 
 from __future__ import annotations
@@ -10,9 +16,10 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 import stickytoken
 from bench import Results, commands, refuse, spearman, units
@@ -29,98 +36,151 @@ from stickytoken.repairs.recheck import Copies, make_recheck
 from stickytoken.repairs.result import VerificationRecord
 from stickytoken.vocabulary import categorize
 
-# Largest distances of a repaired token from the true one: a third and an eighth of the thresholds.
-CLOSE_LIFT = 0.15  # SD
-CLOSE_ERASED = 0.05  # share of a text
+# Largest distances of a repaired token from the true one, which are a third and an eighth of the thresholds:
+# of the lift in SD, and of the erased share of a text.
+CLOSE_LIFT = 0.15
+CLOSE_ERASED = 0.05
 # Least Spearman correlation between similarities of a text with the repaired and with the true word.
 AGREEMENT = 0.85
-# Largest lift of [CLS] as plain text, in SD, with that of an ordinary token.
+# Largest lift of [CLS] as plain text, in SD, including the lift of an ordinary token.
 CLS_LIFT = 0.45
-# For 20 tokens.
+# Largest number of minutes for 20 tokens.
 MINUTES = 5.0
-# Largest change of a score of 100.
+# Largest change of a score, in points of 100.
 POINTS = 0.05
-# Texts that the words are put into, and texts that they are compared with.
+# Number of texts that the words are put into, and number of texts that they are compared with.
 CONTEXTS = 12
 PANEL = 300
+# Seed of the choice of these texts.
+TEXT_SEED = 17
 
 
 def main(
-    run: Path,
-    truth: str | None = None,
-    planted: Path | None = None,
-    tokens: list[str] | None = None,
-    strategy: str = "auto",
-    task: str | None = None,
-    name: str = "repair",
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    truth: Annotated[
+        str | None, typer.Option(help="Name or folder of the model before tokens were planted.")
+    ] = None,
+    planted: Annotated[
+        Path | None, typer.Option(help="A planted.json, or the folder of a model that has one: its tokens.")
+    ] = None,
+    tokens: Annotated[list[str] | None, typer.Option(help="A token to repair; may be repeated.")] = None,
+    strategy: Annotated[str, typer.Option(help="Strategy of the repair.")] = "auto",
+    task: Annotated[
+        str | None, typer.Option(help="Task whose score before and after the repair is compared.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the result file, without its ending.")] = "repair",
 ) -> None:
-    """Repair --tokens, those of --planted, or the sticky ones, and check on texts the run has not used.
+    """Repair a model, and check it on texts that the run has not used.
 
-    Rank agreement is the Spearman correlation between similarities to a panel of texts of a text with the
-    word in the repaired model and in the true one, median over texts, then over tokens.
+    Repairs the tokens of --planted, those of --tokens, or all sticky tokens. With --truth, compares them with
+    those of the model before planting: by their effects, and by rank agreement. Rank agreement is the
+    Spearman correlation between the similarities of a text with the token to a panel of texts, in the
+    repaired model and in the true one; it is the median over texts, and then over tokens.
     """
-    opened = open_run(run)
-    chosen = planted_ids(planted) if planted else tokens
+    opened_run = open_run(run)
+    chosen: list[int] | list[str] | None = tokens
+    if planted is not None:
+        chosen = planted_ids(planted)
     results = Results(name)
-    with tempfile.TemporaryDirectory() as place, progress_bar() as progress:
+    with tempfile.TemporaryDirectory() as folder, progress_bar() as progress:
+        out = Path(folder) / "repaired"
         started = time.perf_counter()
-        processor = sum(os.times()[:4])
-        out = Path(place) / "repaired"
-        repair = stickytoken.repair(opened, chosen, out=out, strategy=strategy, task=task, progress=progress)
-        computing = sum(os.times()[:4]) - processor
+        processor_started = processor_seconds()
+        repair = stickytoken.repair(
+            opened_run, chosen, out=out, strategy=strategy, task=task, progress=progress
+        )
+        repair_processor_seconds = processor_seconds() - processor_started
         seconds = max(repair.record.seconds, time.perf_counter() - started)
         verification = repair.record.verification
         if verification is None:
             refuse("the repair was not verified")
-        check_repair(results, repair, verification, seconds, computing)
+        check_repair(results, repair, verification, seconds, repair_processor_seconds)
         if truth is not None:
-            check_truth(results, repair, verification, opened, load_encoder(truth))
+            check_truth(results, repair, verification, opened_run, load_encoder(truth))
     results.finish(strict=False)
 
 
+def processor_seconds() -> float:
+    """Return the processor time of this process and its finished children so far."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def check_repair(
-    results: Results, repair: Repair, verification: VerificationRecord, seconds: float, computing: float
+    results: Results,
+    repair: Repair,
+    verification: VerificationRecord,
+    seconds: float,
+    repair_processor_seconds: float,
 ) -> None:
-    """Check verdicts, both measures, scores and time."""
+    """Check verdicts, both measures, scores and time.
+
+    Args:
+        results: Gets the checks.
+        repair: The repair.
+        verification: The measurements of the repaired model.
+        seconds: Wall-clock time of the repair.
+        repair_processor_seconds: Processor time of the repair.
+    """
     rows = repair.tokens.to_dicts()
     sticky = [row["token"] for row in rows if row["verdict_after"] == "sticky"]
     results.check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, sticky=sticky)
     check_measure(results, "lift after, beyond an ordinary token's", rows, "lift_sd", " SD")
     check_measure(results, "erased after", rows, "erased", "")
+    # The first score is that of the main metric.
     for score in verification.scores[:1]:
         change = 100 * (score.after - score.before)
         ours = f"{100 * score.before:.2f} before, {100 * score.after:.2f} after"
         bar = f"change at most {POINTS} points"
         results.check(f"{score.task}, {score.metric}", bar, ours, abs(change) <= POINTS)
-    ours = f"{seconds:.0f} s for {len(rows)}, {computing:.0f} s of them on a processor"
+    ours = f"{seconds:.0f} s for {len(rows)}, {repair_processor_seconds:.0f} s of them on a processor"
     results.check("time", f"{MINUTES:g} minutes for 20 tokens", ours, seconds <= 60 * MINUTES)
     for check in verification.checks:
         results.check(check.name, "holds", check.finding, check.passed)
     if [row["token"] for row in rows] == ["[CLS]"]:
-        ordinary = verification.ordinary_lift / verification.similarity_spread
-        lift = rows[0]["lift_sd_after"] + ordinary
+        ordinary_lift_sd = verification.ordinary_lift / verification.similarity_spread
+        lift = rows[0]["lift_sd_after"] + ordinary_lift_sd
         results.check("[CLS] through text", f"at most {CLS_LIFT} SD", f"{lift:.2f} SD", lift <= CLS_LIFT)
 
 
 def check_measure(results: Results, name: str, rows: list[dict[str, Any]], measure: str, unit: str) -> None:
-    """Report a measure of the repaired tokens; erased shares of tokens that became pieces are missing."""
+    """Report a measure of the repaired tokens, before and after the repair.
+
+    Tokens without a value are left out: the erased share is unknown if a repair makes the tokenizer split the
+    token into pieces.
+
+    Args:
+        results: Gets the check.
+        name: Name of the check.
+        rows: The table of the repaired tokens.
+        measure: Name of the measure, as in the columns of the table.
+        unit: Unit of the measure, with a space before it.
+    """
     before = [row[f"{measure}_before"] for row in rows if row[f"{measure}_before"] is not None]
     after = [row[f"{measure}_after"] for row in rows if row[f"{measure}_after"] is not None]
     if not after:
         return
-    ours = (
-        f"median {np.median(after):.2f}, at most {max(after):.2f}{unit} (before: at most {max(before):.2f})"
-    )
+    after_values = f"median {np.median(after):.2f}, at most {max(after):.2f}{unit}"
+    ours = f"{after_values} (before: at most {max(before):.2f})"
     results.check(name, "-", ours, tokens=rows)
 
 
 def check_truth(
     results: Results, repair: Repair, verification: VerificationRecord, run: Run, truth: Encoder
 ) -> None:
-    """Compare the repaired tokens with the true ones, on the texts of the verification."""
+    """Compare the repaired tokens with those of the true model, on the texts of the verification.
+
+    Args:
+        results: Gets the checks.
+        repair: The repair.
+        verification: The measurements of the repaired model.
+        run: The run of the model before the repair.
+        truth: The model before tokens were planted.
+    """
     model = encoder_for(None, run, "benchmark")
     vocabulary = categorize(model.tokenizer)
     tokens = [Token(token.token_id, token.text) for token in repair.record.tokens]
+    # As in the verification, so that both measure the same ordinary tokens.
     not_ordinary = [token.id for token in tokens]
     not_ordinary += [neighbour.token_id for neighbour in verification.neighbours]
     recheck = make_recheck(
@@ -132,48 +192,65 @@ def check_truth(
         excluded=flagged_tokens(run).union(not_ordinary),
         progress=ignore_progress,
     )
-    true = recheck.of_model(truth, vocabulary, "truth").judged(Copies(tokens, [])).tokens
-    lifts_away = []
-    erased_away = []
+    true_tokens = recheck.of_model(truth, vocabulary, "truth").judged(Copies(tokens, [])).tokens
+    lift_distances = []
+    erased_distances = []
     for row in repair.tokens.to_dicts():
-        true_token = true[row["token_id"]]
-        lifts_away.append(abs(row["lift_sd_after"] - true_token.lift_sd))
+        true_token = true_tokens[row["token_id"]]
+        lift_distances.append(abs(row["lift_sd_after"] - true_token.lift_sd))
         if row["erased_after"] is not None and true_token.erased is not None:
-            erased_away.append(abs(row["erased_after"] - true_token.erased))
-    check_distances(results, "lift against the true row's", lifts_away, CLOSE_LIFT, " SD")
-    if erased_away:
-        check_distances(results, "erased share against the true row's", erased_away, CLOSE_ERASED, "")
+            erased_distances.append(abs(row["erased_after"] - true_token.erased))
+    check_distances(results, "lift against the true row's", lift_distances, CLOSE_LIFT, " SD")
+    if erased_distances:
+        check_distances(results, "erased share against the true row's", erased_distances, CLOSE_ERASED, "")
     words = [token.text.strip() for token in repair.record.tokens]
     before = agreements(truth, load_encoder(run.record.model.name), words)
     after = agreements(truth, load_encoder(repair.path), words)
     ours = f"{np.median(after):.2f} (before the repair: {np.median(before):.2f})"
-    title, bar = "rank agreement with the true word", f"median at least {AGREEMENT}"
+    title = "rank agreement with the true word"
+    bar = f"median at least {AGREEMENT}"
     results.check(title, bar, ours, np.median(after) >= AGREEMENT, after=after, before=before)
 
 
-def check_distances(results: Results, name: str, away: list[float], close: float, unit: str) -> None:
-    """Check that each distance is within a bar."""
-    within = sum(distance <= close for distance in away)
-    ours = f"median {np.median(away):.2f}, at most {max(away):.2f}; {within} of {len(away)} within"
-    results.check(name, f"each within {close}{unit}", ours, max(away) <= close, away=away)
+def check_distances(results: Results, name: str, distances: list[float], bar: float, unit: str) -> None:
+    """Check that all distances of repaired tokens from the true ones are within a bar.
+
+    Args:
+        results: Gets the check.
+        name: Name of the check.
+        distances: Distance of each token.
+        bar: Largest distance.
+        unit: Unit of the distances, with a space before it.
+    """
+    largest = max(distances)
+    close_count = sum(distance <= bar for distance in distances)
+    counts = f"{close_count} of {len(distances)} within"
+    ours = f"median {np.median(distances):.2f}, at most {largest:.2f}; {counts}"
+    results.check(name, f"each within {bar}{unit}", ours, largest <= bar, away=distances)
 
 
 def agreements(truth: Encoder, other: Encoder, words: list[str]) -> list[float]:
-    """Rank agreement of each word with the true model, median over contexts with it in their middle."""
+    """Return the rank agreement of each word in another model with the same word in the true model.
+
+    Each word is put into the middle of a few texts, and the agreement is the median over these texts.
+    """
     texts = [*text_kinds().texts, *bundled_sentences().texts]
-    order = np.random.default_rng(17).permutation(len(texts))
-    drawn = [texts[place] for place in order[: PANEL + CONTEXTS]]
-    panel = drawn[:PANEL]
-    contexts = [text.split() for text in drawn[PANEL:]]
-    placed = []
+    order = np.random.default_rng(TEXT_SEED).permutation(len(texts))
+    chosen_texts = [texts[index] for index in order[: PANEL + CONTEXTS]]
+    panel = chosen_texts[:PANEL]
+    contexts = [text.split() for text in chosen_texts[PANEL:]]
+    texts_with_words = []
     for word in words:
         for context in contexts:
             middle = len(context) // 2
-            placed.append(" ".join([*context[:middle], word, *context[middle:]]))
-    true_similarities = units(truth.encode(placed)) @ units(truth.encode(panel)).T
-    other_similarities = units(other.encode(placed)) @ units(other.encode(panel)).T
-    ranks = [spearman(true, found) for true, found in zip(true_similarities, other_similarities, strict=True)]
-    medians: list[float] = np.median(np.reshape(ranks, (len(words), len(contexts))), axis=1).tolist()
+            texts_with_words.append(" ".join([*context[:middle], word, *context[middle:]]))
+    true_similarities = units(truth.encode(texts_with_words)) @ units(truth.encode(panel)).T
+    other_similarities = units(other.encode(texts_with_words)) @ units(other.encode(panel)).T
+    correlations = []
+    for true_row, other_row in zip(true_similarities, other_similarities, strict=True):
+        correlations.append(spearman(true_row, other_row))
+    correlations_of_words = np.reshape(correlations, (len(words), len(contexts)))
+    medians: list[float] = np.median(correlations_of_words, axis=1).tolist()
     return medians
 
 

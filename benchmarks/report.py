@@ -1,4 +1,10 @@
-"""Reports and the README: size, time and pictures of reports, and what the commands of the README print."""
+"""Measure reports, take pictures of them, and record what the commands of the README print.
+
+`run`, `large`, `gallery` and `comparison` open reports in a headless Chromium, which must be installed.
+`prepare` and `outputs` need a run of all-MiniLM-L6-v2, and `prepare` needs the shared data sets beside this
+repository. `large` takes two minutes; `outputs` runs all commands of the README and takes as long as they do.
+Run a command with, for example, `python benchmarks/report.py run RUN`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -36,96 +42,198 @@ from bench import (
 )
 from models import large_vocabulary
 
-LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-DRAWN = """[...document.querySelectorAll('[data-figure]')].every(
+# JavaScript: milliseconds from the start of the navigation to the end of the load event.
+LOAD_END = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+# JavaScript: milliseconds from the start of the navigation to now.
+NOW = "performance.now()"
+# JavaScript: whether all figures are drawn. Figures in closed <details> are drawn when these are opened.
+ALL_FIGURES_DRAWN = """[...document.querySelectorAll('[data-figure]')].every(
     plot => plot.querySelector('.main-svg') || plot.closest('details:not([open])'))"""
-REPAIRED = "section[aria-labelledby=repair]"
+# JavaScript: width of the page in pixels, which is more than that of the screen if readers have to scroll.
+PAGE_WIDTH = "document.documentElement.scrollWidth"
+REPAIR_SECTION = "section[aria-labelledby=repair]"
+# Time between two looks at a page whose figures are not drawn, and number of looks: a minute in total.
+LOOK_MILLISECONDS = 20
+LOOKS = 3000
+
 EXAMPLES = ROOT / "src" / "stickytoken" / "demo" / "example"
+# Finished reports of real models, which include a repair.
+REPAIR_EXAMPLES = ROOT / "docs" / "examples"
 
 
-def opened(page: Any, path: Path) -> None:
-    """Open a report and wait until its figures are drawn; its policy forbids Playwright's own polling."""
+def open_report(page: Any, path: Path) -> None:
+    """Open a report in a page of the browser, and wait until its figures are drawn.
+
+    Playwright's own waiting is not used because it evaluates strings in the page, which the report's content
+    security policy forbids.
+    """
     page.goto(path.as_uri(), wait_until="load")
-    for _ in range(3000):
-        if page.evaluate(DRAWN):
+    for _ in range(LOOKS):
+        if page.evaluate(ALL_FIGURES_DRAWN):
             return
-        page.wait_for_timeout(20)
+        page.wait_for_timeout(LOOK_MILLISECONDS)
     refuse("the figures of the report were not drawn within a minute")
 
 
-def check_written(results: Results, run: Path, path: Path, name: str = "report") -> None:
+def check_report_file(results: Results, run: Path, path: Path, name: str = "report") -> None:
+    """Write the report of a run, and check how long this takes and how large the file is.
+
+    Args:
+        results: Results that the checks are added to.
+        run: Folder of the run.
+        path: Path of the new report.
+        name: Start of the names of the checks.
+    """
     started = time.perf_counter()
     stickytoken.report(run, out=path)
-    seconds, size = time.perf_counter() - started, path.stat().st_size / 1e6
+    seconds = time.perf_counter() - started
+    megabytes = path.stat().st_size / 1e6
     results.check(f"{name}: written", "under 20 s", f"{seconds:.1f} s", seconds < 20, seconds=seconds)
-    results.check(f"{name}: size of the file", "under 5 MB", f"{size:.2f} MB", size < 5, megabytes=size)
+    results.check(
+        f"{name}: size of the file",
+        "under 5 MB",
+        f"{megabytes:.2f} MB",
+        megabytes < 5,
+        megabytes=megabytes,
+    )
 
 
-def of_run(run: Path) -> None:
-    """Is the report of a run small, quiet and readable, and how long does it take?"""
+def recorded_events(page: Any) -> list[str]:
+    """Return a list to which all later console messages, errors and requests of a page are added."""
+    events: list[str] = []
+
+    def record_message(message: Any) -> None:
+        events.append(f"console: {message.text}")
+
+    def record_error(error: Any) -> None:
+        events.append(f"error: {error}")
+
+    def record_request(request: Any) -> None:
+        events.append(f"request: {request.url}")
+
+    page.on("console", record_message)
+    page.on("pageerror", record_error)
+    page.on("request", record_request)
+    return events
+
+
+def check_report(run: Path) -> None:
+    """Check the report of a run: its size, the time to write it, and how it behaves in a browser.
+
+    RUN is the folder of the run. On a phone and on a wide screen, the page must fit into the width, log no
+    messages, and send no requests. The results are in benchmarks/results/report.json. The exit status is 1 if
+    a check fails.
+    """
     results = Results("report", run=run.name)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         path = Path(folder).resolve() / "report.html"
-        check_written(results, run, path)
+        check_report_file(results, run, path)
         for width in (390, 1400):
             page = browser.new_page(viewport={"width": width, "height": 900})
-            heard: list[str] = []
-            page.on("console", lambda found, heard=heard: heard.append(f"console: {found.text}"))
-            page.on("pageerror", lambda found, heard=heard: heard.append(f"error: {found}"))
-            page.on("request", lambda found, heard=heard: heard.append(f"request: {found.url}"))
-            opened(page, path)
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            name, ours = f"at {width} px: requests and messages, width", f"{len(heard) - 1} and {wide} px"
-            passed = len(heard) == 1 and wide == width
-            results.check(name, f"0 and {width} px", ours, passed, heard=heard[1:])
+            events = recorded_events(page)
+            open_report(page, path)
+            page_width = page.evaluate(PAGE_WIDTH)
+            # The first event is the request for the report itself.
+            unwanted_events = events[1:]
+            results.check(
+                f"at {width} px: requests and messages, width",
+                f"0 and {width} px",
+                f"{len(events) - 1} and {page_width} px",
+                len(events) == 1 and page_width == width,
+                heard=unwanted_events,
+            )
     results.finish()
 
 
 def large(entries: int = 250_000, times: int = 20) -> None:
-    """The report of a tiny BERT with so many entries, loaded so many times; two minutes.
+    """Measure how long the report of a large vocabulary takes to load.
 
-    2,000 tokens are measured, and the others get their numbers. A model in ruins is loaded too: every
-    hundredth token sticky.
+    The vocabulary of a tiny BERT has --entries entries. 2,000 tokens are measured, and every other token gets
+    the values of a random one of these. The report is loaded --times times, and then once more as often with
+    every hundredth token sticky, as if the model were ruined. This takes two minutes. The results are in
+    benchmarks/results/report_large.json.
     """
     results = Results("report_large", load=os.getloadavg())
-    with tempfile.TemporaryDirectory() as place, chromium() as browser:
-        folder = Path(place).resolve()
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        folder = Path(name).resolve()
         run = stickytoken.detect(large_vocabulary(folder, entries), sample=2000, out=folder / "run")
-        names = ["token_id", "token", "decoded", "category"]
-        vocabulary = pl.read_parquet(run.path / "vocabulary.parquet").select(names)
-        available = vocabulary.filter(pl.col("category").is_in(["OK", "OK_SPECIAL"]))
-        others = available.join(run.tokens, on="token_id", how="anti")
-        drawn = run.tokens.drop(names).sample(len(others), with_replacement=True, seed=0)
-        added = pl.concat([others, drawn], how="horizontal").select(run.tokens.columns)
-        tokens, hundredth = pl.concat([run.tokens, added]), pl.int_range(pl.len()) % 100 == 0
-        ruined = {
-            key: pl.when(hundredth).then(pl.lit(value)).otherwise(key)
-            for key, value in {"verdict": "sticky", "severity": "severe"}.items()
+        tokens = tokens_of_whole_vocabulary(run)
+        tables = {
+            f"{entries:,} entries": tokens,
+            f"{entries:,} entries, every hundredth sticky": with_every_hundredth_sticky(tokens),
         }
-        name = f"{entries:,} entries"
-        ruins = {name: tokens, f"{name}, every hundredth sticky": tokens.with_columns(**ruined)}
-        for title, table in ruins.items():
+        for title, table in tables.items():
             table.write_parquet(folder / "run" / "tokens.parquet")
             path = folder / "report.html"
-            check_written(results, folder / "run", path, title)
-            loads, drawings = [], []
-            for _ in range(times):
-                context = browser.new_context(viewport={"width": 1400, "height": 900})
-                page = context.new_page()
-                opened(page, path)
-                drawings.append(page.evaluate("performance.now()") / 1000)
-                loads.append(page.evaluate(LOADED) / 1000)
-                context.close()
-            p95, last = (float(np.quantile(each, 0.95)) for each in (loads, drawings))
-            name, ours = (
-                f"{title}, {times} loads",
-                f"{p95:.2f} s; {last:.2f} s until the last figure is drawn",
-            )
-            results.check(f"{name}: 95th percentile", "under 3 s", ours, p95 < 3, loads=loads)
+            check_report_file(results, folder / "run", path, title)
+            check_loading(results, browser, path, title, times)
     results.finish(strict=False)
 
 
-# Of a screen, and of the scheme of its colours; pages choose by the screen of their reader.
+def tokens_of_whole_vocabulary(run: stickytoken.Run) -> pl.DataFrame:
+    """Return the tokens of a run, with made-up values for the tokens that the run did not examine.
+
+    Each of these tokens gets all values of a random token that the run did examine.
+    """
+    names = ["token_id", "token", "decoded", "category"]
+    vocabulary = pl.read_parquet(run.path / "vocabulary.parquet").select(names)
+    available = vocabulary.filter(pl.col("category").is_in(["OK", "OK_SPECIAL"]))
+    unexamined = available.join(run.tokens, on="token_id", how="anti")
+    values = run.tokens.drop(names).sample(len(unexamined), with_replacement=True, seed=0)
+    made_up_tokens = pl.concat([unexamined, values], how="horizontal").select(run.tokens.columns)
+    return pl.concat([run.tokens, made_up_tokens])
+
+
+def with_every_hundredth_sticky(tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return the tokens with every hundredth of them severely sticky."""
+    is_hundredth = pl.int_range(pl.len()) % 100 == 0
+    return tokens.with_columns(
+        verdict=pl.when(is_hundredth).then(pl.lit("sticky")).otherwise("verdict"),
+        severity=pl.when(is_hundredth).then(pl.lit("severe")).otherwise("severity"),
+    )
+
+
+class LoadTime(NamedTuple):
+    """How long a report took to load, in seconds.
+
+    Attributes:
+        load_event: Time until the end of the load event, when the text of the report is there.
+        last_figure: Time until the last figure was drawn.
+    """
+
+    load_event: float
+    last_figure: float
+
+
+def load_time(browser: Any, path: Path) -> LoadTime:
+    """Load a report in a new context of the browser, without a cache, and return how long this takes."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    page = context.new_page()
+    open_report(page, path)
+    last_figure = page.evaluate(NOW) / 1000
+    load_event = page.evaluate(LOAD_END) / 1000
+    context.close()
+    return LoadTime(load_event, last_figure)
+
+
+def check_loading(results: Results, browser: Any, path: Path, title: str, times: int) -> None:
+    """Load a report several times, and check the 95th percentile of the time until the load event."""
+    load_times = [load_time(browser, path) for _ in range(times)]
+    load_seconds = [load.load_event for load in load_times]
+    figure_seconds = [load.last_figure for load in load_times]
+    load_percentile = float(np.quantile(load_seconds, 0.95))
+    figure_percentile = float(np.quantile(figure_seconds, 0.95))
+    results.check(
+        f"{title}, {times} loads: 95th percentile",
+        "under 3 s",
+        f"{load_percentile:.2f} s; {figure_percentile:.2f} s until the last figure is drawn",
+        load_percentile < 3,
+        loads=load_seconds,
+    )
+
+
+# The three versions of a picture: the end of the file name, and the options of the page. Pages of the
+# documentation show each reader the version that suits the reader's screen and colour scheme.
 SCREENS: dict[str, dict[str, Any]] = {
     "": {"viewport": {"width": 1100, "height": 800}},
     "-dark": {"viewport": {"width": 1100, "height": 800}, "color_scheme": "dark"},
@@ -134,82 +242,114 @@ SCREENS: dict[str, dict[str, Any]] = {
 
 
 def gallery(only: str = "") -> None:
-    """Take pictures of the reports of examples, in three versions each, and of their repairs.
+    """Take pictures of the reports of the examples, and of the repairs in these reports.
 
-    --only is the name of one example.
+    Each picture has three versions: for a wide screen, for dark colours, and for a phone. The pictures are in
+    docs/images. --only takes the pictures of a single example, whose name it gives.
     """
-    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(ROOT / "docs" / "examples", folder, dirs_exist_ok=True)
-        with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
+    with chromium() as browser, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(REPAIR_EXAMPLES, folder, dirs_exist_ok=True)
+        # A report shows the path of its run as it is passed, so the path must be relative.
+        with contextlib.chdir(EXAMPLES):
             for run in EXAMPLES.iterdir():
-                stickytoken.report(run.name, out=Path(folder, f"{run.name}.html"))
-        for path in sorted(Path(folder).resolve().glob(f"{only or '*'}.html")):
+                stickytoken.report(run.name, out=folder / f"{run.name}.html")
+        for path in sorted(folder.resolve().glob(f"{only or '*'}.html")):
             for version, screen in SCREENS.items():
                 page = browser.new_page(**screen)
-                opened(page, path)
+                open_report(page, path)
                 save_picture(page.screenshot(), IMAGES / f"gallery-{path.stem}{version}.png")
-                if (ROOT / "docs" / "examples" / path.name).exists():  # a real model, and its repair
-                    picture = page.locator(REPAIRED).screenshot()
+                # Only these reports show a repair.
+                if (REPAIR_EXAMPLES / path.name).exists():
+                    picture = page.locator(REPAIR_SECTION).screenshot()
                     save_picture(picture, IMAGES / f"gallery-{path.stem}-repaired{version}.png")
                 page.close()
 
 
 def comparison(runs: list[Path]) -> None:
-    """Take the picture of a comparison of runs that docs/compare.md shows."""
+    """Take the picture of a comparison of runs that docs/compare.md shows.
+
+    RUNS are the folders of the runs. The picture is docs/images/compare.png.
+    """
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         path = Path(folder).resolve() / "comparison.html"
         stickytoken.report(stickytoken.compare(runs), out=path)
         page = browser.new_page(viewport={"width": 1240, "height": 1160})
-        opened(page, path)
+        open_report(page, path)
         save_picture(page.screenshot(), IMAGES / "compare.png")
 
 
+# The documents that show commands with their output, and the file that records what the commands print.
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
 RECORD = RESULTS / "readme.json"
 SERVER = ROOT / "tests" / "support" / "embedding_server.py"
+# In documents.jsonl, every 117th document contains copies of the worst token, beginning with the sixth.
+DOCUMENT_INTERVAL = 117
+FIRST_DOCUMENT = 5
+COPIES = 8
+# Number of text pairs in sts.jsonl.
+PAIRS = 200
 
 
 def shown(text: str) -> list[tuple[str, list[str]]]:
-    """Every command in the blocks of a document, with the lines that the document shows below it."""
-    found: list[tuple[str, list[str]]] = []
+    """Return every command in the console blocks of a document, with the lines of output below it."""
+    commands_with_output: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append((line[2:], []))
+                command = line.removeprefix("$ ")
+                commands_with_output.append((command, []))
             else:
-                found[-1][1].append(line)
-    return found
+                _, output = commands_with_output[-1]
+                output.append(line)
+    return commands_with_output
 
 
 def prepare(folder: Path) -> None:
-    """Write the files that the commands of the README read into FOLDER, beside the run of all-MiniLM-L6-v2.
+    """Write the files that the commands of the README read into FOLDER.
 
-    documents.jsonl has the documents of Cranfield, every 117th with eight copies of the worst token of the
-    run; queries.jsonl has the queries of Cranfield; sts.jsonl has 200 pairs of STS-B; words.txt has two
-    sticky tokens and three words.
+    FOLDER holds the run of all-MiniLM-L6-v2 as runs/all-MiniLM-L6-v2. The new files are:
+
+    documents.jsonl, the documents of Cranfield, every 117th with eight copies of the worst token of the run;
+
+    queries.jsonl, the queries of Cranfield;
+
+    sts.jsonl, 200 text pairs of STS-B;
+
+    words.txt, two sticky tokens and three words.
     """
     run = stickytoken.open_run(folder / "runs" / MINILM)
-    worst = run.sticky["decoded"][0]
-    with (folder / "documents.jsonl").open("w", encoding="utf-8") as written:
-        for place, row in enumerate(json_lines(SHARED / "data" / "cranfield" / "corpus.jsonl")):
-            text = f"{row['title']} {row['text']}".strip()
-            if place % 117 == 5:
-                text = " ".join([text, *([worst] * 8)])
-            if text:
-                written.write(json.dumps({"id": row["_id"], "text": text}, ensure_ascii=False) + "\n")
+    worst_token = run.sticky["decoded"][0]
+    last_token = run.sticky["decoded"][-1]
+    write_documents(folder / "documents.jsonl", worst_token)
     shutil.copyfile(SHARED / "data" / "cranfield" / "queries.jsonl", folder / "queries.jsonl")
     pairs = (SHARED / "data" / "stsb" / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
-    (folder / "sts.jsonl").write_text("".join(pairs[:200]), "utf-8")
-    words = [worst, run.sticky["decoded"][-1], "river", "stone", "harbor"]
+    (folder / "sts.jsonl").write_text("".join(pairs[:PAIRS]), "utf-8")
+    words = [worst_token, last_token, "river", "stone", "harbor"]
     (folder / "words.txt").write_text("".join(f"{word}\n" for word in words), "utf-8")
+
+
+def write_documents(path: Path, token: str) -> None:
+    """Write the documents of Cranfield as JSON lines, some of them with copies of a token at the end."""
+    rows = json_lines(SHARED / "data" / "cranfield" / "corpus.jsonl")
+    with path.open("w", encoding="utf-8") as file:
+        for index, row in enumerate(rows):
+            text = f"{row['title']} {row['text']}".strip()
+            if index % DOCUMENT_INTERVAL == FIRST_DOCUMENT:
+                text = " ".join([text, *([token] * COPIES)])
+            # Two documents of Cranfield are empty.
+            if text:
+                document = {"id": row["_id"], "text": text}
+                file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
 def served_model() -> Iterator[None]:
-    """Serve all-MiniLM-L6-v2 as minilm on port 8080, as the README has it."""
+    """Serve all-MiniLM-L6-v2 as minilm on port 8080, where the commands of the README expect it."""
     command = [sys.executable, str(SERVER), MINILM, "--port", "8080", "--name", "minilm"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
+        # The server prints this line when it is ready.
         if process.stdout is None or not process.stdout.readline().startswith("serving"):
             refuse("the server on port 8080 did not start")
         yield
@@ -218,36 +358,47 @@ def served_model() -> Iterator[None]:
         process.wait()
 
 
-def printed_by(command: str, folder: Path) -> dict[str, Any]:
-    """Run a command of a document; return what it printed, as lines, and its exit status."""
+def output_of(command: str, folder: Path) -> dict[str, Any]:
+    """Run a command of a document in a folder, with a server if the command needs one.
+
+    Returns:
+        The lines of ``stdout`` and ``stderr``, and the exit ``status``.
+    """
+    # The width, the lack of colours and the lack of a network make the output the same on all machines.
     environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-    with served_model() if "localhost:8080" in command else contextlib.nullcontext():
-        done = subprocess.run(
+    needs_server = "localhost:8080" in command
+    with served_model() if needs_server else contextlib.nullcontext():
+        process = subprocess.run(
             shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
     return {
-        "stdout": done.stdout.splitlines(),
-        "stderr": done.stderr.splitlines(),
-        "status": done.returncode,
+        "stdout": process.stdout.splitlines(),
+        "stderr": process.stderr.splitlines(),
+        "status": process.returncode,
     }
 
 
 def outputs(folder: Path, only: str = "") -> None:
     """Run the commands whose output the README and docs/compare.md show, and record what they print.
 
-    A test compares the documents with the record. The commands run in FOLDER, which holds the run of the
-    first command as runs/all-MiniLM-L6-v2, what `prepare` writes, and gemma-3-270m as `models.py assemble`
-    makes it. --only runs the commands again that contain a text.
+    The commands run in FOLDER. FOLDER holds the run of the first command as runs/all-MiniLM-L6-v2, the files
+    that `prepare` writes, and gemma-3-270m as `models.py assemble` makes it. With --only, commands that do
+    not contain this text keep their records. A test compares the documents with the record, which is
+    benchmarks/results/readme.json.
     """
-    earlier = json.loads(RECORD.read_text("utf-8"))["commands"] if RECORD.exists() else {}
-    commands_shown = [command for path in DOCUMENTS for command, _ in shown(path.read_text("utf-8"))]
-    # Written after every command, so that a record that is interrupted is still whole.
-    recorded = {command: earlier[command] for command in commands_shown if command in earlier}
+    earlier_records: dict[str, Any] = {}
+    if RECORD.exists():
+        earlier_records = json.loads(RECORD.read_text("utf-8"))["commands"]
+    commands_shown = []
+    for path in DOCUMENTS:
+        commands_shown += [command for command, _ in shown(path.read_text("utf-8"))]
+    records = {command: earlier_records[command] for command in commands_shown if command in earlier_records}
     for command in commands_shown:
-        if command not in recorded or only in command:
-            recorded[command] = printed_by(command, folder)
-            write_json("readme", commands=recorded)
+        if command not in records or only in command:
+            records[command] = output_of(command, folder)
+            # The file is written after every command, so that an interrupted recording leaves a whole file.
+            write_json("readme", commands=records)
 
 
 if __name__ == "__main__":
-    commands(__doc__, large, gallery, comparison, prepare, outputs, run=of_run)
+    commands(__doc__, large, gallery, comparison, prepare, outputs, run=check_report)

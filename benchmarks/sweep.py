@@ -1,7 +1,8 @@
-"""What the sweeps over architectures and tokenizers share: what is done with each model, and the loop.
+"""The trial of a model, and the loop over models, for the sweeps over architectures and tokenizers.
 
-A model is loaded, its vocabulary listed, a few of its tokens measured, its texts embedded and one of its
-tokens repaired. Vectors are compared with those of SentenceTransformer.encode.
+A trial loads a model, lists its vocabulary, measures a few tokens, embeds texts and repairs a token. It
+compares the vectors with those of SentenceTransformer.encode. This module has no command line: run
+`architecture_sweep.py` or `tokenizer_sweep.py`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from stickytoken.evaluation import embed_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
+# The tiny models and sentences of the tests.
 tiny: Any = importlib.import_module("tiny")
 transformers_logging: Any = transformers.utils.logging
 
@@ -43,7 +45,8 @@ TEXTS = [*tiny.sentences(6), "river", "the river " * 4]
 SENTENCES = tiny.sentences(300)
 # Largest absolute difference between a component of our vector and of the library's.
 TOLERANCE = 1e-5
-# Time limits for one name, by the clock and of the processor. The sweep goes on with the next name.
+# Time limits for one name, by the clock and of the processor. When one is reached, the sweep continues with
+# the next name.
 SECONDS = 300
 PROCESSOR_SECONDS = 60
 # Result of a model that was only loaded and compared.
@@ -51,17 +54,20 @@ EQUAL_VECTORS = "equal vectors"
 # Number of tokens that `detect` measures.
 SAMPLE = 12
 
-
-# Imported here once, instead of in the process of every name.
+# `stickytoken` imports these functions when they are first used. Every name has its own process, which would
+# import them again if this process had not.
 detect = stickytoken.detect
 repair = stickytoken.repair
 
 
 def said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"
+    """Return the type of an error and the start of its message, on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message[:240]}"
 
 
 def largest_difference(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return the largest absolute difference between corresponding components of two arrays."""
     return float(np.abs(np.asarray(first, np.float64) - second).max())
 
 
@@ -71,15 +77,15 @@ class DifferentError(Exception):
 
 @dataclass
 class Trial:
-    """What is done with one saved model.
+    """The trial of one saved model.
 
     Attributes:
-        place: Folder of the model.
-        folder: Folder for everything else.
-        step: What is being done, for the result.
+        model_folder: Folder of the model.
+        folder: Folder for everything that the trial writes.
+        step: Name of the current step, for the result.
     """
 
-    place: Path
+    model_folder: Path
     folder: Path
     step: str = "load"
 
@@ -94,21 +100,20 @@ class Trial:
             StickyTokenError: the model was refused.
         """
         expected = None
-        library_says = ""
+        library_error = ""
         try:
-            library = SentenceTransformer(str(self.place), device="cpu", local_files_only=True)
-            expected = library.encode(TEXTS, batch_size=1, show_progress_bar=False)
+            expected = library_vectors(self.model_folder)
         except Exception as error:  # noqa: BLE001 - reported beside our refusal
-            library_says = said(error)
+            library_error = said(error)
         try:
-            encoder = load_encoder(self.place, device="cpu")
+            encoder = load_encoder(self.model_folder, device="cpu")
             vectors = encoder.encode(TEXTS)
         except StickyTokenError as error:
-            if not library_says:
+            if not library_error:
                 raise
-            raise type(error)(f"{error} (the library: {library_says})") from error
+            raise type(error)(f"{error} (the library: {library_error})") from error
         if expected is None:
-            raise DifferentError(f"only ours; the library: {library_says}")
+            raise DifferentError(f"only ours; the library: {library_error}")
         difference = self._require_equal(vectors, expected)
         if load_only:
             return f"{difference:.1e}"
@@ -122,55 +127,78 @@ class Trial:
         embed_file(encoder, TEXTS, vector_file)
         self._require_equal(pl.read_parquet(vector_file)["vector"].to_numpy(), expected)
         self.step = "repair"
-        token = next((token.id for token in available if "river" in token.text), available[0].id)
+        # "river" is in the texts, so the repair of its token changes their vectors.
+        token_id = next((token.id for token in available if "river" in token.text), available[0].id)
         repaired = self.folder / "repaired"
-        repair(run_folder, [token], out=repaired, verify=False)
+        repair(run_folder, [token_id], out=repaired, verify=False)
         self.step = "repaired model"
-        library = SentenceTransformer(str(repaired), device="cpu", local_files_only=True)
-        repaired_vectors = library.encode(TEXTS, batch_size=1, show_progress_bar=False)
-        self._require_equal(load_encoder(repaired, device="cpu").encode(TEXTS), repaired_vectors)
+        expected_after_repair = library_vectors(repaired)
+        vectors_after_repair = load_encoder(repaired, device="cpu").encode(TEXTS)
+        self._require_equal(vectors_after_repair, expected_after_repair)
         return f"{difference:.1e}"
 
     def _require_equal(self, vectors: NDArray[Any], expected: NDArray[Any]) -> float:
         """Return the largest difference of a component.
 
         Raises:
-            DifferentError: it is larger than the tolerance.
+            DifferentError: the difference is larger than the tolerance, or not a number.
         """
         difference = largest_difference(vectors, expected)
+        # ``difference > TOLERANCE`` would be false for NaN.
         if not difference <= TOLERANCE:
             raise DifferentError(f"{difference:.1e}")
         return difference
 
 
-def tried(place: Path, folder: Path, *, load_only: bool = False) -> tuple[str, str]:
-    """Return what happened to a saved model, and the figure or the reason."""
-    trial = Trial(place, folder)
-    result, detail = outcome(lambda: trial.run(load_only=load_only), lambda: trial.step, place)
+def library_vectors(model_folder: Path) -> NDArray[Any]:
+    """Return the vectors that sentence-transformers computes for the texts, shape (texts, d)."""
+    library = SentenceTransformer(str(model_folder), device="cpu", local_files_only=True)
+    # One text at a time, so that no vector depends on the padding to the length of another text.
+    vectors: NDArray[Any] = library.encode(TEXTS, batch_size=1, show_progress_bar=False)
+    return vectors
+
+
+def tried(model_folder: Path, folder: Path, *, load_only: bool = False) -> tuple[str, str]:
+    """Try a saved model.
+
+    Args:
+        model_folder: Folder of the model.
+        folder: Folder for everything that the trial writes.
+        load_only: Only load the model and compare its vectors.
+
+    Returns:
+        What happened, and the figure or the reason.
+    """
+    trial = Trial(model_folder, folder)
+    result, detail = outcome(lambda: trial.run(load_only=load_only), lambda: trial.step, model_folder)
     if load_only and result == "equal":
         result = EQUAL_VECTORS
     return result, detail
 
 
-def outcome(run: Callable[[], str], step: Callable[[], str], place: Path) -> tuple[str, str]:
-    """Run the steps of a trial; return what happened, and the figure or the reason.
+def outcome(run: Callable[[], str], step: Callable[[], str], model_folder: Path) -> tuple[str, str]:
+    """Run the steps of a trial.
 
     Args:
         run: Returns the figure.
         step: Returns the name of the current step.
-        place: Folder of the model, which messages do not show.
+        model_folder: Folder of the model, which messages do not show.
+
+    Returns:
+        What happened, and the figure or the reason.
     """
     try:
         return "equal", run()
     except DifferentError as error:
         return f"DIFFERENT at {step()}", str(error)
     except StickyTokenError as error:
-        return f"refused at {step()}", said(error).replace(str(place), "MODEL")
+        return f"refused at {step()}", said(error).replace(str(model_folder), "MODEL")
     except Exception as error:  # noqa: BLE001 - what the sweep looks for
         frames = traceback.extract_tb(error.__traceback__)
         own_frames = [frame for frame in frames if "stickytoken" in frame.filename]
-        last = (own_frames or frames)[-1]
-        return f"TRACEBACK at {step()}", f"{said(error)} ({Path(last.filename).name}:{last.lineno})"
+        last_frame = (own_frames or frames)[-1]
+        position = f"{Path(last_frame.filename).name}:{last_frame.lineno}"
+        return f"TRACEBACK at {step()}", f"{said(error)} ({position})"
 
 
 @dataclass(frozen=True)
@@ -183,10 +211,12 @@ class Row:
 
     @classmethod
     def read(cls, line: str) -> Row:
+        """Return the row that a line of the --out file holds."""
         return cls(*line.split("\t"))
 
     @property
     def line(self) -> str:
+        """The row as a line of the --out file, with tabs between the fields."""
         return "\t".join([self.name, self.result, " ".join(self.detail.split())])
 
 
@@ -198,16 +228,18 @@ def run_sweep(
     has_load_only: bool = False,
     finish: Callable[[list[Row]], None] = lambda rows: None,
 ) -> None:
-    """Measure each name in a process and a folder of its own, and add one line for each to the --out file.
+    """Run the command line of a sweep: measure each name, and append a line for it to the --out file.
 
-    A process that hangs, crashes or takes all memory costs only its own name.
+    Every name has its own process and its own folder, so if a process hangs, crashes or uses up all memory,
+    only its name is lost. Names that the --out file already has are not measured again.
 
     Args:
         description: Text of --help.
-        names: What is measured without --only.
-        measure: Returns what happened, and the figure or the reason.
-        has_load_only: Whether there is an option --load-only.
-        finish: Gets all rows when every name is measured.
+        names: Names to measure, unless --only lists others.
+        measure: Measures a name, given an empty folder and the options; returns what happened, and the figure
+            or the reason.
+        has_load_only: Whether the sweep has the option --load-only.
+        finish: Is called with all rows, in the order of the names, when every name is measured.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -219,8 +251,7 @@ def run_sweep(
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(1)
-    lines = options.out.read_text("utf-8").splitlines() if options.out.is_file() else []
-    rows = {row.name: row for row in map(Row.read, lines)}
+    rows = read_rows(options.out)
     for name in options.only or names:
         if name in rows:
             continue
@@ -234,25 +265,40 @@ def run_sweep(
         finish([rows[name] for name in names])
 
 
+def read_rows(path: Path) -> dict[str, Row]:
+    """Return the rows of an --out file, keyed by name; none if there is no file."""
+    if not path.is_file():
+        return {}
+    rows = [Row.read(line) for line in path.read_text("utf-8").splitlines()]
+    return {row.name: row for row in rows}
+
+
 def measured_apart(
     measure: Callable[[str, Path, argparse.Namespace], tuple[str, str]],
     name: str,
     options: argparse.Namespace,
 ) -> tuple[str, str]:
-    """Measure one name in a copy of this process; return what happened, and the figure or the reason."""
-    context = multiprocessing.get_context("fork")  # a new process would import everything again
+    """Measure one name in a copy of this process, with limits on its time.
+
+    Returns:
+        What happened, and the figure or the reason.
+    """
+    # A fork has all imported modules; a new process would import them again.
+    context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
     def report(answer: Connection, folder: str) -> None:
+        """Measure the name within the process, and send the result back."""
         resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS + 1))
         try:
             answer.send(measure(name, Path(folder), options))
-        except Exception as error:  # noqa: BLE001 - in the making of the model
+        except Exception as error:  # noqa: BLE001 - the model could not be made
             answer.send(("not built", said(error)))
 
     with tempfile.TemporaryDirectory() as folder:
         process = context.Process(target=report, args=(sender, folder))
         process.start()
+        # Only the other process holds the sender now, so if it dies, ``recv`` ends with an EOFError.
         sender.close()
         try:
             if not receiver.poll(SECONDS):

@@ -1,4 +1,10 @@
-"""Are the verdicts right: on planted tokens, on other corpora, by another run, in a lower precision?"""
+"""Are the verdicts of a run right, and do they stay the same under other conditions?
+
+Verdicts are checked on planted tokens (`planted`, `unknown`), on corpora that the run was not made on
+(`judge`), with other texts (`reliability`) and with a screen in a lower precision (`screening`). `docstrings`
+writes texts toward which tokens can be planted. `python benchmarks/verdicts.py COMMAND --help` says what a
+command needs and how long it takes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,10 @@ import ast
 import re
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +26,7 @@ from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, publi
 from models import planted_encoder, planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import Sentences, bundled_frame, collect_sentences, load_sentences
-from stickytoken.detection import Run, judge as judged_by, open_run
+from stickytoken.detection import Run, judge as judge_corpus, open_run
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
 from stickytoken.insertion import Token
@@ -36,16 +43,40 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 
+# `unknown`: number of texts in which the true lift of a planted token is measured; a run uses half as many.
+TRUE_LIFT_TEXTS = 96
+# `judge`: number of texts into which each token is inserted to measure its true lift.
 CARRIERS = 24
+# `judge`: maximum number of texts of the corpus with which these are compared.
 MOST_ANCHORS = 10_000
+# `judge`: number of tokens with the largest computed lifts whose true lifts are always measured.
+LARGEST_COMPUTED = 60
+# `judge`: number of tokens with the largest true lifts that should have the largest computed lifts too.
 STRONGEST = 50
+# Numbers of words in a sentence that `docstrings` writes.
+FEWEST_WORDS = 4
+MOST_WORDS = 22
+
+IS_FLAGGED = pl.col("verdict") != "benign"
+
+
+def random_ids(ids: Sequence[int], count: int, seed: int = 0) -> list[int]:
+    """Draw ``count`` of the token ids without replacement; all of them if there are fewer."""
+    drawn_ids: list[int] = np.random.default_rng(seed).permutation(ids)[:count].tolist()
+    return drawn_ids
 
 
 def jaccard(first: set[int], second: set[int]) -> tuple[float, str]:
-    """Return the share of the tokens of either set that are in both, also in words."""
+    """Return the share of the tokens of either set that are in both sets, and the two counts in words."""
     common = len(first & second)
     union = len(first | second)
-    return (common / union if union else 1.0), f"{common} of {union}"
+    share = common / union if union else 1.0
+    return share, f"{common} of {union}"
+
+
+def sticky_ids(run: Run) -> set[int]:
+    """Return the ids of the tokens that a run calls sticky."""
+    return set(run.sticky["token_id"])
 
 
 def planted(
@@ -55,122 +86,152 @@ def planted(
     device: str | None = None,
     quick: bool = False,
 ) -> None:
-    """Are planted tokens found? Four minutes.
+    """Does a run flag tokens that were planted to lift its corpus? Four minutes.
 
-    --rows is an .npz with token_ids (n,) and rows (n, 384), beside a .csv with token_id and planted_lift; the
-    default ones lift the sentences of the published pairs. --strength is the share of the way to the rows.
-    A planted token's lift over texts is measured by the run; flagged must be those of 0.5 SD and more.
+    Rows of the word embeddings of all-MiniLM-L6-v2 are overwritten, and a run is made on the sentences of the
+    published pairs. The run must flag the planted tokens whose lift, as the run measures it, is at least 0.5
+    SD. --rows is an .npz with token_ids, shape (n,), and rows, shape (n, 384), beside a .csv with token_id
+    and planted_lift. --strength is the share of the way from the original rows to these rows. --published is
+    the folder of the published tables. --quick examines only 300 tokens beside the planted ones.
     """
     encoder = planted_encoder(rows, strength, device)
-    truth = pl.read_csv(rows.with_suffix(".csv"))
-    planted_rows = truth["token_id"].to_list()
-    tokens = None
+    planted_tokens = pl.read_csv(rows.with_suffix(".csv"))
+    token_ids = None
     if quick:
-        vocabulary = analyze_vocabulary(encoder)
-        drawn = np.random.default_rng(0).permutation([token.id for token in vocabulary.available])[:300]
-        tokens = sorted({*drawn.tolist(), *planted_rows})
+        available = [token.id for token in analyze_vocabulary(encoder).available]
+        token_ids = sorted({*random_ids(available, 300), *planted_tokens["token_id"].to_list()})
     pairs = published_table(published, "minilm_pairs")
     texts = [*pairs["sentence1"].to_list(), *pairs["sentence2"].to_list()]
     corpus = collect_sentences(texts, "sentences of the published pairs")
-    with tempfile.TemporaryDirectory() as work:
-        run = detected(encoder, method="profile", sentences=corpus, tokens=tokens, out=work)
+    with tempfile.TemporaryDirectory() as folder:
+        run = detected(encoder, method="profile", sentences=corpus, tokens=token_ids, out=folder)
         results = Results("planted", encoder.device, seconds=run.result.seconds, strength=strength)
-        joined = truth.join(run.tokens.drop("token"), on="token_id")
-        smallest = run.settings.number("smallest_lift")
-        strong = joined.filter(pl.col("lift_sd_low") >= smallest)
-        found = strong.filter(pl.col("verdict") != "benign")
-        missed = strong.filter(pl.col("verdict") == "benign").select("token", "planted_lift", "lift_sd")
-        results.check(
-            f"planted tokens that lift by {smallest:g} SD and more",
-            "all flagged",
-            f"{len(found)} of {len(strong)}",
-            len(found) == len(strong),
-            missed=missed.to_dicts(),
-        )
-        all_found = joined.filter(pl.col("verdict") != "benign")
-        results.check("all planted tokens", "beside it", f"{len(all_found)} of {len(joined)} flagged")
-        flagged = run.tokens.filter(pl.col("verdict") != "benign")
-        others = len(flagged) - len(all_found)
-        examined = len(run.tokens) - len(joined)
-        results.check("other tokens", "beside it", f"{others} of {examined:,} flagged")
+        check_planted(results, run, planted_tokens)
     results.finish()
 
 
-def docstrings(out: Path) -> None:
-    """Write sentences of the standard library's docstrings to OUT: texts of a kind that no run uses.
+def check_planted(results: Results, run: Run, planted_tokens: pl.DataFrame) -> None:
+    """Check that planted tokens with a large measured lift are flagged, and count other flagged tokens."""
+    measured_tokens = planted_tokens.join(run.tokens.drop("token"), on="token_id")
+    smallest_lift = run.settings.number("smallest_lift")
+    strong = measured_tokens.filter(pl.col("lift_sd_low") >= smallest_lift)
+    missed = strong.filter(~IS_FLAGGED)
+    results.check(
+        f"planted tokens that lift by {smallest_lift:g} SD and more",
+        "all flagged",
+        f"{len(strong) - len(missed)} of {len(strong)}",
+        missed.is_empty(),
+        missed=missed.select("token", "planted_lift", "lift_sd").to_dicts(),
+    )
+    flagged_planted = len(measured_tokens.filter(IS_FLAGGED))
+    results.check("all planted tokens", "beside it", f"{flagged_planted} of {len(measured_tokens)} flagged")
+    flagged_natural = len(run.tokens.filter(IS_FLAGGED)) - flagged_planted
+    natural = len(run.tokens) - len(measured_tokens)
+    results.check("other tokens", "beside it", f"{flagged_natural} of {natural:,} flagged")
 
-    `plant.py`, beside the planted rows, moves rows of a model toward them.
+
+def docstrings(out: Path) -> None:
+    """Write sentences of the standard library's docstrings to the file OUT. Takes seconds.
+
+    No run uses texts of this kind. `plant.py`, beside the planted rows, moves rows of a model toward them,
+    and `unknown` then checks whether a run flags these rows.
     """
-    sentences = set()
     library = Path(ast.__file__).parent
+    sentences: set[str] = set()
     for path in sorted(library.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                continue
-            for part in re.split(r"(?<=[.])\s+|\n\n", ast.get_docstring(node) or ""):
-                sentence = " ".join(part.split())
-                if sentence[:1].isupper() and 4 <= len(sentence.split()) <= 22:
-                    sentences.add(sentence)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                sentences.update(sentences_of(ast.get_docstring(node) or ""))
     out.write_text("\n".join(sorted(sentences)) + "\n", encoding="utf-8")
     print(f"{len(sentences)} sentences: {out}")
 
 
-def unknown(model: Path, texts: Path, others: int = 0, name: str = "planted_unknown") -> None:
-    """Are rows flagged that were planted toward texts of a kind that no run uses? Minutes.
+def sentences_of(docstring: str) -> Iterator[str]:
+    """Yield the sentences of a docstring that begin with a capital letter and are neither short nor long."""
+    for passage in re.split(r"(?<=[.])\s+|\n\n", docstring):
+        words = passage.split()
+        sentence = " ".join(words)
+        if sentence[:1].isupper() and FEWEST_WORDS <= len(words) <= MOST_WORDS:
+            yield sentence
 
-    MODEL is a folder that `plant.py` wrote, and TEXTS the sentences toward which it moved the rows. The true
-    lift of each planted token is measured in 96 of these sentences. --others examines that many natural
-    tokens, drawn at random, beside the planted ones; 0 examines all.
+
+def unknown(model: Path, texts: Path, others: int = 0, name: str = "planted_unknown") -> None:
+    """Does a run flag tokens that were planted toward texts of a kind that no run uses? Takes minutes.
+
+    MODEL is a folder that `plant.py` wrote, and TEXTS the file of sentences toward which it moved the rows.
+    The true lift of each planted token is measured in 96 of these sentences. --others is the number of
+    random natural tokens to examine beside the planted ones; 0 examines all. --name is the name of the
+    results file.
     """
     encoder = load_encoder(str(model))
-    planted = planted_ids(model)
+    planted_token_ids = planted_ids(model)
     available = [token.id for token in categorize(encoder.tokenizer).available]
-    tokens = None
+    token_ids = None
     if others:
-        drawn = np.random.default_rng(0).permutation(available)[:others]
-        tokens = sorted({*drawn.tolist(), *planted})
-    toward = load_sentences(str(texts))
+        token_ids = sorted({*random_ids(available, others), *planted_token_ids})
     with tempfile.TemporaryDirectory() as folder:
-        truth = detected(
+        true_lifts = detected(
             encoder,
-            sentences=toward,
-            tokens=planted,
-            settings=ProfileSettings(confirming_texts=96),
+            sentences=load_sentences(str(texts)),
+            tokens=planted_token_ids,
+            settings=ProfileSettings(confirming_texts=TRUE_LIFT_TEXTS),
             out=Path(folder) / "truth",
             evidence=False,
-        ).tokens
-        run = detected(encoder, tokens=tokens, out=Path(folder) / "run", evidence=False)
-    smallest = run.settings.number("smallest_lift")
-    verdicts = run.tokens.select("token_id", "token", "verdict", "erased", "lift_sd", "vector_deviation")
-    joined = truth.select("token_id", true_lift="lift_sd").join(verdicts, on="token_id")
-    strong = joined.filter(pl.col("true_lift") >= smallest)
-    missed = strong.filter(pl.col("verdict") == "benign")
+        ).tokens.select("token_id", true_lift="lift_sd")
+        run = detected(encoder, tokens=token_ids, out=Path(folder) / "run", evidence=False)
     results = Results(name, encoder.device, model=model.name, texts=texts.name, examined=len(run.tokens))
+    check_unknown(results, model.name, run, true_lifts, planted_token_ids)
+    results.finish(strict=False)
+
+
+def check_unknown(
+    results: Results, model: str, run: Run, true_lifts: pl.DataFrame, planted_token_ids: list[int]
+) -> None:
+    """Check how many planted tokens with a large true lift, and how many natural tokens, a run flags.
+
+    Args:
+        results: the results to add checks to.
+        model: name of the model.
+        run: run of the model on its default texts.
+        true_lifts: the columns ``token_id`` and ``true_lift`` of the planted tokens.
+        planted_token_ids: ids of the planted tokens.
+    """
+    smallest_lift = run.settings.number("smallest_lift")
+    verdicts = run.tokens.select("token_id", "token", "verdict", "erased", "lift_sd", "vector_deviation")
+    planted_tokens = true_lifts.join(verdicts, on="token_id")
+    strong = planted_tokens.filter(pl.col("true_lift") >= smallest_lift)
+    missed = strong.filter(~IS_FLAGGED)
     results.check(
-        f"{model.name}: planted rows with a true lift of {smallest:g} SD and more",
+        f"{model}: planted rows with a true lift of {smallest_lift:g} SD and more",
         "90 % flagged",
         f"{len(strong) - len(missed)} of {len(strong)}",
         len(missed) <= 0.1 * len(strong),
         missed=missed.to_dicts(),
     )
-    is_flagged = pl.col("verdict") != "benign"
-    natural = verdicts.filter(is_flagged, ~pl.col("token_id").is_in(planted))
-    count = len(run.tokens) - len(joined)
+    flagged_natural = verdicts.filter(IS_FLAGGED, ~pl.col("token_id").is_in(planted_token_ids))
+    natural = len(run.tokens) - len(planted_tokens)
     results.check(
-        f"{model.name}: natural tokens flagged",
+        f"{model}: natural tokens flagged",
         "at most 1 in 1,000",
-        f"{len(natural)} of {count:,}",
-        len(natural) <= count / 1000,
-        tokens=natural.to_dicts(),
+        f"{len(flagged_natural)} of {natural:,}",
+        len(flagged_natural) <= natural / 1000,
+        tokens=flagged_natural.to_dicts(),
     )
-    results.finish(strict=False)
+
+
+class TimedRun(NamedTuple):
+    """A run, and the seconds that it took."""
+
+    run: Run
+    seconds: float
 
 
 def screening(device: str = "cpu", rows: Path = PLANTED, quick: bool = False) -> None:
-    """Does screening in a lower precision find the same tokens, and how much sooner? 15 minutes.
+    """Does a screen in a lower precision find the same tokens, and how much sooner? 15 minutes.
 
-    The packaged model, also with planted tokens where the rows are there: throughout in float32, then
-    screened in each precision of the device.
+    Runs of all-MiniLM-L6-v2 are made in float32 throughout, and with the screen in each lower precision of
+    the device. If the planted tokens of --rows exist, runs of the model with these tokens are made too.
+    --quick examines only 400 tokens.
     """
     precisions = [Precision.BFLOAT16]
     if device != "cpu":
@@ -178,35 +239,57 @@ def screening(device: str = "cpu", rows: Path = PLANTED, quick: bool = False) ->
     encoders = {MINILM: load_encoder(MINILM, device=device)}
     if rows.is_file():
         encoders["planted tokens"] = planted_encoder(rows, 1.0, device)
+    sample = 400 if quick else None
     results = Results("screening", device)
     for title, encoder in encoders.items():
         with tempfile.TemporaryDirectory() as folder:
-            runs = {}
-            for precision in (None, *precisions):
-                settings = ProfileSettings(screen_precision=precision)
-                sample = 400 if quick else None
-                started = time.perf_counter()
-                run = detected(encoder, settings=settings, sample=sample, out=Path(folder) / str(precision))
-                runs[precision] = (run, time.perf_counter() - started)
-            own, own_seconds = runs.pop(None)
-            theirs = set(own.sticky["token_id"])
-            for precision, (lower, seconds) in runs.items():
-                ours = set(lower.sticky["token_id"])
-                share, counts = jaccard(ours, theirs)
-                joined = own.tokens.join(lower.tokens, on="token_id", suffix="_lower")
-                rho = spearman(joined["lift_sd"], joined["lift_sd_lower"])
+            in_float32 = timed_run(encoder, None, sample, Path(folder))
+            screened_lower = {
+                precision: timed_run(encoder, precision, sample, Path(folder)) for precision in precisions
+            }
+            for precision, lower in screened_lower.items():
                 prefix = f"{title}, screened in {precision}"
-                results.check(
-                    f"{prefix}: the tokens called sticky in float32",
-                    "Jaccard at least 0.95",
-                    f"{share:.3f} ({counts}); all lifts: Spearman {rho:.4f}",
-                    share >= 0.95,
-                    only_float32=sorted(theirs - ours),
-                    only_lower=sorted(ours - theirs),
-                )
-                told = f"{seconds / 60:.1f} minutes; float32 throughout {own_seconds / 60:.1f}"
-                results.check(f"{prefix}: time", "under 6 minutes", told, seconds < 360, seconds=seconds)
+                check_screening(results, prefix, in_float32, lower)
     results.finish()
+
+
+def timed_run(encoder: Encoder, precision: Precision | None, sample: int | None, folder: Path) -> TimedRun:
+    """Make a run whose screen has the given precision, in a subfolder of ``folder``.
+
+    Args:
+        encoder: the model.
+        precision: precision of the screen; None for that of the model.
+        sample: number of random tokens; None for the whole vocabulary.
+        folder: parent of the run folder.
+    """
+    settings = ProfileSettings(screen_precision=precision)
+    started = time.perf_counter()
+    run = detected(encoder, settings=settings, sample=sample, out=folder / str(precision))
+    return TimedRun(run, time.perf_counter() - started)
+
+
+def check_screening(results: Results, prefix: str, in_float32: TimedRun, lower: TimedRun) -> None:
+    """Compare the sticky tokens, lifts and time of a run with those of a run in float32."""
+    sticky_float32 = sticky_ids(in_float32.run)
+    sticky_lower = sticky_ids(lower.run)
+    share, counts = jaccard(sticky_lower, sticky_float32)
+    tokens = in_float32.run.tokens.join(lower.run.tokens, on="token_id", suffix="_lower")
+    correlation = spearman(tokens["lift_sd"], tokens["lift_sd_lower"])
+    results.check(
+        f"{prefix}: the tokens called sticky in float32",
+        "Jaccard at least 0.95",
+        f"{share:.3f} ({counts}); all lifts: Spearman {correlation:.4f}",
+        share >= 0.95,
+        only_float32=sorted(sticky_float32 - sticky_lower),
+        only_lower=sorted(sticky_lower - sticky_float32),
+    )
+    results.check(
+        f"{prefix}: time",
+        "under 6 minutes",
+        f"{lower.seconds / 60:.1f} minutes; float32 throughout {in_float32.seconds / 60:.1f}",
+        lower.seconds < 360,
+        seconds=lower.seconds,
+    )
 
 
 def reliability(
@@ -215,40 +298,70 @@ def reliability(
     quick: bool = False,
     model: str = MINILM,
 ) -> None:
-    """Does another run say the same, with default settings and by the method std? 15 minutes.
+    """Do two runs with different texts agree? 15 minutes.
 
-    Two runs share no carrier, and no anchor that the lift is measured on: each gets one half of the bundled
-    sentences as a corpus of its own (a sentence and its paraphrase stay together). Runs that lie in --out
-    already are opened.
+    Two runs with default settings share no carrier, and no anchor that the lift is measured on: the corpus of
+    each is one half of the bundled sentences. A sentence and its paraphrase are in the same half. For the
+    packaged model, two runs of the method std are compared too. Runs that are already in the folder --out are
+    opened instead of made. --quick examines few tokens.
     """
     encoder = load_encoder(model, device=device)
-    name = Path(model).name
-    results = Results("reliability" if model == MINILM else f"reliability_{name}", encoder.device, model=name)
+    model_name = Path(model).name
+    results_name = "reliability" if model == MINILM else f"reliability_{model_name}"
+    results = Results(results_name, encoder.device, model=model_name)
     available = [token.id for token in analyze_vocabulary(encoder).available]
-    order = np.random.default_rng(0).permutation(available)
+    folder = out / ("quick" if quick else "full")
+    profile_ids = random_ids(available, 300) if quick else None
+    check_profile_runs(results, runs_on_halves(encoder, ProfileSettings(), profile_ids, folder / "default"))
+    if model == MINILM:
+        std_ids = random_ids(available, 30 if quick else 80)
+        std_settings = StdSettings(sentence_count=500, candidate_share=0.1, validation_pairs=60)
+        check_std_runs(results, runs_on_halves(encoder, std_settings, std_ids, folder / "std"), len(std_ids))
+    results.finish()
+
+
+def corpus_halves() -> list[Sentences]:
+    """Return two halves of the bundled corpus, with half of the pairs of each topic in either."""
     frame = bundled_frame().with_columns(half=pl.col("pair_id").rank("dense").over("topic") % 2)
+    halves = []
+    for number in (1, 2):
+        rows = frame.filter(half=number - 1)
+        source = f"half {number} of the bundled corpus"
+        halves.append(collect_sentences(rows["sentence"].to_list(), source, rows["topic"].to_list()))
+    return halves
 
-    def two_runs(part: str, settings: Any, count: int | None) -> list[Run]:
-        runs = []
-        for number in (1, 2):
-            half = frame.filter(half=number - 1)
-            source = f"half {number} of the bundled corpus"
-            corpus = collect_sentences(half["sentence"].to_list(), source, half["topic"].to_list())
-            tokens = order[:count].tolist() if count else None
-            place = out / ("quick" if quick else "full") / f"{part}-{number}"
-            own = replace(settings, seed=number)
-            runs.append(detected(encoder, sentences=corpus, settings=own, out=place, tokens=tokens))
-        return runs
 
-    def agreement(runs: list[Run], column: str) -> float:
-        """Spearman correlation of a column over the tokens that have it in both runs."""
-        first, second = (run.tokens.select("token_id", column).drop_nulls() for run in runs)
-        both = first.join(second, on="token_id", suffix="_again")
-        return spearman(both[column], both[f"{column}_again"])
+def runs_on_halves(
+    encoder: Encoder, settings: ProfileSettings | StdSettings, token_ids: list[int] | None, folder: Path
+) -> list[Run]:
+    """Make two runs, each with its own seed and its own half of the bundled corpus.
 
-    runs = two_runs("default", ProfileSettings(), 300 if quick else None)
-    share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
-    prefix = f"profile, default settings, {len(runs[0].tokens):,} tokens"
+    Args:
+        encoder: the model.
+        settings: the settings of both runs, apart from the seed.
+        token_ids: tokens to examine; None for the whole vocabulary.
+        folder: path of the run folders, without the ending ``-1`` or ``-2``.
+    """
+    runs = []
+    for number, corpus in enumerate(corpus_halves(), start=1):
+        run_folder = folder.with_name(f"{folder.name}-{number}")
+        seeded = replace(settings, seed=number)
+        runs.append(detected(encoder, sentences=corpus, settings=seeded, out=run_folder, tokens=token_ids))
+    return runs
+
+
+def correlation_of_runs(runs: list[Run], column: str) -> float:
+    """Return the Spearman correlation of a column over the tokens that have a value in both runs."""
+    first, second = (run.tokens.select("token_id", column).drop_nulls() for run in runs)
+    in_both = first.join(second, on="token_id", suffix="_again")
+    return spearman(in_both[column], in_both[f"{column}_again"])
+
+
+def check_profile_runs(results: Results, runs: list[Run]) -> None:
+    """Compare the sticky tokens, lifts and erased shares of two runs of the profile method."""
+    first, second = runs
+    share, counts = jaccard(sticky_ids(first), sticky_ids(second))
+    prefix = f"profile, default settings, {len(first.tokens):,} tokens"
     results.check(
         f"{prefix}: sticky in both of either",
         "Jaccard at least 0.9",
@@ -256,73 +369,92 @@ def reliability(
         share >= 0.9,
         sticky=[run.sticky["token"].to_list() for run in runs],
     )
-    lifts = agreement(runs, "lift_sd")
+    lifts = correlation_of_runs(runs, "lift_sd")
     results.check(f"{prefix}: Spearman of lifts", "beside it", f"{lifts:.3f}")
-    results.check(f"{prefix}: Spearman of what copies erase", "beside it", f"{agreement(runs, 'erased'):.3f}")
-    if model != MINILM:
-        results.finish()
-        return
-    few = 30 if quick else 80
-    runs = two_runs("std", StdSettings(sentence_count=500, candidate_share=0.1, validation_pairs=60), few)
-    share, counts = jaccard(*(set(run.sticky["token_id"]) for run in runs))
-    lists = [set(run.tokens.filter(pl.col("verdict").is_not_null())["token_id"]) for run in runs]
-    ours = f"{agreement(runs, 'sticky_score'):.3f}; shortlists {jaccard(*lists)[0]:.2f}"
-    title = f"std, 120 texts a token to score, {few} tokens: Spearman of scores"
-    results.check(title, "beside it", f"{ours}, sticky {share:.2f} ({counts})")
-    results.finish()
+    erased = correlation_of_runs(runs, "erased")
+    results.check(f"{prefix}: Spearman of what copies erase", "beside it", f"{erased:.3f}")
 
 
-class Truth(NamedTuple):
-    """Lifts of T tokens beyond the ordinary one's, measured directly by putting each into fresh carriers.
+def check_std_runs(results: Results, runs: list[Run], token_count: int) -> None:
+    """Compare the scores, shortlists and sticky tokens of two runs of the method std."""
+    first, second = runs
+    share, counts = jaccard(sticky_ids(first), sticky_ids(second))
+    # Only tokens on the shortlist of a run are validated, and only these have a verdict.
+    shortlists = [set(run.tokens.filter(pl.col("verdict").is_not_null())["token_id"]) for run in runs]
+    shortlist_share, _ = jaccard(*shortlists)
+    scores = correlation_of_runs(runs, "sticky_score")
+    results.check(
+        f"std, 120 texts a token to score, {token_count} tokens: Spearman of scores",
+        "beside it",
+        f"{scores:.3f}; shortlists {shortlist_share:.2f}, sticky {share:.2f} ({counts})",
+    )
 
-    The ids ascend; effects are in standard deviations of the similarities, shape (T,); halves are the same
-    from every other sentence, shape (2, T); random says which tokens were drawn at random.
+
+class TrueLifts(NamedTuple):
+    """The lifts of T tokens relative to the ordinary token, measured directly in fresh carriers.
+
+    Attributes:
+        ids: token ids, ascending, shape (T,).
+        lifts: lifts in standard deviations of the similarities, shape (T,).
+        halves: lifts from either half of the carriers, shape (2, T).
     """
 
     ids: NDArray[np.int64]
-    effects: NDArray[np.float64]
+    lifts: NDArray[np.float64]
     halves: NDArray[np.float64]
-    random: NDArray[np.bool_]
 
-    def of(self, tokens: pl.DataFrame) -> pl.DataFrame:
-        """The rows of these tokens, in their order."""
-        places: list[int] = np.searchsorted(tokens["token_id"].to_numpy(), self.ids).tolist()
-        return tokens[places]
+    def rows_of(self, tokens: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of these tokens, from a table of all tokens in ascending order of id."""
+        row_indices: list[int] = np.searchsorted(tokens["token_id"].to_numpy(), self.ids).tolist()
+        return tokens[row_indices]
 
 
-def measured(
+def measure_true_lifts(
     run: Run, encoder: Encoder, tokens: list[Token], not_random: set[int], corpus: Sentences
-) -> Truth:
-    """Measure the lifts of tokens in 24 texts of the corpus, against up to 10,000 others."""
+) -> TrueLifts:
+    """Measure the lifts of tokens in 24 texts of a corpus, compared with up to 10,000 other texts of it.
+
+    Args:
+        run: a run of the profile method, which provides the settings and the plan.
+        encoder: the model of the run.
+        tokens: the tokens to measure.
+        not_random: ids of tokens that were not drawn at random. The ordinary lift is the median lift of the
+            other tokens.
+        corpus: the corpus to take texts from.
+    """
     settings = restored_settings(run)
     if not isinstance(settings, ProfileSettings):
         refuse(f"{run.path} is no run of the profile method")
+    # With another seed, the carriers differ from those of the run and of the judgement.
     settings = replace(settings, seed=settings.seed + 1000)
-    group = TextGroup("corpus", list(corpus.texts), 1.0, False)
-    carriers = short_texts(encoder, settings, [group], CARRIERS, corpus.source)
-    chosen = dict(list(carriers.items())[:CARRIERS])
-    rest = [text for text in corpus.texts if text not in set(chosen.values())][:MOST_ANCHORS]
-    anchors = [text for text, own in zip(rest, encoder.content_ids(rest), strict=True) if encoder.fits(own)]
-    groups = np.zeros(len(anchors), dtype=np.intp)
-    panel = AnchorPanel(unit_vectors(encoder.encode(anchors)), groups, np.ones(1))
-    plan = run.plan_of(ProfilePlanRecord).model_copy(update={"carriers": list(chosen)})
+    whole_corpus = TextGroup("corpus", list(corpus.texts), weight=1.0, kind=False)
+    source_of_carrier = short_texts(encoder, settings, [whole_corpus], CARRIERS, corpus.source)
+    carriers = list(source_of_carrier)[:CARRIERS]
+    carrier_sources = {source_of_carrier[carrier] for carrier in carriers}
+    other_texts = [text for text in corpus.texts if text not in carrier_sources][:MOST_ANCHORS]
+    ids_of_texts = encoder.content_ids(other_texts)
+    anchors = [text for text, ids in zip(other_texts, ids_of_texts, strict=True) if encoder.fits(ids)]
+    panel = AnchorPanel.of_one_group(unit_vectors(encoder.encode(anchors)))
+    plan = run.plan_of(ProfilePlanRecord).model_copy(update={"carriers": carriers})
     stage = round_stage(encoder, settings, plan, panel, Round.CONFIRM, range(CARRIERS), "truth")
     with progress_bar() as progress:
-        found = measurements(MemoryRunner(encoder, progress)(stage, tokens), CARRIERS)
+        rows = MemoryRunner(encoder, progress)(stage, tokens)
+    measured = measurements(rows, CARRIERS)
     spread = spread_of(stage.panel.before.astype(np.float32), panel.weights)
-    random = ~np.isin(found.ids, sorted(not_random))
+    is_random = ~np.isin(measured.ids, sorted(not_random))
 
     def beyond_ordinary(lifts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Average lifts over carriers, relative to the ordinary lift, in standard deviations."""
         means = lifts.mean(axis=1)
-        return np.asarray((means - np.median(means[random])) / spread)
+        return np.asarray((means - np.median(means[is_random])) / spread)
 
-    halves = [beyond_ordinary(found.lifts[:, start::2]) for start in (0, 1)]
-    return Truth(found.ids, beyond_ordinary(found.lifts), np.array(halves), random)
-
-
-def strongest_of_both(first: Any, second: Any) -> int:
-    """Count the tokens that are among the strongest by both lists of effects."""
-    return len(set(np.argsort(-first)[:STRONGEST]) & set(np.argsort(-second)[:STRONGEST]))
+    even_carriers = beyond_ordinary(measured.lifts[:, 0::2])
+    odd_carriers = beyond_ordinary(measured.lifts[:, 1::2])
+    return TrueLifts(
+        ids=measured.ids,
+        lifts=beyond_ordinary(measured.lifts),
+        halves=np.array([even_carriers, odd_carriers]),
+    )
 
 
 def judge(
@@ -330,84 +462,130 @@ def judge(
     corpus: Annotated[list[str], typer.Option()],
     planted: Path | None = None,
     truth_tokens: int = 1500,
-    own: bool = False,
+    with_run: Annotated[bool, typer.Option("--own/--no-own")] = False,
     name: str = "judge",
 ) -> None:
-    """Does a run judge rightly what its tokens do to corpora that it was not made on?
+    """Does a run judge rightly what its tokens do to corpora that it was not made on? Takes minutes.
 
-    RUN is a finished run of the profile method. The truth is measured directly, each token in 24 sentences of
-    the corpus, drawn with another seed, and compared with all of its texts (up to 10,000): for --truth-tokens
-    random tokens (0 is all), for the 60 tokens with the largest computed lifts, and for those of --planted, a
-    planted.json. With --own, a run is made on each corpus, too.
+    RUN is a finished run of the profile method. --corpus is a file of sentences, and may be repeated. The
+    true lift of a token is measured directly: copies are inserted into 24 sentences of the corpus, drawn with
+    another seed, which are compared with all its texts (up to 10,000). This is done for --truth-tokens random
+    tokens (0 for all tokens, which takes much longer), for the 60 tokens with the largest computed lifts, and
+    for the tokens of --planted, a planted.json. --own also makes a run on each corpus and compares its sticky
+    tokens. --name is the name of the results file.
     """
     opened = open_run(run)
     encoder = encoder_for(None, opened, "the benchmark")
     available = categorize(encoder.tokenizer).available
-    ids = [token.id for token in available]
-    count = truth_tokens or len(ids)
-    rows = set(planted_ids(planted) if planted else ())
-    random = set(np.random.default_rng(7).permutation(ids)[:count].tolist())
-    smallest = opened.settings.number("smallest_lift")
-    seconds: dict[str, Any] = {}
-    model = Path(opened.model_name).name
-    results = Results(name, encoder.device, model=model, seconds_to_judge=seconds)
+    available_ids = [token.id for token in available]
+    truth_count = truth_tokens or len(available_ids)
+    truth_ids = set(random_ids(available_ids, truth_count, seed=7))
+    planted_token_ids = set(planted_ids(planted)) if planted else set()
+    smallest_lift = opened.settings.number("smallest_lift")
+    seconds: dict[str, float] = {}  # filled below; the results file is written after each check
+    model_name = Path(opened.model_name).name
+    results = Results(name, encoder.device, model=model_name, seconds_to_judge=seconds)
     for source in corpus:
         title = Path(source).stem
         sentences = load_sentences(source)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with progress_bar() as progress:
-            found = judged_by(opened, sentences, encoder=encoder, progress=progress).tokens
-        seconds[title] = round(time.perf_counter() - begun, 1)
-        strongest = found.drop_nulls("lift_sd").sort("lift_sd", descending=True).head(60)["token_id"]
-        selected = (rows | set(strongest.to_list())) - random
-        tokens = [token for token in available if token.id in random | selected]
-        truth = measured(opened, encoder, tokens, selected, sentences)
-        compare(results, title, truth, truth.of(found), smallest)
-        if count == len(ids):
-            # Of the strongest tokens of the truth, those among ours, and what two halves of it share.
-            computed = truth.of(found)["lift_sd"].fill_null(-np.inf).to_numpy()
-            ours = strongest_of_both(computed, truth.effects)
-            halves = strongest_of_both(*truth.halves)
-            told = f"{ours}; between halves of the truth {halves}"
-            results.check(f"{title}: the {STRONGEST} strongest", "45 in ours", told, ours >= 45)
-        if own:  # compare with a run made on the corpus
-            with tempfile.TemporaryDirectory() as folder:
-                again = detected(encoder, sentences=sentences, out=folder, evidence=False)
-                theirs = set(again.sticky["token_id"])
-            _, counts = jaccard(set(found.filter(verdict="sticky")["token_id"]), theirs)
-            results.check(f"{title}: against a run made on it", "beside it", f"sticky in both {counts}")
+            judged = judge_corpus(opened, sentences, encoder=encoder, progress=progress).tokens
+        seconds[title] = round(time.perf_counter() - started, 1)
+
+        by_lift = judged.drop_nulls("lift_sd").sort("lift_sd", descending=True)
+        largest_ids = set(by_lift["token_id"].head(LARGEST_COMPUTED).to_list())
+        chosen_ids = (planted_token_ids | largest_ids) - truth_ids
+        tokens = [token for token in available if token.id in truth_ids | chosen_ids]
+        truth = measure_true_lifts(opened, encoder, tokens, chosen_ids, sentences)
+        check_against_truth(results, title, truth, truth.rows_of(judged), smallest_lift)
+        if truth_count == len(available_ids):
+            check_strongest(results, title, truth, truth.rows_of(judged))
+        if with_run:
+            check_against_run(results, title, encoder, sentences, judged)
     results.finish()
 
 
-def compare(results: Results, title: str, truth: Truth, judged: pl.DataFrame, smallest: float) -> None:
-    """Compare verdicts and measured lifts on a corpus with the truth."""
+def check_against_truth(
+    results: Results, title: str, truth: TrueLifts, judged: pl.DataFrame, smallest_lift: float
+) -> None:
+    """Compare the verdicts and computed lifts on a corpus with the true lifts.
+
+    Args:
+        results: the results to add checks to.
+        title: name of the corpus.
+        truth: true lifts of T tokens.
+        judged: the judgements of the same tokens, in the same order.
+        smallest_lift: threshold of the rule, in standard deviations.
+    """
     is_flagged = judged["verdict"].is_in(["sticky", "topical"]).fill_null(value=False).to_numpy()
-    is_large = truth.effects >= smallest
-    missed = judged.with_columns(true_effect=pl.Series(truth.effects)).filter(
-        pl.Series(is_large & ~is_flagged)
-    )
-    count = int(is_large.sum())
+    is_large = truth.lifts >= smallest_lift
+    with_true_lifts = judged.with_columns(true_effect=pl.Series(truth.lifts))
+    missed = with_true_lifts.filter(pl.Series(is_large & ~is_flagged))
+    large = int(is_large.sum())
     results.check(
-        f"{title}: true lift of {smallest:g} SD and more",
+        f"{title}: true lift of {smallest_lift:g} SD and more",
         "95 % flagged",
-        f"{count - len(missed)} of {count}",
-        len(missed) <= 0.05 * count,
+        f"{large - len(missed)} of {large}",
+        len(missed) <= 0.05 * large,
         missed=missed.select("token", "true_effect", "lift_sd", "lift_sd_high").to_dicts(),
     )
-    by_lift = judged["reason"].cast(pl.String).fill_null("").str.contains("lift").to_numpy()
-    wrong = judged.filter(pl.Series(is_flagged & by_lift & (truth.effects < smallest / 2)))
+
+    is_by_lift = judged["reason"].cast(pl.String).fill_null("").str.contains("lift").to_numpy()
+    is_small = truth.lifts < smallest_lift / 2
+    wrong = judged.filter(pl.Series(is_flagged & is_by_lift & is_small))
     results.check(
-        f"{title}: flagged by lift, with a true lift below {smallest / 2:g} SD",
+        f"{title}: flagged by lift, with a true lift below {smallest_lift / 2:g} SD",
         "none",
         str(len(wrong)),
         wrong.is_empty(),
         tokens=wrong["token"].to_list(),
     )
-    lifts = judged["lift_sd"].cast(pl.Float64).fill_null(np.nan).to_numpy()
-    is_measured = np.isfinite(lifts)
-    rho = spearman(lifts[is_measured], truth.effects[is_measured])
-    told = f"{rho:.3f} of {int(is_measured.sum()):,} tokens"
-    results.check(f"{title}: measured lifts against the truth, Spearman", "0.9", told, rho >= 0.9)
+
+    computed_lifts = judged["lift_sd"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    is_measured = np.isfinite(computed_lifts)
+    correlation = spearman(computed_lifts[is_measured], truth.lifts[is_measured])
+    results.check(
+        f"{title}: measured lifts against the truth, Spearman",
+        "0.9",
+        f"{correlation:.3f} of {int(is_measured.sum()):,} tokens",
+        correlation >= 0.9,
+    )
+
+
+def check_strongest(results: Results, title: str, truth: TrueLifts, judged: pl.DataFrame) -> None:
+    """Check how many of the tokens with the largest true lifts have the largest computed lifts.
+
+    For comparison, the number that two halves of the carriers share shows how exact the true lifts are.
+    """
+    computed_lifts = judged["lift_sd"].fill_null(-np.inf).to_numpy()
+    common = strongest_in_both(computed_lifts, truth.lifts)
+    common_of_halves = strongest_in_both(*truth.halves)
+    results.check(
+        f"{title}: the {STRONGEST} strongest",
+        "45 in ours",
+        f"{common}; between halves of the truth {common_of_halves}",
+        common >= 45,
+    )
+
+
+def strongest_in_both(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
+    """Return how many tokens are among the `STRONGEST` by both lists of lifts, each of shape (T,)."""
+    strongest_by_first = set(np.argsort(-first)[:STRONGEST].tolist())
+    strongest_by_second = set(np.argsort(-second)[:STRONGEST].tolist())
+    return len(strongest_by_first & strongest_by_second)
+
+
+def check_against_run(
+    results: Results, title: str, encoder: Encoder, corpus: Sentences, judged: pl.DataFrame
+) -> None:
+    """Compare the tokens that are judged sticky with those of a run that is made on the corpus."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = detected(encoder, sentences=corpus, out=folder, evidence=False)
+        sticky_in_run = sticky_ids(run)
+    judged_sticky = set(judged.filter(verdict="sticky")["token_id"])
+    _, counts = jaccard(judged_sticky, sticky_in_run)
+    results.check(f"{title}: against a run made on it", "beside it", f"sticky in both {counts}")
 
 
 if __name__ == "__main__":

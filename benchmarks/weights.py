@@ -1,48 +1,85 @@
-"""Do the weights of an entry predict what its copies do?
+"""Do the weights of a vocabulary entry predict what copies of the entry do to texts?
+
+For each model, three columns of `stickytoken tokens --weights` are compared with the lifts and contractions
+that a run measured. If the model's folder has a planted.json, the benchmark also counts the planted entries
+among the 100 entries with the largest values, and among the 100 with the smallest.
+
+Needs a finished run of the profile method for each model. Takes seconds, because no text is encoded.
 
     python benchmarks/weights.py all-MiniLM-L6-v2=RUN FOLDER=RUN ...
-
-Each model is a name or folder with the folder of a finished run. Found are rank correlations of each column
-and, where the folder has a planted.json, how many planted rows are among the 100 largest and smallest.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import polars as pl
-from scipy.stats import spearmanr
 
-from bench import Results, commands
+from bench import Results, commands, spearman
+from models import planted_ids
 from stickytoken.encoders import load_tokenizer
 from stickytoken.entries import entry_weights
 from stickytoken.vocabulary import categorize
 
+# Columns of `entry_weights` that may predict effects.
 INDICATORS = ("norm", "distance", "cosine_distance")
+# Number of entries at either end of a ranking in which planted entries are counted.
+EXTREMES = 100
 
 
 def main(runs: list[str]) -> None:
-    """Compare the indicators of every model with the lifts and contractions of its run."""
+    """Compare weights of vocabulary entries with the lifts and contractions that runs measured.
+
+    Each of RUNS is MODEL=RUN: the name or folder of a model, and the folder of a finished run of the profile
+    method. If the folder of a model has a planted.json, the planted entries are counted among the entries
+    with the largest and the smallest values.
+    """
     results = Results("weights")
-    for model, run in (each.rsplit("=", 1) for each in runs):
-        weights = entry_weights(model, categorize(load_tokenizer(model)))
-        measured = pl.read_parquet(Path(run) / "tokens.parquet").select("token_id", "lift", "contraction")
-        table = measured.join(weights.tokens.select("token_id", *INDICATORS), on="token_id").drop_nulls()
-        for name in INDICATORS:
-            k, lift = (spearmanr(table[name], table[column]).statistic for column in ("contraction", "lift"))
-            said = f"contraction {k:.2f}, lift {lift:.2f}"
-            what = f"{Path(model).name}, {len(table):,} tokens: {name}, Spearman"
-            results.check(what, "0.5", said, max(abs(k), abs(lift)) >= 0.5)
-        if (listed := Path(model) / "planted.json").is_file():
-            planted = {int(row["token_id"]) for row in json.loads(listed.read_text("utf-8"))}
-            for name in (*INDICATORS, "contraction"):
-                ordered = table.sort(name)["token_id"]
-                most, least = (len(planted & set(part)) for part in (ordered.tail(100), ordered.head(100)))
-                said = f"{most} with the largest, {least} with the smallest"
-                what = f"{len(planted)} planted rows among 100 by {name}"
-                results.check(what, "half", said, 2 * most >= len(planted))
+    for model_and_run in runs:
+        model, run = model_and_run.rsplit("=", 1)
+        table = weights_and_effects(model, Path(run))
+        check_correlations(results, model, table)
+        if (Path(model) / "planted.json").is_file():
+            check_planted(results, set(planted_ids(Path(model))), table)
     results.finish(strict=False)
+
+
+def weights_and_effects(model: str, run: Path) -> pl.DataFrame:
+    """Return one row for each measured token: its id, lift, contraction and the `INDICATORS`."""
+    weights = entry_weights(model, categorize(load_tokenizer(model)))
+    indicators = weights.tokens.select("token_id", *INDICATORS)
+    effects = pl.read_parquet(run / "tokens.parquet").select("token_id", "lift", "contraction")
+    return effects.join(indicators, on="token_id").drop_nulls()
+
+
+def check_correlations(results: Results, model: str, table: pl.DataFrame) -> None:
+    """Check the rank correlation of each indicator with the contraction and with the lift."""
+    for indicator in INDICATORS:
+        with_contraction = spearman(table[indicator], table["contraction"])
+        with_lift = spearman(table[indicator], table["lift"])
+        results.check(
+            f"{Path(model).name}, {len(table):,} tokens: {indicator}, Spearman",
+            "0.5",
+            f"contraction {with_contraction:.2f}, lift {with_lift:.2f}",
+            max(abs(with_contraction), abs(with_lift)) >= 0.5,
+        )
+
+
+def check_planted(results: Results, planted: set[int], table: pl.DataFrame) -> None:
+    """Count the planted tokens among those with the largest and the smallest values of each column.
+
+    The contraction, which is a measured effect and not a weight, is ranked for comparison.
+    """
+    for column in (*INDICATORS, "contraction"):
+        ascending_ids = table.sort(column)["token_id"]
+        among_largest = len(planted & set(ascending_ids.tail(EXTREMES)))
+        among_smallest = len(planted & set(ascending_ids.head(EXTREMES)))
+        results.check(
+            f"{len(planted)} planted rows among {EXTREMES} by {column}",
+            "half",
+            f"{among_largest} with the largest, {among_smallest} with the smallest",
+            2 * among_largest >= len(planted),
+        )
 
 
 if __name__ == "__main__":
