@@ -200,7 +200,7 @@ def search_with_copies(encoder: Encoder, collection: Collection, tokens: Sequenc
 def main(
     run: Path,
     tokens: int = 100,
-    queries: int = 70,
+    queries: int = 140,
     data: Path = SHARED / "data",
     name: str = "search_harm",
 ) -> None:
