@@ -305,7 +305,7 @@ def _predicted_by_id(
     evaluated: NDArray[np.bool_],
     notes: list[str],
 ) -> dict[int, float]:
-    """Predict how often documents with copies will be in the top 10 of queries; see `predicted_shares`.
+    """Predict how often documents with copies will rank in a query's top 10; see `predicted_shares`.
 
     Args:
         run: the run of the model.

@@ -118,7 +118,7 @@ class HuggingFaceTokenizer:
                 encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
         except _INPUT_ERRORS:
             # The tokenizer cannot encode a text alone, so there is nothing to compare the pipeline with. The
-            # pipeline can encode a text alone, so the pipeline is kept.
+            # pipeline needs nothing but the text, so it can be used.
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
             self._pipeline = None

@@ -200,7 +200,7 @@ def check(
             suspected. Repeatable.
         output_format: Print tables, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations. With
             --quiet, the tables list only the tokens and documents that fail the check.
-        out: File for the JSON, JUnit or SARIF document. With --out, the tables are printed too.
+        out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
     from stickytoken.cleaning import names_rules_file
 

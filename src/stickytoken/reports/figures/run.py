@@ -234,7 +234,7 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
     A name that would overlap an earlier name is written higher, with a line to its mark.
 
     Args:
-        figure: Figure to write in.
+        figure: Figure to add the text to.
         names: Names of the sticky tokens.
         width: Length of the horizontal axis, in the unit of its values.
         height: Length of the vertical axis, in the unit of its values.
