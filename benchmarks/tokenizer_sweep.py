@@ -29,7 +29,7 @@ from sweep import SENTENCES, run_sweep, said, tried
 
 _AUTO: Any = importlib.import_module("transformers.models.auto.tokenization_auto")
 CLASSES: list[str] = sorted({str(name) for name in _AUTO.TOKENIZER_MAPPING_NAMES.values() if name})
-# Special tokens under the names that different classes expect.
+# The special tokens. Some tokenizer classes expect the names in angle brackets, others those in square ones.
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Number of vocabulary entries of a trained tokenizer.
 ENTRIES = 400

@@ -172,4 +172,6 @@ def test_an_extra_reaches_for_what_is_elsewhere(with_extra, bert_folder, extra, 
 
 @pytest.mark.parametrize("extra", ["haystack", "langchain", "llama-index"])
 def test_an_adapter_is_there(with_extra, extra):
-    with_extra(extra).run("-c", f"import stickytoken.adapters.{extra.replace('-', '_')}")
+    module = f"stickytoken.adapters.{extra.replace('-', '_')}"
+    printed = with_extra(extra).run("-c", f"import {module}; print({module}.__name__)").stdout
+    assert printed.strip() == module

@@ -74,7 +74,10 @@ def test_the_code_runs(bert_folder, sentence_file, tmp_path, monkeypatch):
     detect = stickytoken.detect
     settings = {"sentences": sentence_file, "settings": planted.SMALL, "tokens": ["river", "stone"]}
     monkeypatch.setattr(stickytoken, "detect", lambda _: detect(bert_folder, **settings), raising=False)
-    exec(compile(code, "README.md", "exec"), {})
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["run"].tokens["token"].to_list() == ["river", "stone"]
+    assert (tmp_path / "repaired").is_dir() == (len(names["run"].sticky) > 0)
 
 
 def test_every_page_of_a_model_names_its_run_and_has_a_link_in_the_answers():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -26,7 +27,7 @@ Sample: TypeAlias = NDArray[np.intp] | None
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(ABC):
     """A task for evaluating text vectors.
 
     Attributes:
@@ -56,19 +57,20 @@ class Task:
         return fingerprint(self.layout, *content)
 
     @property
+    @abstractmethod
     def units(self) -> int:
         """Number of pairs, queries or texts."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         """The texts, keyed by role, such as ``query`` or ``document``."""
-        raise NotImplementedError
 
     def edited(self, side: Side) -> frozenset[str]:
         """Return the roles of the texts into which copies of a token are inserted."""
         return side.roles
 
+    @abstractmethod
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Compute the outcomes of all units.
 
@@ -77,8 +79,8 @@ class Task:
             seed: Seed for random steps, such as the start of a clustering.
             similarity: How the model compares vectors.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute a metric for each condition, such as the texts without copies of a token and with copies.
 
@@ -90,7 +92,6 @@ class Task:
         Returns:
             The value of the metric under each of the C conditions, shape (C,).
         """
-        raise NotImplementedError
 
 
 def fingerprint(*values: Any) -> str:
@@ -397,11 +398,11 @@ class _RankingTask(Task):
         names = [_TREC_NAMES[metric] for metric in self.metrics]
         return np.array([_in_order(metrics_of[query], names) for query in self.queries])
 
+    @abstractmethod
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
         """Return, for each query id, the similarities of the ranked documents, keyed by document id."""
-        raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the mean of a metric over the queries."""

@@ -35,9 +35,6 @@ _TOKENS_PER_TEXT_COPY = 8
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Number of carriers whose similarities are averaged in a symptom curve.
 SYMPTOM_CARRIERS = 12
-# Smallest difference that counts as a rise of a similarity. Similarities are float32 numbers, so smaller
-# differences are rounding errors.
-_ROUNDING = 1e-6
 # Minimum number of words in a carrier that is shown as an example. A shorter carrier tells a reader too
 # little.
 _LEAST_SHOWN_WORDS = 4
@@ -323,8 +320,8 @@ class CarrierPanel:
             The lifts over all groups of anchors, and the lifts on each group.
         """
         # The mean similarity to several anchors equals the dot product with their mean vector, so the
-        # similarities to single anchors are not needed. `_mean_unrelated_anchors` holds
-        # one mean vector for each carrier k and group g.
+        # similarities to single anchors are not needed. `_mean_unrelated_anchors` holds one mean vector for
+        # each carrier k and group g.
         before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._mean_unrelated_anchors)
         after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._mean_unrelated_anchors)
         mean_rises = after - before  # for each token, carrier and group, shape (T, K, G)

@@ -325,7 +325,7 @@ class EditableVocabulary:
             if entry in removed:
                 continue
             pieces = _merged_pieces(entry, ranks)
-            # If there is only one piece, the entry itself, a different merge still produces it.
+            # A single piece means that another pair still merges into the entry.
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
         return ranks

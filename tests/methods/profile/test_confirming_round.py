@@ -1,16 +1,13 @@
 """In which order and how long tokens are measured closely, on made-up measurements."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from stickytoken.methods.profile.estimates import Measured, Measurements, joined
-from stickytoken.methods.profile.records import ProfilePlanRecord
+import calibration
+from stickytoken.methods.profile.estimates import joined
 from stickytoken.methods.profile.rounds import CONFIRMING_BATCH, confirm_in_batches
-from stickytoken.methods.statistics import Effects
-from stickytoken.settings.profile import ProfileSettings
 
 PILOTS = 100
 TOKENS = 300
@@ -26,13 +23,7 @@ def measurements_of(ids, contractions, carriers):
     noise = generator.normal(scale=NOISE, size=(2, TOKENS, carriers))
     values = (contractions[:, None] + noise[0])[ids]
     lifts = noise[1][ids]
-    return Measurements(
-        ids=ids,
-        lifts=lifts,
-        anchor_group_lifts=np.zeros((*lifts.shape, 0), dtype=np.float32),
-        effects=Effects(values.mean(axis=1), np.zeros((len(ids), 1))),
-        contractions=values,
-    )
+    return calibration.measurements_of(ids, lifts, values)
 
 
 def batches_of(by_screen, by_confirming, budgeted):
@@ -40,25 +31,11 @@ def batches_of(by_screen, by_confirming, budgeted):
 
     ``by_screen`` and ``by_confirming`` are the contractions of all tokens in the carriers of each round.
     """
-    plan = ProfilePlanRecord(
-        mean_similarity=0.0,
-        mean_similarity_entries=1,
-        similarity_spread=1.0,
-        share_below=1.0,
-        left_out=0,
-        groups=[],
-        anchors=[],
-        carriers=[],
-        pilots=PILOT_IDS.tolist(),
-    )
-    after_screen = Measured(
-        job=SimpleNamespace(settings=ProfileSettings()),
-        plan=plan,
-        screening_carriers=[0, 1],
+    after_screen = calibration.with_plan(
+        [0, 1],
         screened=measurements_of(np.arange(TOKENS), by_screen, 2),
         confirmed=measurements_of(PILOT_IDS, by_confirming, 40),
-        unconfirmed=0,
-        vector_deviations=None,
+        pilots=PILOT_IDS,
     )
     batches = []
 
