@@ -8,6 +8,7 @@ import base64
 import email.utils
 import gzip
 import json
+import math
 import socket
 import sys
 import threading
@@ -74,6 +75,7 @@ class Behaviour:
     said: str = "told to"
     elsewhere: str = ""  # URL that redirected requests are sent to
     faults: deque[str | None] = field(default_factory=deque)  # of the next requests; None answers
+    faults_per_text: float = math.inf  # requests with a text that met so many faults meet no other
     wrong: bool = False  # vectors of another model, from now on
 
     def index_of(self, position: int) -> int | str | None:
@@ -137,6 +139,7 @@ class EmbeddingServer:
         self.delivered_tokens = 0
         self.harmed: Counter[str] = Counter()
         self.most_at_once = 0
+        self._faults_of: Counter[str] = Counter()  # number of faults that each text met
         self._vectors: dict[str, Any] = {}
         self._running = 0
         self._lock = threading.Lock()
@@ -153,11 +156,10 @@ class EmbeddingServer:
 
     def answer(self, body: dict[str, Any], authorization: str) -> tuple[dict[str, Any], str | None]:
         behaviour = self.behaviour
+        texts_sent = [body["input"]] if isinstance(body["input"], str) else list(body["input"])
         with self._lock:
             self.seen += 1
-            fault = behaviour.faults.popleft() if behaviour.faults else None
-            self.harmed.update([fault] if fault else [])
-        texts_sent = [body["input"]] if isinstance(body["input"], str) else list(body["input"])
+            fault = self._next_fault(texts_sent)
         self._require_known(body, authorization)
         if fault in STATUSES:
             raise RefusalError(STATUSES[fault], behaviour.said)
@@ -191,6 +193,17 @@ class EmbeddingServer:
         own = behaviour.said_usage or {"prompt_tokens": counted, "total_tokens": counted}
         usage = {} if silent else {"usage": own}
         return {"object": "list", "model": behaviour.name, "data": items, **usage}, fault
+
+    def _next_fault(self, texts: Sequence[str]) -> str | None:
+        """Return what becomes of a request with these texts, and count it."""
+        behaviour = self.behaviour
+        if not behaviour.faults or any(self._faults_of[text] >= behaviour.faults_per_text for text in texts):
+            return None
+        fault = behaviour.faults.popleft()
+        if fault is not None:
+            self.harmed[fault] += 1
+            self._faults_of.update(texts)
+        return fault
 
     def _require_known(self, body: dict[str, Any], authorization: str) -> None:
         behaviour = self.behaviour

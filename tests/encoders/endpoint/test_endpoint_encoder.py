@@ -545,7 +545,8 @@ def test_a_redirect_takes_the_texts_along_and_not_the_key(serve, encoder, monkey
 
 
 def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(serve, encoder):
-    served = serve(batch_limit=4)
+    # A text that failed three times in a row would be given up.
+    served = serve(batch_limit=4, faults_per_text=2)
     endpoint = served.encoder()
     before, noted = served.server.tokens, endpoint.spending.tokens
     faults = [*FAULTS, "no json", *[None] * 14]

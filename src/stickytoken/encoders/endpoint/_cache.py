@@ -138,17 +138,26 @@ class Answers:
         """Connect to the file, and create its tables or bring them to the current version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.folder / _FILE, timeout=30, check_same_thread=False)
-        # With write-ahead logging, other processes can read while one writes, and a killed process loses no
-        # committed data.
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_TABLES)
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version < _VERSION:
-            with connection:
-                connection.execute(_DELETE_ZERO_VECTORS)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
+        try:
+            _prepare_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+
+def _prepare_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of a new file, or bring those of an old file to the current version."""
+    # With write-ahead logging, other processes can read while one writes, and a killed process loses no
+    # committed data.
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.executescript(_TABLES)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < _VERSION:
+        with connection:
+            connection.execute(_DELETE_ZERO_VECTORS)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _key(text: str) -> bytes:
