@@ -29,7 +29,6 @@ from stickytoken.data import Sentences, bundled_frame, collect_sentences, load_s
 from stickytoken.detection import Run, judge as judge_corpus, open_run
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
-from stickytoken.insertion import Token
 from stickytoken.machine import Precision
 from stickytoken.methods.base import MemoryRunner
 from stickytoken.methods.probes import AnchorPanel
@@ -38,21 +37,20 @@ from stickytoken.methods.profile.plan import spread_of
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
 from stickytoken.methods.profile.texts import TextGroup, short_texts
+from stickytoken.methods.statistics import beyond_ordinary
 from stickytoken.methods.std import StdSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 
-# `unknown`: number of texts in which the true lift of a planted token is measured; a run uses half as many.
+# Number of texts in which the true lift of a token is measured; a run uses half as many.
 TRUE_LIFT_TEXTS = 96
-# `judge`: number of texts into which each token is inserted to measure its true lift.
+# `judge`: number of texts in which tokens are measured first, to find those whose true lift may be large.
 CARRIERS = 24
 # `judge`: maximum number of texts of the corpus with which these are compared.
 MOST_ANCHORS = 10_000
-# `judge`: number of tokens with the largest computed lifts whose true lifts are always measured.
-LARGEST_COMPUTED = 60
-# `judge`: number of tokens with the largest true lifts that should have the largest computed lifts too.
-STRONGEST = 50
+# `judge`: number of random tokens whose median lift is subtracted from the true lifts.
+ORDINARY_TOKENS = 200
 # Numbers of words in a sentence that `docstrings` writes.
 FEWEST_WORDS = 4
 MOST_WORDS = 22
@@ -391,70 +389,62 @@ def check_std_runs(results: Results, runs: list[Run], token_count: int) -> None:
 
 
 class TrueLifts(NamedTuple):
-    """The lifts of T tokens relative to the ordinary token, measured directly in fresh carriers.
+    """The lifts of T tokens relative to the ordinary token, measured directly in fresh texts.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
         lifts: lifts in standard deviations of the similarities, shape (T,).
-        halves: lifts from either half of the carriers, shape (2, T).
+        low: lower ends of the 90% intervals of the lifts, shape (T,).
     """
 
     ids: NDArray[np.int64]
     lifts: NDArray[np.float64]
-    halves: NDArray[np.float64]
-
-    def rows_of(self, tokens: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of these tokens, from a table of all tokens in ascending order of id."""
-        row_indices: list[int] = np.searchsorted(tokens["token_id"].to_numpy(), self.ids).tolist()
-        return tokens[row_indices]
+    low: NDArray[np.float64]
 
 
 def measure_true_lifts(
-    run: Run, encoder: Encoder, tokens: list[Token], not_random: set[int], corpus: Sentences
+    run: Run,
+    encoder: Encoder,
+    ids: set[int],
+    random_token_ids: list[int],
+    corpus: Sentences,
+    carrier_count: int,
 ) -> TrueLifts:
-    """Measure the lifts of tokens in 24 texts of a corpus, compared with up to 10,000 other texts of it.
+    """Measure the lifts of tokens in texts of a corpus, compared with up to 10,000 other texts of it.
 
     Args:
         run: a run of the profile method, which provides the settings and the plan.
         encoder: the model of the run.
-        tokens: the tokens to measure.
-        not_random: ids of tokens that were not drawn at random. The ordinary lift is the median lift of the
-            other tokens.
+        ids: ids of tokens to measure.
+        random_token_ids: ids of random tokens. They are measured too, and their median lift is
+            the ordinary lift.
         corpus: the corpus to take texts from.
+        carrier_count: number of texts into which copies are inserted.
     """
     settings = restored_settings(run)
     if not isinstance(settings, ProfileSettings):
         refuse(f"{run.path} is no run of the profile method")
+    wanted_ids = ids.union(random_token_ids)
+    tokens = [token for token in categorize(encoder.tokenizer).available if token.id in wanted_ids]
     # With another seed, the carriers differ from those of the run and of the judgement.
-    settings = replace(settings, seed=settings.seed + 1000)
+    settings = replace(settings, seed=settings.seed + 1000 + carrier_count)
     whole_corpus = TextGroup("corpus", list(corpus.texts), weight=1.0, kind=False)
-    source_of_carrier = short_texts(encoder, settings, [whole_corpus], CARRIERS, corpus.source)
-    carriers = list(source_of_carrier)[:CARRIERS]
+    source_of_carrier = short_texts(encoder, settings, [whole_corpus], carrier_count, corpus.source)
+    carriers = list(source_of_carrier)[:carrier_count]
     carrier_sources = {source_of_carrier[carrier] for carrier in carriers}
     other_texts = [text for text in corpus.texts if text not in carrier_sources][:MOST_ANCHORS]
     ids_of_texts = encoder.content_ids(other_texts)
     anchors = [text for text, ids in zip(other_texts, ids_of_texts, strict=True) if encoder.fits(ids)]
     panel = AnchorPanel.of_one_group(unit_vectors(encoder.encode(anchors)))
     plan = run.plan_of(ProfilePlanRecord).model_copy(update={"carriers": carriers})
-    stage = round_stage(encoder, settings, plan, panel, Round.CONFIRM, range(CARRIERS), "truth")
+    stage = round_stage(encoder, settings, plan, panel, Round.CONFIRM, range(carrier_count), "truth")
     with progress_bar() as progress:
         rows = MemoryRunner(encoder, progress)(stage, tokens)
-    measured = measurements(rows, CARRIERS)
+    measured = measurements(rows, carrier_count)
     spread = spread_of(stage.panel.before.astype(np.float32), panel.weights)
-    is_random = ~np.isin(measured.ids, sorted(not_random))
-
-    def beyond_ordinary(lifts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Average lifts over carriers, relative to the ordinary lift, in standard deviations."""
-        means = lifts.mean(axis=1)
-        return np.asarray((means - np.median(means[is_random])) / spread)
-
-    even_carriers = beyond_ordinary(measured.lifts[:, 0::2])
-    odd_carriers = beyond_ordinary(measured.lifts[:, 1::2])
-    return TrueLifts(
-        ids=measured.ids,
-        lifts=beyond_ordinary(measured.lifts),
-        halves=np.array([even_carriers, odd_carriers]),
-    )
+    is_random = np.isin(measured.ids, random_token_ids)
+    relative = beyond_ordinary(measured.lifts, is_random, settings.confidence).estimates.divided_by(spread)
+    return TrueLifts(measured.ids, relative.value, relative.low)
 
 
 def judge(
@@ -462,24 +452,21 @@ def judge(
     corpus: Annotated[list[str], typer.Option()],
     planted: Path | None = None,
     truth_tokens: int = 1500,
-    with_run: Annotated[bool, typer.Option("--own/--no-own")] = False,
     name: str = "judge",
 ) -> None:
     """Does a run judge rightly what its tokens do to corpora that it was not made on? Takes minutes.
 
     RUN is a finished run of the profile method. --corpus is a file of sentences, and may be repeated. The
-    true lift of a token is measured directly: copies are inserted into 24 sentences of the corpus, drawn with
-    another seed, which are compared with all its texts (up to 10,000). This is done for --truth-tokens random
-    tokens (0 for all tokens, which takes much longer), for the 60 tokens with the largest computed lifts, and
-    for the tokens of --planted, a planted.json. --own also makes a run on each corpus and compares its sticky
-    tokens. --name is the name of the results file.
+    true lift of a token is measured directly: copies are inserted into sentences of the corpus, drawn with
+    another seed, which are compared with all its texts (up to 10,000). First, --truth-tokens random tokens,
+    the tokens with a verdict on the corpus, and the tokens of --planted (a planted.json) are measured in 24
+    sentences. Then those that reach half of the threshold are measured in 96 other sentences, which give the
+    true lift. --name is the name of the results file.
     """
     opened = open_run(run)
     encoder = encoder_for(None, opened, "the benchmark")
     available = categorize(encoder.tokenizer).available
-    available_ids = [token.id for token in available]
-    truth_count = truth_tokens or len(available_ids)
-    truth_ids = set(random_ids(available_ids, truth_count, seed=7))
+    random_token_ids = random_ids([token.id for token in available], truth_tokens, seed=7)
     planted_token_ids = set(planted_ids(planted)) if planted else set()
     smallest_lift = opened.settings.number("smallest_lift")
     seconds: dict[str, float] = {}  # filled below; the results file is written after each check
@@ -493,99 +480,64 @@ def judge(
             judged = judge_corpus(opened, sentences, encoder=encoder, progress=progress).tokens
         seconds[title] = round(time.perf_counter() - started, 1)
 
-        by_lift = judged.drop_nulls("lift_sd").sort("lift_sd", descending=True)
-        largest_ids = set(by_lift["token_id"].head(LARGEST_COMPUTED).to_list())
-        chosen_ids = (planted_token_ids | largest_ids) - truth_ids
-        tokens = [token for token in available if token.id in truth_ids | chosen_ids]
-        truth = measure_true_lifts(opened, encoder, tokens, chosen_ids, sentences)
-        check_against_truth(results, title, truth, truth.rows_of(judged), smallest_lift)
-        if truth_count == len(available_ids):
-            check_strongest(results, title, truth, truth.rows_of(judged))
-        if with_run:
-            check_against_run(results, title, encoder, sentences, judged)
+        measured_ids = set(judged.drop_nulls("verdict")["token_id"])
+        first_ids = measured_ids | planted_token_ids
+        first_look = measure_true_lifts(opened, encoder, first_ids, random_token_ids, sentences, CARRIERS)
+        near_ids = set(first_look.ids[first_look.lifts >= smallest_lift / 2].tolist())
+        ordinary_ids = random_token_ids[:ORDINARY_TOKENS]
+        truth = measure_true_lifts(opened, encoder, near_ids, ordinary_ids, sentences, TRUE_LIFT_TEXTS)
+        check_against_truth(results, title, truth, judged, smallest_lift)
     results.finish()
 
 
 def check_against_truth(
     results: Results, title: str, truth: TrueLifts, judged: pl.DataFrame, smallest_lift: float
 ) -> None:
-    """Compare the verdicts and computed lifts on a corpus with the true lifts.
+    """Compare the verdicts and lifts on a corpus with the true lifts.
 
     Args:
         results: the results to add checks to.
         title: name of the corpus.
-        truth: true lifts of T tokens.
-        judged: the judgements of the same tokens, in the same order.
+        truth: true lifts of some tokens.
+        judged: the judgements of all tokens.
         smallest_lift: threshold of the rule, in standard deviations.
     """
-    is_flagged = judged["verdict"].is_in(["sticky", "topical"]).fill_null(value=False).to_numpy()
-    is_large = truth.lifts >= smallest_lift
-    with_true_lifts = judged.with_columns(true_effect=pl.Series(truth.lifts))
-    missed = with_true_lifts.filter(pl.Series(is_large & ~is_flagged))
-    large = int(is_large.sum())
-    results.check(
-        f"{title}: true lift of {smallest_lift:g} SD and more",
-        "95 % flagged",
-        f"{large - len(missed)} of {large}",
-        len(missed) <= 0.05 * large,
-        missed=missed.select("token", "true_effect", "lift_sd", "lift_sd_high").to_dicts(),
+    true_lifts = pl.DataFrame(
+        {"token_id": truth.ids, "true_lift": truth.lifts, "true_lift_low": truth.low},
     )
+    compared = true_lifts.join(judged, on="token_id").with_columns(
+        flagged=pl.col("verdict").is_in(["sticky", "topical"]).fill_null(value=False)
+    )
+    columns = ["token", "true_lift", "true_lift_low", "lift_sd", "lift_sd_low"]
+    for column, how in (("true_lift", ""), ("true_lift_low", ", by the low end of its interval")):
+        large = compared.filter(pl.col(column) >= smallest_lift)
+        missed = large.filter(~pl.col("flagged"))
+        results.check(
+            f"{title}: true lift of {smallest_lift:g} SD and more{how}",
+            "95 % flagged",
+            f"{len(large) - len(missed)} of {len(large)}",
+            len(missed) <= 0.05 * len(large),
+            missed=missed.select(columns).to_dicts(),
+        )
 
-    is_by_lift = judged["reason"].cast(pl.String).fill_null("").str.contains("lift").to_numpy()
-    is_small = truth.lifts < smallest_lift / 2
-    wrong = judged.filter(pl.Series(is_flagged & is_by_lift & is_small))
+    is_by_lift = pl.col("reason").cast(pl.String).fill_null("").str.contains("closer to unrelated")
+    wrong = compared.filter(pl.col("flagged"), is_by_lift, pl.col("true_lift") < smallest_lift / 2)
     results.check(
         f"{title}: flagged by lift, with a true lift below {smallest_lift / 2:g} SD",
         "none",
         str(len(wrong)),
         wrong.is_empty(),
-        tokens=wrong["token"].to_list(),
+        tokens=wrong.select(columns).to_dicts(),
     )
 
-    computed_lifts = judged["lift_sd"].cast(pl.Float64).fill_null(np.nan).to_numpy()
-    is_measured = np.isfinite(computed_lifts)
-    correlation = spearman(computed_lifts[is_measured], truth.lifts[is_measured])
+    measured = compared.drop_nulls("lift_sd")
+    correlation = spearman(measured["lift_sd"], measured["true_lift"])
     results.check(
-        f"{title}: measured lifts against the truth, Spearman",
+        f"{title}: measured lifts against the true lifts, Spearman",
         "0.9",
-        f"{correlation:.3f} of {int(is_measured.sum()):,} tokens",
+        f"{correlation:.3f} of {len(measured):,} tokens",
         correlation >= 0.9,
     )
-
-
-def check_strongest(results: Results, title: str, truth: TrueLifts, judged: pl.DataFrame) -> None:
-    """Check how many of the tokens with the largest true lifts have the largest computed lifts.
-
-    For comparison, the number that two halves of the carriers share shows how exact the true lifts are.
-    """
-    computed_lifts = judged["lift_sd"].fill_null(-np.inf).to_numpy()
-    common = strongest_in_both(computed_lifts, truth.lifts)
-    common_of_halves = strongest_in_both(*truth.halves)
-    results.check(
-        f"{title}: the {STRONGEST} strongest",
-        "45 in ours",
-        f"{common}; between halves of the truth {common_of_halves}",
-        common >= 45,
-    )
-
-
-def strongest_in_both(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
-    """Return how many tokens are among the `STRONGEST` by both lists of lifts, each of shape (T,)."""
-    strongest_by_first = set(np.argsort(-first)[:STRONGEST].tolist())
-    strongest_by_second = set(np.argsort(-second)[:STRONGEST].tolist())
-    return len(strongest_by_first & strongest_by_second)
-
-
-def check_against_run(
-    results: Results, title: str, encoder: Encoder, corpus: Sentences, judged: pl.DataFrame
-) -> None:
-    """Compare the tokens that are judged sticky with those of a run that is made on the corpus."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = detected(encoder, sentences=corpus, out=folder, evidence=False)
-        sticky_in_run = sticky_ids(run)
-    judged_sticky = set(judged.filter(verdict="sticky")["token_id"])
-    _, counts = jaccard(judged_sticky, sticky_in_run)
-    results.check(f"{title}: against a run made on it", "beside it", f"sticky in both {counts}")
 
 
 if __name__ == "__main__":

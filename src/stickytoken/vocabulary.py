@@ -31,8 +31,8 @@ class Category(StrEnum):
         OK: The text of the entry encodes to the entry.
         OK_SPECIAL: The text of the entry encodes to the entry, which is a special token.
         MEANINGLESS: The entry decodes to nothing or to white space.
-        UNREACHABLE_SPECIAL: The text of the entry looks like <...> or [...] and encodes to something else, or
-            the entry is a special token that the model has no row for.
+        UNREACHABLE_SPECIAL: The text of the entry looks like <...> or [...] but does not encode to the entry,
+            or the entry is a special token that the model has no row for.
         UNDECODEABLE: The entry is not valid UTF-8 on its own.
         UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to a single other entry, or it encodes to the
             entry itself but the model has no row for it.

@@ -40,6 +40,16 @@ def test_the_planted_token_is_sticky_on_another_corpus(found):
     assert "1 sticky" in repr(found)
 
 
+def test_as_many_texts_are_used_as_confirmed_the_tokens_of_the_run(pulling, tmp_path):
+    run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=30)
+    judged = judge(run, **SMALL, encoder=pulling)
+    assert set(judged.tokens.drop_nulls("verdict")["texts"]) == {30}
+    # Half of a small corpus is kept for comparison, so at most half of its texts get copies.
+    judged_by_few = judge(run, sentences=profiled.sentences(56, OTHER, seed=6), encoder=pulling)
+    (texts,) = set(judged_by_few.tokens.drop_nulls("verdict")["texts"])
+    assert 24 <= texts <= judged_by_few.anchors == 28
+
+
 def test_only_measured_tokens_have_a_verdict_and_a_lift(found, run):
     assert found.tokens["token_id"].equals(run.tokens["token_id"])
     assert found.measured == found.tokens["confirmed"].sum() == found.tokens["verdict"].count()

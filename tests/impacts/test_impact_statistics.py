@@ -232,7 +232,7 @@ TOO_FEW = "too few tokens to conclude"
         ({"p_value": None, "q_value": None}, f"{TOO_FEW} (the metric is not defined for all of them)"),
         (
             {"difference": -0.2, "p_value": 1, "q_value": 1},
-            "sticky tokens are not shown to cost more (p = 1)",
+            "no sign that sticky tokens cost more (p = 1)",
         ),
         # However small p is, it takes enough tokens.
         ({"benign_tokens": 8}, f"{TOO_FEW} (1 sticky token with 8 benign ones; 11 more would do)"),

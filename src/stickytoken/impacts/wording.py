@@ -100,7 +100,7 @@ def conclusion(effect: Row, kind: str) -> str:
     if q_value is not None and q_value != p_value:
         probabilities += f", corrected over tasks q {_probability(q_value)}"
     if effect["difference"] <= 0:
-        return f"{kind} tokens are not shown to cost more ({probabilities})"
+        return f"no sign that {kind} tokens cost more ({probabilities})"
     decisive = p_value if q_value is None else q_value
     costs = f"{kind} tokens cost more" if decisive <= _SIGNIFICANCE else "no difference shown"
     return f"{costs} ({probabilities})"

@@ -126,8 +126,8 @@ _GRADES = ("sticky", *(severity.value for severity in Severity), "none")
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 _FAIL_ON_HELP = (
     "Lowest severity of a token that counts against the model. With sticky, every sticky token counts, and "
-    f"with none, no token, so that only documents can fail the check. {severities_in_words()} Default: "
-    "sticky; none with a rules file."
+    "with none, no token, so that only findings in documents can make the check fail. "
+    f"{severities_in_words()} Default: sticky; none with a rules file."
 )
 # Options that need a run or a model. The values that files set for them do not apply to a rules file.
 _NEED_A_RUN = ("fail_on", "max_tokens", "baseline", "revision", "folder")

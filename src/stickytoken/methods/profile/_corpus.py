@@ -24,8 +24,8 @@ from stickytoken.methods.statistics import Estimates, Relative, TokenEffects, be
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Number of carriers: texts of the corpus into which copies are inserted.
-_CARRIERS = 24
+# Minimum number of carriers: texts of the corpus into which copies are inserted.
+_LEAST_CARRIERS = 24
 # Minimum number of anchors: texts that the carriers are compared with.
 _LEAST_ANCHORS = 2
 # Maximum number of tokens that are measured on the corpus, unless the user asks for all tokens.
@@ -97,7 +97,7 @@ def judge_corpus(
         corpus.plan,
         corpus.panel,
         Round.CONFIRM,
-        range(_CARRIERS),
+        range(len(corpus.plan.carriers)),
         name=base.MEASURING,
     )
     predicted = predicted_lifts(effects, stage.panel)
@@ -164,7 +164,7 @@ def _prepared(
     settings = replace(job.settings, anchors=most_anchors)  # `choose_anchors` draws this many anchors
     # The whole corpus is one group, which has the full weight. The group does not count as a kind of text.
     group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
-    source_by_short_text = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
+    source_by_short_text = texts.short_texts(encoder, settings, [group], _LEAST_CARRIERS, source)
     carrier_candidates = list(source_by_short_text)
     # A text of the corpus that may provide a carrier must not become an anchor as well.
     taken = set(source_by_short_text.values())
@@ -182,7 +182,14 @@ def _prepared(
     vectors = unit_vectors(encode_texts(encoder, anchors, base.PLAIN_TEXTS, progress))
     panel = AnchorPanel.of_one_group(vectors)
     usable = planning.usable_carriers(
-        encoder, carrier_candidates, panel, plan.mean_similarity, _CARRIERS, source
+        encoder,
+        carrier_candidates,
+        panel,
+        plan.mean_similarity,
+        needed=_LEAST_CARRIERS,
+        # With as many carriers as in the confirming round of the run, lifts are as exact as in the run.
+        most=max(_LEAST_CARRIERS, settings.confirming_texts),
+        source=source,
     )
     of_corpus = {
         "carriers": usable.texts,
@@ -239,7 +246,7 @@ def _table(
     """Replace the run's lifts with lifts on the corpus, and judge the tokens measured on the corpus.
 
     Args:
-        plan: provides the run's kinds of text and the corpus's similarity spread.
+        plan: provides the run's kinds of text, and the corpus's carriers and similarity spread.
         run: the finished run.
         tokens: the rows of the run's tokens.parquet that have a verdict.
         measured_ids: ids of the tokens that were measured on the corpus, in ascending order.
@@ -277,7 +284,7 @@ def _table(
             "reason": judged.reasons,
             # The column ``lift`` is a difference of cosines that is not relative to the ordinary token.
             "lift": lifts_on_corpus.value + lift.ordinary,
-            "texts": np.full(len(ids), _CARRIERS),
+            "texts": np.full(len(ids), len(plan.carriers)),
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )

@@ -114,7 +114,9 @@ def make_profile_plan(
     panel = _panel_of(encoder, groups)
     if similarity is None:
         similarity = model_mean(encoder, progress, _sampled_entries(job))
-    usable = usable_carriers(encoder, carrier_candidates, panel, similarity.value, needed, corpus.source)
+    usable = usable_carriers(
+        encoder, carrier_candidates, panel, similarity.value, needed, needed, corpus.source
+    )
     unrelated_below = similarity.value if usable.narrow_limit is None else usable.narrow_limit
     share_below = float(_unrelated_shares(usable.similarities, unrelated_below, panel).mean())
     similarity_spread = spread_of(usable.similarities, panel.weights)
@@ -213,9 +215,10 @@ def usable_carriers(
     panel: AnchorPanel,
     mean_similarity: float,
     needed: int,
+    most: int,
     source: str,
 ) -> UsableCarriers:
-    """Return the first ``needed`` candidates that have enough unrelated anchors.
+    """Return the first candidates that have enough unrelated anchors: at least ``needed``, at most ``most``.
 
     A candidate and an anchor are unrelated if their similarity is below the mean similarity. If too few
     candidates have enough unrelated anchors, the corpus is narrow: the texts of the corpus are more similar
@@ -228,7 +231,8 @@ def usable_carriers(
         candidates: texts that may become carriers.
         panel: the anchors.
         mean_similarity: the model's mean similarity u.
-        needed: number of carriers to return.
+        needed: minimum number of carriers.
+        most: maximum number of carriers.
         source: name of the corpus, for error messages.
 
     Raises:
@@ -254,7 +258,7 @@ def usable_carriers(
                 f"with a similarity below the median {narrow_limit:.4f}, but {needed} such carriers are "
                 "needed: use more sentences, or sentences on more varied subjects"
             )
-    first = np.flatnonzero(is_usable)[:needed]
+    first = np.flatnonzero(is_usable)[:most]
     return UsableCarriers([candidates[index] for index in first], similarities[first], narrow_limit)
 
 
