@@ -274,13 +274,25 @@ def test_a_rehearsal_has_vectors_of_the_truncated_length(serve):
     assert shapes == [(3, 8)]
 
 
-def test_a_damaged_file_of_answers_is_named(serve):
+def test_a_damaged_file_of_answers_is_named_and_closed(serve, monkeypatch):
     served = serve()
     endpoint = served.encoder()
     endpoint.answers.close()
+    connections = []
+
+    def connect(*arguments, **options):
+        connections.append(connect_to_database(*arguments, **options))
+        return connections[-1]
+
+    connect_to_database = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
     (endpoint.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(RunError, match=r"answers in .* cannot be used.*move it away"):
         served.encoder()
+    assert connections
+    for connection in connections:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 @pytest.mark.parametrize(
