@@ -30,10 +30,11 @@ from stickytoken.detection import Run, judge as judge_corpus, open_run
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
 from stickytoken.machine import Precision
+from stickytoken.methods import UNUSUAL_SHARE
 from stickytoken.methods.base import MemoryRunner
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.estimates import measurements
-from stickytoken.methods.profile.plan import spread_of
+from stickytoken.methods.profile.plan import spread_of, usable_carriers
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
 from stickytoken.methods.profile.texts import TextGroup, short_texts
@@ -46,10 +47,11 @@ from stickytoken.vocabulary import categorize
 # Number of texts in which the true lift of a token is measured; a run uses half as many.
 TRUE_LIFT_TEXTS = 96
 # `judge`: number of texts in which tokens are measured first, to find those whose true lift may be large.
-CARRIERS = 24
-# `judge`: maximum number of texts of the corpus with which these are compared.
+FIRST_LOOK_TEXTS = 24
+# `judge`: maximum number of texts of the corpus that the texts with copies are compared with.
 MOST_ANCHORS = 10_000
-# `judge`: number of random tokens whose median lift is subtracted from the true lifts.
+# `judge`: number of random tokens whose median lift is subtracted from the true lifts. The first look uses
+# all random tokens.
 ORDINARY_TOKENS = 200
 # Numbers of words in a sentence that `docstrings` writes.
 FEWEST_WORDS = 4
@@ -388,13 +390,13 @@ def check_std_runs(results: Results, runs: list[Run], token_count: int) -> None:
     )
 
 
-class TrueLifts(NamedTuple):
-    """The lifts of T tokens relative to the ordinary token, measured directly in fresh texts.
+class MeasuredLifts(NamedTuple):
+    """The lifts of T tokens on a corpus, relative to the ordinary token.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
         lifts: lifts in standard deviations of the similarities, shape (T,).
-        low: lower ends of the 90% intervals of the lifts, shape (T,).
+        low: lower ends of the intervals, shape (T,). The run's ``confidence`` is their coverage.
     """
 
     ids: NDArray[np.int64]
@@ -402,71 +404,85 @@ class TrueLifts(NamedTuple):
     low: NDArray[np.float64]
 
 
-def measure_true_lifts(
+def measure_lifts(
     run: Run,
     encoder: Encoder,
-    ids: set[int],
+    token_ids: set[int],
     random_token_ids: list[int],
     corpus: Sentences,
     carrier_count: int,
-) -> TrueLifts:
+) -> MeasuredLifts:
     """Measure the lifts of tokens in texts of a corpus, compared with up to 10,000 other texts of it.
 
     Args:
         run: a run of the profile method, which provides the settings and the plan.
         encoder: the model of the run.
-        ids: ids of tokens to measure.
-        random_token_ids: ids of random tokens. They are measured too, and their median lift is
-            the ordinary lift.
+        token_ids: ids of tokens to measure.
+        random_token_ids: ids of random tokens. They are measured too, and their median lift is the ordinary
+            lift.
         corpus: the corpus to take texts from.
         carrier_count: number of texts into which copies are inserted.
     """
     settings = restored_settings(run)
     if not isinstance(settings, ProfileSettings):
         refuse(f"{run.path} is no run of the profile method")
-    wanted_ids = ids.union(random_token_ids)
+    plan = run.plan_of(ProfilePlanRecord)
+    wanted_ids = token_ids.union(random_token_ids)
     tokens = [token for token in categorize(encoder.tokenizer).available if token.id in wanted_ids]
-    # With another seed, the carriers differ from those of the run and of the judgement.
+    # The run, the judgement, the first look and the true lifts each draw their carriers with a seed of their
+    # own. In a small corpus, they may still share some of them.
     settings = replace(settings, seed=settings.seed + 1000 + carrier_count)
     whole_corpus = TextGroup("corpus", list(corpus.texts), weight=1.0, kind=False)
-    source_of_carrier = short_texts(encoder, settings, [whole_corpus], carrier_count, corpus.source)
-    carriers = list(source_of_carrier)[:carrier_count]
-    carrier_sources = {source_of_carrier[carrier] for carrier in carriers}
-    other_texts = [text for text in corpus.texts if text not in carrier_sources][:MOST_ANCHORS]
+    source_of_candidate = short_texts(encoder, settings, [whole_corpus], carrier_count, corpus.source)
+    candidates = list(source_of_candidate)
+    candidate_sources = set(source_of_candidate.values())
+    other_texts = [text for text in corpus.texts if text not in candidate_sources][:MOST_ANCHORS]
     ids_of_texts = encoder.content_ids(other_texts)
-    anchors = [text for text, ids in zip(other_texts, ids_of_texts, strict=True) if encoder.fits(ids)]
+    anchors = [
+        text for text, text_ids in zip(other_texts, ids_of_texts, strict=True) if encoder.fits(text_ids)
+    ]
     panel = AnchorPanel.of_one_group(unit_vectors(encoder.encode(anchors)))
-    plan = run.plan_of(ProfilePlanRecord).model_copy(update={"carriers": carriers})
-    stage = round_stage(encoder, settings, plan, panel, Round.CONFIRM, range(carrier_count), "truth")
+    usable = usable_carriers(
+        encoder,
+        candidates,
+        panel,
+        plan.mean_similarity,
+        needed=carrier_count,
+        most=carrier_count,
+        source=corpus.source,
+    )
+    corpus_plan = plan.model_copy(update={"carriers": usable.texts, "narrow_limit": usable.narrow_limit})
+    stage = round_stage(encoder, settings, corpus_plan, panel, Round.CONFIRM, range(carrier_count), "lifts")
     with progress_bar() as progress:
         rows = MemoryRunner(encoder, progress)(stage, tokens)
     measured = measurements(rows, carrier_count)
-    spread = spread_of(stage.panel.before.astype(np.float32), panel.weights)
+    spread = spread_of(usable.similarities, panel.weights)
     is_random = np.isin(measured.ids, random_token_ids)
-    relative = beyond_ordinary(measured.lifts, is_random, settings.confidence).estimates.divided_by(spread)
-    return TrueLifts(measured.ids, relative.value, relative.low)
+    relative = beyond_ordinary(measured.lifts, is_random, settings.confidence)
+    lifts_sd = relative.estimates.divided_by(spread)
+    return MeasuredLifts(measured.ids, lifts_sd.value, lifts_sd.low)
 
 
 def judge(
     run: Path,
     corpus: Annotated[list[str], typer.Option()],
     planted: Path | None = None,
-    truth_tokens: int = 1500,
+    random_tokens: Annotated[int, typer.Option(min=ORDINARY_TOKENS)] = 1500,
     name: str = "judge",
 ) -> None:
     """Does a run judge rightly what its tokens do to corpora that it was not made on? Takes minutes.
 
-    RUN is a finished run of the profile method. --corpus is a file of sentences, and may be repeated. The
-    true lift of a token is measured directly: copies are inserted into sentences of the corpus, drawn with
-    another seed, which are compared with all its texts (up to 10,000). First, --truth-tokens random tokens,
-    the tokens with a verdict on the corpus, and the tokens of --planted (a planted.json) are measured in 24
-    sentences. Then those that reach half of the threshold are measured in 96 other sentences, which give the
-    true lift. --name is the name of the results file.
+    RUN is a finished run of the profile method. --corpus is a file of sentences, and may be repeated. First,
+    the tokens with a verdict on the corpus, the tokens of --planted (a planted.json), and --random-tokens
+    random tokens are measured in 24 sentences of the corpus. Then the flagged tokens, and the tokens that
+    reached half of the threshold, are measured in 96 sentences that are drawn anew, compared with up to
+    10,000 other texts of the corpus. The second measurement gives the true lifts. --name is the name of the
+    results file.
     """
     opened = open_run(run)
     encoder = encoder_for(None, opened, "the benchmark")
-    available = categorize(encoder.tokenizer).available
-    random_token_ids = random_ids([token.id for token in available], truth_tokens, seed=7)
+    available_ids = [token.id for token in categorize(encoder.tokenizer).available]
+    random_token_ids = random_ids(available_ids, random_tokens, seed=7)
     planted_token_ids = set(planted_ids(planted)) if planted else set()
     smallest_lift = opened.settings.number("smallest_lift")
     seconds: dict[str, float] = {}  # filled below; the results file is written after each check
@@ -480,57 +496,67 @@ def judge(
             judged = judge_corpus(opened, sentences, encoder=encoder, progress=progress).tokens
         seconds[title] = round(time.perf_counter() - started, 1)
 
-        measured_ids = set(judged.drop_nulls("verdict")["token_id"])
-        first_ids = measured_ids | planted_token_ids
-        first_look = measure_true_lifts(opened, encoder, first_ids, random_token_ids, sentences, CARRIERS)
-        near_ids = set(first_look.ids[first_look.lifts >= smallest_lift / 2].tolist())
+        judged_ids = set(judged.drop_nulls("verdict")["token_id"])
+        first_look_ids = judged_ids | planted_token_ids
+        first_look = measure_lifts(
+            opened, encoder, first_look_ids, random_token_ids, sentences, FIRST_LOOK_TEXTS
+        )
+        near_threshold_ids = set(first_look.ids[first_look.lifts >= smallest_lift / 2].tolist())
+        # Flagged tokens are measured whatever the first look says, because some may be flagged wrongly.
+        final_ids = near_threshold_ids.union(judged.filter(IS_FLAGGED)["token_id"])
         ordinary_ids = random_token_ids[:ORDINARY_TOKENS]
-        truth = measure_true_lifts(opened, encoder, near_ids, ordinary_ids, sentences, TRUE_LIFT_TEXTS)
-        check_against_truth(results, title, truth, judged, smallest_lift)
+        true_lifts = measure_lifts(opened, encoder, final_ids, ordinary_ids, sentences, TRUE_LIFT_TEXTS)
+        check_against_true_lifts(results, title, true_lifts, judged, opened)
     results.finish()
 
 
-def check_against_truth(
-    results: Results, title: str, truth: TrueLifts, judged: pl.DataFrame, smallest_lift: float
+def check_against_true_lifts(
+    results: Results, title: str, true_lifts: MeasuredLifts, judged: pl.DataFrame, run: Run
 ) -> None:
     """Compare the verdicts and lifts on a corpus with the true lifts.
 
     Args:
         results: the results to add checks to.
         title: name of the corpus.
-        truth: true lifts of some tokens.
+        true_lifts: true lifts of the flagged tokens, of other tokens near or above the threshold, and of some
+            random tokens.
         judged: the judgements of all tokens.
-        smallest_lift: threshold of the rule, in standard deviations.
+        run: the run, which provides the thresholds.
     """
-    true_lifts = pl.DataFrame(
-        {"token_id": truth.ids, "true_lift": truth.lifts, "true_lift_low": truth.low},
+    smallest_lift = run.settings.number("smallest_lift")
+    is_unusual = pl.col("vector_deviation").fill_null(0.0) >= run.settings.number("unusual")
+    compared = pl.DataFrame(
+        {"token_id": true_lifts.ids, "true_lift": true_lifts.lifts, "true_lift_low": true_lifts.low}
     )
-    compared = true_lifts.join(judged, on="token_id").with_columns(
-        flagged=pl.col("verdict").is_in(["sticky", "topical"]).fill_null(value=False)
+    compared = compared.join(judged, on="token_id").with_columns(
+        flagged=IS_FLAGGED.fill_null(value=False),
+        # The threshold of the lift is half as large for a token with an unusual vector.
+        threshold=pl.when(is_unusual).then(UNUSUAL_SHARE * smallest_lift).otherwise(smallest_lift),
     )
-    columns = ["token", "true_lift", "true_lift_low", "lift_sd", "lift_sd_low"]
-    for column, how in (("true_lift", ""), ("true_lift_low", ", by the low end of its interval")):
+    columns = ["token", "true_lift", "true_lift_low", "lift_sd", "lift_sd_low", "threshold"]
+    for column, name_suffix in (("true_lift", ""), ("true_lift_low", ", by the low end of its interval")):
         large = compared.filter(pl.col(column) >= smallest_lift)
         missed = large.filter(~pl.col("flagged"))
         ours = f"{len(large) - len(missed)} of {len(large)}"
         if len(missed):
             ours += f"; the others have true lifts of at most {missed['true_lift'].max():.2f} SD"
         results.check(
-            f"{title}: true lift of {smallest_lift:g} SD and more{how}",
+            f"{title}: true lift of {smallest_lift:g} SD and more{name_suffix}",
             "95 % flagged",
             ours,
             len(missed) <= 0.05 * len(large),
             missed=missed.select(columns).to_dicts(),
         )
 
-    is_by_lift = pl.col("reason").cast(pl.String).fill_null("").str.contains("closer to unrelated")
-    wrong = compared.filter(pl.col("flagged"), is_by_lift, pl.col("true_lift") < smallest_lift / 2)
+    flagged_by_lift = compared.filter(pl.col("flagged"), pl.col("lift_sd_low") >= pl.col("threshold"))
+    wrong = flagged_by_lift.filter(pl.col("true_lift") < pl.col("threshold") / 2)
+    below = flagged_by_lift.filter(pl.col("true_lift") < pl.col("threshold"))
     results.check(
-        f"{title}: flagged by lift, with a true lift below {smallest_lift / 2:g} SD",
+        f"{title}: flagged by lift, with a true lift below half of the threshold",
         "none",
-        str(len(wrong)),
+        f"{len(wrong)} of {len(flagged_by_lift)}; below the threshold: {len(below)}",
         wrong.is_empty(),
-        tokens=wrong.select(columns).to_dicts(),
+        tokens=below.select(columns).to_dicts(),
     )
 
     measured = compared.drop_nulls("lift_sd")

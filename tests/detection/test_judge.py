@@ -40,14 +40,32 @@ def test_the_planted_token_is_sticky_on_another_corpus(found):
     assert "1 sticky" in repr(found)
 
 
-def test_as_many_texts_are_used_as_confirmed_the_tokens_of_the_run(pulling, tmp_path):
+def texts_with_copies(judged):
+    """The number of texts in which the judged tokens were measured."""
+    (texts,) = set(judged.tokens.drop_nulls("verdict")["texts"])
+    return texts
+
+
+@pytest.mark.parametrize(("confirming_texts", "used"), [(4, 24), (30, 30)])
+def test_as_many_texts_get_copies_as_in_the_confirming_round(pulling, tmp_path, confirming_texts, used):
+    run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=confirming_texts)
+    assert texts_with_copies(judge(run, **SMALL, encoder=pulling)) == used
+
+
+def test_fewer_texts_of_a_small_corpus_get_copies(pulling, tmp_path):
     run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=30)
-    judged = judge(run, **SMALL, encoder=pulling)
-    assert set(judged.tokens.drop_nulls("verdict")["texts"]) == {30}
-    # Half of a small corpus is kept for comparison, so at most half of its texts get copies.
-    judged_by_few = judge(run, sentences=profiled.sentences(56, OTHER, seed=6), encoder=pulling)
-    (texts,) = set(judged_by_few.tokens.drop_nulls("verdict")["texts"])
-    assert 24 <= texts <= judged_by_few.anchors == 28
+    judged = judge(run, sentences=profiled.sentences(56, OTHER, seed=6), encoder=pulling)
+    # Half of a small corpus is kept for comparison, so at most 28 texts get copies.
+    assert judged.anchors == 28
+    assert 24 < texts_with_copies(judged) <= 28
+
+
+def test_enough_texts_get_copies_if_all_texts_are_long(pulling, tmp_path):
+    run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=40)
+    clauses = [text.rstrip(".") for text in profiled.sentences(1600, OTHER, seed=7)]
+    long_texts = [" ".join(clauses[start : start + 8]) for start in range(0, len(clauses), 8)]
+    judged = judge(run, sentences=long_texts, encoder=pulling)
+    assert texts_with_copies(judged) == 40
 
 
 def test_only_measured_tokens_have_a_verdict_and_a_lift(found, run):

@@ -140,7 +140,7 @@ class Answers:
         connection = sqlite3.connect(self.folder / _FILE, timeout=30, check_same_thread=False)
         try:
             _prepare_tables(connection)
-        except BaseException:
+        except BaseException:  # also if the user interrupts, because nobody else could close the connection
             connection.close()
             raise
         return connection

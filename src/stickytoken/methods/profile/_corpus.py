@@ -164,7 +164,12 @@ def _prepared(
     settings = replace(job.settings, anchors=most_anchors)  # `choose_anchors` draws this many anchors
     # The whole corpus is one group, which has the full weight. The group does not count as a kind of text.
     group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
-    source_by_short_text = texts.short_texts(encoder, settings, [group], _LEAST_CARRIERS, source)
+    # As many carriers as in the confirming round of the run make lifts as exact as in the run. A small corpus
+    # gives fewer.
+    most_carriers = max(_LEAST_CARRIERS, settings.confirming_texts)
+    source_by_short_text = texts.short_texts(
+        encoder, settings, [group], _LEAST_CARRIERS, source, wanted=most_carriers
+    )
     carrier_candidates = list(source_by_short_text)
     # A text of the corpus that may provide a carrier must not become an anchor as well.
     taken = set(source_by_short_text.values())
@@ -187,8 +192,7 @@ def _prepared(
         panel,
         plan.mean_similarity,
         needed=_LEAST_CARRIERS,
-        # With as many carriers as in the confirming round of the run, lifts are as exact as in the run.
-        most=max(_LEAST_CARRIERS, settings.confirming_texts),
+        most=most_carriers,
         source=source,
     )
     of_corpus = {

@@ -115,7 +115,13 @@ def make_profile_plan(
     if similarity is None:
         similarity = model_mean(encoder, progress, _sampled_entries(job))
     usable = usable_carriers(
-        encoder, carrier_candidates, panel, similarity.value, needed, needed, corpus.source
+        encoder,
+        carrier_candidates,
+        panel,
+        similarity.value,
+        needed=needed,
+        most=needed,
+        source=corpus.source,
     )
     unrelated_below = similarity.value if usable.narrow_limit is None else usable.narrow_limit
     share_below = float(_unrelated_shares(usable.similarities, unrelated_below, panel).mean())
@@ -218,13 +224,13 @@ def usable_carriers(
     most: int,
     source: str,
 ) -> UsableCarriers:
-    """Return the first candidates that have enough unrelated anchors: at least ``needed``, at most ``most``.
+    """Return the first ``most`` candidates that have enough unrelated anchors, or all if there are fewer.
 
-    A candidate and an anchor are unrelated if their similarity is below the mean similarity. If too few
-    candidates have enough unrelated anchors, the corpus is narrow: the texts of the corpus are more similar
-    to each other than random words are. For a narrow corpus, a candidate and an anchor are unrelated if their
-    similarity is below the median similarity between candidates and anchors. Only the anchors from which the
-    lift is computed are included in the median.
+    A candidate and an anchor are unrelated if their similarity is below the mean similarity. If fewer than
+    ``needed`` candidates have enough unrelated anchors, the corpus is narrow: the texts of the corpus are
+    more similar to each other than random words are. For a narrow corpus, a candidate and an anchor are
+    unrelated if their similarity is below the median similarity between candidates and anchors. Only the
+    anchors from which the lift is computed are included in the median.
 
     Args:
         encoder: the model.

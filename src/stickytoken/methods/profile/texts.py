@@ -231,7 +231,12 @@ class _ShortText(NamedTuple):
 
 
 def short_texts(
-    encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
+    encoder: Encoder,
+    settings: ProfileSettings,
+    groups: Sequence[TextGroup],
+    needed: int,
+    source: str,
+    wanted: int | None = None,
 ) -> dict[str, str]:
     """Draw short texts from all groups in turn, as candidates for carriers.
 
@@ -245,6 +250,8 @@ def short_texts(
         groups: the groups to draw from.
         needed: minimum number of texts.
         source: name of the corpus, for the error message.
+        wanted: number of texts that are of use, if the groups have enough. If ``wanted`` is None, it is
+            ``needed``.
 
     Returns:
         The corpus text from which each short text was taken, keyed by the short text. Texts from different
@@ -254,11 +261,13 @@ def short_texts(
         InputError: The groups have fewer short texts than ``needed``.
     """
     # Number of carriers that each group must contribute, or all of its texts if the group is smaller.
-    share = _share_per_group([len(group.texts) for group in groups], needed)
+    sizes = [len(group.texts) for group in groups]
+    share = _share_per_group(sizes, needed)
+    wanted_share = share if wanted is None else _share_per_group(sizes, wanted)
     pool: list[_ShortText] = []
     group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
-        shortest = _shortest_of_group(encoder, settings, group, share)
+        shortest = _shortest_of_group(encoder, settings, group, share, wanted_share)
         pool += shortest
         group_names += [group.name] * len(shortest)
     source_by_short_text: dict[str, str] = {}
@@ -276,7 +285,7 @@ def short_texts(
 
 
 def _shortest_of_group(
-    encoder: Encoder, settings: ProfileSettings, group: TextGroup, share: int
+    encoder: Encoder, settings: ProfileSettings, group: TextGroup, share: int, wanted_share: int
 ) -> list[_ShortText]:
     """Return the shortest texts of a group that leave room for the copies, shortest first.
 
@@ -288,12 +297,13 @@ def _shortest_of_group(
         settings: provides the way copies are inserted, the numbers of copies, the number of anchors and the
             seed.
         group: the group to draw from.
-        share: number of carriers that must come from the group. More texts than this are returned if the
-            group is large enough.
+        share: number of carriers that must come from the group.
+        wanted_share: number of carriers that should come from the group. More texts than this are returned if
+            the group is large enough.
     """
     # Tokenizing all texts of a large group would take long, so draw enough of them at random.
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
-    pool_size = _POOL_FACTOR * share + settings.anchors
+    pool_size = _POOL_FACTOR * wanted_share + settings.anchors
     source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:pool_size]])
     tokenized = encoder.content_ids(list(source_of_text))
     lengths = {text: len(ids) for text, ids in zip(source_of_text, tokenized, strict=True)}
@@ -307,8 +317,8 @@ def _shortest_of_group(
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
     shortest = sorted(accepted, key=lengths.__getitem__)
-    # Return more texts than the group must contribute, because some texts may prove unusable as carriers.
-    count = math.ceil(_SHORT_FACTOR * share)
+    # Return more texts than the group should contribute, because some texts may prove unusable as carriers.
+    count = math.ceil(_SHORT_FACTOR * wanted_share)
     if not group.kind:
         # A single corpus may be narrow: many of its texts may have too few unrelated anchors to be carriers.
         # Keep a larger reserve, of all texts that are as short as a sentence.
