@@ -539,7 +539,8 @@ def check_against_true_lifts(
         missed = large.filter(~pl.col("flagged"))
         ours = f"{len(large) - len(missed)} of {len(large)}"
         if len(missed):
-            ours += f"; the others have true lifts of at most {missed['true_lift'].max():.2f} SD"
+            largest_missed = max(missed["true_lift"].to_list())
+            ours += f"; the others have true lifts of at most {largest_missed:.2f} SD"
         results.check(
             f"{title}: true lift of {smallest_lift:g} SD and more{name_suffix}",
             "95 % flagged",

@@ -305,8 +305,8 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     if has_copies or len(pieces) <= 1:
         return pieces
     joined_key = "".join(key for key, _ in pieces)
-    # The last entry of each piece's positions, which says where the next piece begins, is kept only for the
-    # last piece.
+    # The last entry of each piece's positions repeats the start of the next piece, so it is dropped for every
+    # piece but the last.
     joined_positions = []
     for _, piece_positions in pieces:
         joined_positions += piece_positions[:-1]

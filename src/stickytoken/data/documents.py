@@ -220,7 +220,10 @@ _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
 
 
 def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
-    """Return a collection made from texts, objects or table rows."""
+    """Return a collection made from texts, objects or table rows.
+
+    A single string never arrives here, because the caller takes it for a path.
+    """
     refusal = f"documents is {shown(values)}: pass a list of texts, a table, or a file"
     if isinstance(values, (bytes, bytearray, Mapping)):
         raise InputError(refusal)
@@ -242,7 +245,7 @@ def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
         reader = Reader(columns, meter, name)
         return reader.records(reader.objects(rows))
 
-    return Collection(name, read, name)
+    return Collection(name=name, read=read, key=name)
 
 
 def _paths_of_documents(folder: Path) -> list[Path]:

@@ -197,11 +197,14 @@ class _Handlers:
         chosen_id = checked_token_id(token_id)
         if content.run is None:
             raise InputError(_NOT_FINISHED)
+        # If no evidence can exist for the token, this call raises an error that says why.
         content = replace(content, evidence=_evidence_of(self._startup, content, chosen_id))
-        token_cards = cards(content, content.tokens.filter(token_id=chosen_id))
-        if not token_cards:
+        rows_of_token = content.tokens.filter(token_id=chosen_id)
+        if rows_of_token.is_empty():
             raise InputError(f"the run did not examine token id {chosen_id}: choose one from its table")
-        card = ui.render("evidence.html.j2", card=token_cards[0], confidence=content.confidence)
+        (token_card,) = cards(content, rows_of_token)
+        card = ui.render("evidence.html.j2", card=token_card, confidence=content.confidence)
+        # Without curves, the place of the figure is hidden.
         return [card, *ui.slot_contents(facts.curve_figures(content) or [None])]
 
 

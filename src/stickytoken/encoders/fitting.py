@@ -35,7 +35,7 @@ class FittedText:
 def fit_texts(
     encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[FittedText]:
-    """Truncate texts so that the model reads them in full together with copies of a token.
+    """Truncate texts so that the model still reads them in full when copies of a token are inserted.
 
     Args:
         encoder: the model.

@@ -416,16 +416,17 @@ def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier])
 
 
 def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
-    """Return the mean hidden state of the copies, shape (carriers, layers + 1, D).
+    """Return the hidden states of the copies, averaged over the copies in each carrier.
 
-    Return None if the model does not expose its hidden states.
+    Returns:
+        The mean states, shape (carriers, layers + 1, D); None if the model does not expose its hidden states.
     """
     means = []
     for inside in insides:
         if inside.hidden is None:
             return None
-        copies = inside.hidden[:, inside.labels == Part.COPIES]
-        means.append(copies.astype(np.float64).mean(axis=1))
+        states = inside.hidden[:, inside.labels == Part.COPIES]  # shape (layers + 1, copies, D)
+        means.append(states.astype(np.float64).mean(axis=1))
     return np.stack(means)
 
 

@@ -239,8 +239,8 @@ def model_mean(
         progress(Progress("mean similarity", done, total, computed, computed))
 
     cache_key = None
-    # An encoder that accepts only texts wraps a server or a user's object. The model behind it may change
-    # without notice, so its mean similarity is not cached.
+    # If an encoder accepts only texts, the model is on a server or is the user's own object. Such a model may
+    # change without notice, so its mean similarity is not cached.
     if reads_ids(encoder):
         # Increase the version whenever a change to the code changes the mean similarity of a model.
         inputs = {"version": 2, "encoder": asdict(encoder.identity), "most": most_entries}

@@ -575,7 +575,7 @@ class RepairJob:
 
     @cached_property
     def _recheck(self) -> Recheck:
-        """The recheck that measures the model before the repair, in texts that the run has not used."""
+        """A recheck of the model before the repair, on texts that the run has not used."""
         neighbour_ids = [neighbour.token.id for neighbour in self._neighbours]
         return make_recheck(
             self.run,

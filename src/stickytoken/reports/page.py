@@ -249,10 +249,11 @@ def similarity_page(why: Why, top: int = 10) -> str:
         why: How much each token pair contributes to the similarity.
         top: Number of pairs to list, largest contribution first.
     """
+    # Neighbouring copies of a sticky token are shown as one part.
     grouped = why.grouped()
     return render(
         "similarity.html.j2",
-        [],
+        figures=[],
         title=why.model,
         why=grouped,
         lines=summary(why, top),

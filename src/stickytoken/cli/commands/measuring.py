@@ -403,7 +403,9 @@ def probe(
     if output_format is opt.Format.JSON:
         console.print_json([asdict(probed_token) for probed_token in probed_tokens])
         return
-    for block in registry.choose_method(None, settings, pairs_given=False).probe_lines(probed_tokens):
+    # The settings tell which method has measured the tokens.
+    probed_by = registry.choose_method(None, settings, pairs_given=False)
+    for block in probed_by.probe_lines(probed_tokens):
         if isinstance(block, str):
             console.print_line(block)
         else:

@@ -361,7 +361,7 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
         raise
     except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    # Damaged weights give outputs that are not finite. Outputs that are not finite are ignored here, because
+    # With damaged weights, torch's own outputs are not finite. These are not compared, because
     # `require_usable` reports them later, with the text.
     is_finite = expected.isfinite()
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()

@@ -157,10 +157,11 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
             checks = (encoder.requests_since_check + self._requests) // CHECKED_EVERY
         tokens = self._tokens + checks * encoder.counted_by_server(SENTINELS)
         whole_tokens = round(tokens)
+        requests = self._requests + checks
         # Every request takes a fixed time, and every token adds to it.
-        seconds = self._requests * server.request_seconds + whole_tokens * server.token_seconds
+        seconds = requests * server.request_seconds + whole_tokens * server.token_seconds
         return CostEstimate(
-            requests=self._requests,
+            requests=requests,
             texts=self._texts_to_send,
             tokens=whole_tokens,
             answered=self._cached_texts,

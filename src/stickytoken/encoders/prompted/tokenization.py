@@ -218,7 +218,7 @@ class PromptTokenizer:
         return _words_by_characters(content_ids, content_spans, filled)
 
     def _content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
-        """Find the sentence's ids, which stand between the ids of the first template in ``filled.ids``.
+        """Find the sentence's ids in ``filled.ids``, between the first and last ids of the first template.
 
         Returns:
             The indices of the sentence's ids; None if ``filled.ids`` does not begin and end with the ids of

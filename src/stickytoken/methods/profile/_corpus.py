@@ -222,7 +222,7 @@ def _lift_ratios(
     Args:
         tokens: the T rows of tokens.parquet that have a verdict.
         effects: contraction and pull of all tokens in the run.
-        predicted: lift on the corpus that is predicted for each token in ``effects``, as a difference of
+        predicted: for each token in ``effects``, its predicted lift on the corpus, as a difference of
             cosines.
         settings: the thresholds of the rule.
         plan: provides the pilots, and the standard deviation of the similarities on the corpus.

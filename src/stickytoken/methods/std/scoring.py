@@ -244,7 +244,7 @@ class RunStage(Protocol):
         """Run a stage that encodes the given number of texts, and return one row per token."""
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Announce how many texts are left to encode, and from now on, expect this number."""
+        """Announce how many texts are left to encode. This number replaces earlier expectations."""
 
 
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
