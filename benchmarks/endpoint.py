@@ -95,7 +95,7 @@ class TokenEstimates:
                     dry_run,
                     sample=self._sample,
                     out=f"{folder}/out",
-                    # As in `stickytoken detect`, the estimate is told where the cost depends on results.
+                    # As in `stickytoken detect`, the dry run must know when the uncertain stage begins.
                     progress=lambda step: dry_run.reached(step.stage),
                 ),
                 uncertain=PROFILE.uncertain_stage,
@@ -260,7 +260,8 @@ def check_against_local_run(results: Results, run: Run, model: str, sample: int,
     is_unusual = pl.col("vector_deviation_local") >= settings.unusual
     verdicts_differ = pl.col("verdict") != pl.col("verdict_local")
     differing = tokens.filter(verdicts_differ, ~is_unusual.fill_null(value=False)).height
-    # A token with an unusual vector has lower thresholds, so only the local run may measure it in more texts.
+    # The local run knows which vectors are unusual, which changes which tokens are confirmed. Lifts are
+    # comparable only where both runs confirmed a token, or neither did.
     in_same_texts = tokens.filter(pl.col("confirmed") == pl.col("confirmed_local"))
     lift_differences = (in_same_texts["lift"] - in_same_texts["lift_local"]).abs()
     largest_difference = float(lift_differences.max() or 0.0)  # type: ignore[arg-type]

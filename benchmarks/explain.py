@@ -382,10 +382,12 @@ def check_method(results: Results, rows: Sequence[PairRow], method: AttributionM
     rows_with_copies = [row for row in rows if has_copies(row)]
 
     # An error relative to the cosine would say little, because the cosines of random sentences are near zero.
-    error = max(abs(row[method]["error"]) for row in rows)
+    largest_error = max(abs(row[method]["error"]) for row in rows)
     pairs = f"{len(rows)} pairs, {len(rows_with_copies)} of them with copies"
     name = f"{method}: sum of all contributions, {pairs}"
-    results.check(name, "within 0.01 of the cosine", f"largest error {error:.4f}", error <= 0.01)
+    results.check(
+        name, "within 0.01 of the cosine", f"largest error {largest_error:.4f}", largest_error <= 0.01
+    )
 
     falls_more_than_random = [row[method]["falls"][-1] > row["random"][-1] for row in rows]
     larger_share = np.mean(falls_more_than_random)
@@ -411,7 +413,7 @@ def check_method(results: Results, rows: Sequence[PairRow], method: AttributionM
         *falls_in_words(rows, (row[method]["falls"] for row in rows)),
         f"{larger_share:.0%}",
         f"{share:.2f}",
-        f"{error:.4f}",
+        f"{largest_error:.4f}",
         f"{cpu_seconds:.1f} s",
     ]
 

@@ -75,7 +75,7 @@ class Behaviour:
     said: str = "told to"
     elsewhere: str = ""  # URL that redirected requests are sent to
     faults: deque[str | None] = field(default_factory=deque)  # of the next requests; None answers
-    faults_per_text: float = math.inf  # requests with a text that met so many faults meet no other
+    faults_per_text: float = math.inf  # a request with a text that met this many faults is answered
     wrong: bool = False  # vectors of another model, from now on
 
     def index_of(self, position: int) -> int | str | None:
@@ -139,7 +139,7 @@ class EmbeddingServer:
         self.delivered_tokens = 0
         self.harmed: Counter[str] = Counter()
         self.most_at_once = 0
-        self._faults_of: Counter[str] = Counter()  # number of faults that each text met
+        self._faults_by_text: Counter[str] = Counter()
         self._vectors: dict[str, Any] = {}
         self._running = 0
         self._lock = threading.Lock()
@@ -195,14 +195,19 @@ class EmbeddingServer:
         return {"object": "list", "model": behaviour.name, "data": items, **usage}, fault
 
     def _next_fault(self, texts: Sequence[str]) -> str | None:
-        """Return what becomes of a request with these texts, and count it."""
+        """Take the next fault from the queue, and count it for each text. The caller holds the lock.
+
+        If a text has met as many faults as it may, the queue stays as it is, and the request is answered.
+        """
         behaviour = self.behaviour
-        if not behaviour.faults or any(self._faults_of[text] >= behaviour.faults_per_text for text in texts):
+        if not behaviour.faults or any(
+            self._faults_by_text[text] >= behaviour.faults_per_text for text in texts
+        ):
             return None
         fault = behaviour.faults.popleft()
         if fault is not None:
             self.harmed[fault] += 1
-            self._faults_of.update(texts)
+            self._faults_by_text.update(texts)
         return fault
 
     def _require_known(self, body: dict[str, Any], authorization: str) -> None:

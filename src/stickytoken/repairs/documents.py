@@ -100,7 +100,7 @@ def _changes(record: RepairRecord) -> str:
 def _what_to_encode(record: RepairRecord) -> list[str]:
     text = (
         "Only texts that contain a repaired token must be encoded again: `stickytoken repair ... --affected "
-        "documents.parquet` lists them. All other vectors of an index stay the same, bit for bit."
+        "documents.parquet` lists them. The vectors of all other texts stay the same, bit for bit."
     )
     changes_weights = any(token.strategy in result.ROWS for token in record.tokens)
     return ["## What to encode again", text if changes_weights else f"{text} No weight was changed."]

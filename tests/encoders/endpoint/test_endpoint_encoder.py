@@ -557,7 +557,7 @@ def test_a_redirect_takes_the_texts_along_and_not_the_key(serve, encoder, monkey
 
 
 def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(serve, encoder):
-    # A text that failed three times in a row would be given up.
+    # A text is given up after three failures, so none may meet more than two faults.
     served = serve(batch_limit=4, faults_per_text=2)
     endpoint = served.encoder()
     before, noted = served.server.tokens, endpoint.spending.tokens
@@ -570,8 +570,10 @@ def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(s
     # An answer that was lost is counted by what it may have cost.
     further_tokens = (endpoint.spending.tokens - noted) - (served.server.tokens - before)
     assert 0 <= further_tokens <= 40
+    served.server.behaviour.faults.clear()
     served.server.behaviour.faults.append("web page")
     np.testing.assert_array_equal(endpoint.encode(["the last stone"]), encoder.encode(["the last stone"]))
+    assert served.server.harmed["web page"] == 1
 
 
 @pytest.mark.slow

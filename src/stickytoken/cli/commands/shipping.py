@@ -125,8 +125,8 @@ _GRADES = ("sticky", *(severity.value for severity in Severity), "none")
 # Values of --fail-on-documents, repeated here because --help must not load the package that defines them.
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 _FAIL_ON_HELP = (
-    "Lowest severity of a token that counts against the model. With sticky, every sticky token counts, and "
-    "with none, no token, so that only findings in documents can make the check fail. "
+    "Lowest severity of a token that counts against the model. With sticky, every sticky token counts. "
+    "With none, no token counts, so only findings in documents can make the check fail. "
     f"{severities_in_words()} Default: sticky; none with a rules file."
 )
 # Options that need a run or a model. The values that files set for them do not apply to a rules file.
