@@ -1,8 +1,8 @@
 """Check a repaired model, on texts that the run has not used.
 
-After a repair, no repaired token may be sticky, and no score may fall noticeably. If the tokens were planted, the
-model before planting shows what a perfect repair would do. With --truth, the effects of the repaired tokens,
-and the similarities of texts with these tokens, are compared with those in the model before planting.
+After a repair, no repaired token may be sticky, and no score may fall noticeably. If the tokens were planted,
+the model before planting shows what a perfect repair would do. With --truth, the effects of the repaired
+tokens, and the similarities of texts with these tokens, are compared with those in the model before planting.
 
 Needs a finished run whose model can be loaded. Takes about five minutes for 20 tokens on two cores, and more
 with --truth.
@@ -46,8 +46,8 @@ AGREEMENT = 0.85
 CLS_LIFT = 0.45
 # Largest number of minutes for 20 tokens.
 MINUTES = 5.0
-# Largest fall of a score, in points of 100. A rise is no failure: planted tokens lower the score, and a repair
-# undoes that.
+# Largest fall of a score, in points of 100. A rise is no failure: planted tokens lower the score, and a
+# repair undoes that.
 POINTS = 0.05
 # Number of texts that the words are put into, and number of texts that they are compared with.
 CONTEXTS = 12
