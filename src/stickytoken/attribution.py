@@ -527,8 +527,7 @@ def _units_of_subsets(
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
 # Maximum error of a text's unit vector, as a Euclidean norm.
 _MAX_NORM_ERROR = 0.01
-# Maximum error of the similarity, as a share of the similarity and as an absolute value. The larger of the
-# two limits applies.
+# Maximum relative and maximum absolute error of the similarity. The larger of the two limits applies.
 _MAX_SIMILARITY_ERROR_SHARE = 0.01
 _MAX_SIMILARITY_ERROR = 0.0001
 # With this many integration points or more, only the error of the similarity is checked.
@@ -538,8 +537,8 @@ _ENOUGH_STEPS = 16
 def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float) -> Attribute:
     """Return the function that divides a text's vector among its parts, using integrated Jacobians.
 
-    The number of integration points is chosen first: the smallest number of `_STEPS` with small errors, or
-    the largest number of `_STEPS` if none has small errors. To compute the errors, each text is treated as a
+    The number of integration points is chosen first: the smallest of the numbers in `_STEPS` that gives small
+    errors, or the largest if none does. To compute the errors, each text is treated as a
     single part, because the integration errors do not depend on how a text is divided.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator

@@ -434,8 +434,8 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
         InputError: `separated_records` and `_fields` read different values from the row.
     """
     fields = _fields(raw, separator)
-    # `separated_records` read the row, and `_fields` parses it again for the positions. Both must read the
-    # same values.
+    # `separated_records` has read the row, and `_fields` parses it again for the positions. Both must find
+    # the same values.
     if [field.value for field in fields] != list(row.value.values()):
         raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
     columns = list(row.value)

@@ -679,7 +679,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
         There are two ways to save computation. If a model's vector is the state of the first token, its last
         layer can skip all other tokens. If the vector is the state of the last token, a prefix that several
-        inputs have in common can be computed only once. No model allows both.
+        inputs share needs to be computed only once. No model allows both.
         """
         with compute.computing(self._network), self._arithmetic():
             last_attention = self._derived_once("last attention", self._skippable_attention)

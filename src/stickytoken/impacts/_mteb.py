@@ -36,8 +36,8 @@ _BATCH = 32
 class EditingEncoder:
     """MTEB's wrapper of a SentenceTransformer, extended so that it edits texts before it encodes them."""
 
-    # Conditions must not share cached vectors or scores. Therefore caches are keyed by the edited texts, and
-    # the model's name and revision in the results identify the condition.
+    # Conditions must not share cached vectors or scores. Caches are therefore keyed by the edited texts. In
+    # the results, the model's name and revision identify the condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         """Wrap an encoder to run MTEB tasks under one condition.

@@ -56,7 +56,7 @@ class EmbeddedText:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The internal states of a model that encodes one text.
+    """The internal states of a model while it encodes one text.
 
     T is the total number of tokens in all prompts with the text, including the tokens that the model adds
     around the text. States that the model does not expose are None.

@@ -115,7 +115,7 @@ def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool)
     """
     reasons = []
     if erased is not None:
-        reasons.append(f"leaves {percent(erased)} less of a text's meaning than an ordinary token")
+        reasons.append(f"leaves {percent(erased)} less of a text's meaning than an ordinary token does")
     if lift_sd is not None:
         reasons.append(f"moves texts {in_sd(lift_sd)} closer to unrelated texts")
     if unusual_vector:

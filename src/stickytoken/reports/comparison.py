@@ -371,7 +371,7 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _is_measured(in_run: TokenInRun) -> bool:
-    """Return whether a run measured the erased share or the lift of this token."""
+    """Return True if a run measured this token's erased share, its lift, or both."""
     return in_run.erased is not None or in_run.lift_sd is not None
 
 

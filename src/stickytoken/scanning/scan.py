@@ -269,7 +269,9 @@ class ScanOptions(NamedColumns):
     """The columns of the documents to read, and the options of a scan."""
 
     effect: Effect | None = None
-    queries: SentenceSource | None = None  # Queries for effects; if None, first words of clean documents.
+    queries: SentenceSource | None = (
+        None  # Queries to measure effects with; if None, first words of clean documents.
+    )
     workers: int | None = None  # Number of processes; if None, one per core.
 
     def __post_init__(self) -> None:

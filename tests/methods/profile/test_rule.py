@@ -94,7 +94,7 @@ def reason_of(**given_numbers):
 
 
 def test_a_reason_says_what_reaches_a_threshold():
-    erases = "leaves 44% less of a text's meaning than an ordinary token"
+    erases = "leaves 44% less of a text's meaning than an ordinary token does"
     assert reason_of(erased=0.44) == erases
     assert reason_of(lift=0.61) == "moves texts 0.61 SD closer to unrelated texts"
     assert reason_of(erased=0.44, lift=0.61) == f"{erases}; moves texts 0.61 SD closer to unrelated texts"

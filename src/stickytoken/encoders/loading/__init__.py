@@ -165,8 +165,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         route: the route that texts take in an asymmetric model: ``query`` or ``document``, as with
             `encode_query` and `encode_document` of sentence-transformers, or another route of the model's
             Router. If None, the model's default route.
-        tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
-            or ``tiktoken:NAME``; any other model has its own tokenizer.
+        tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``. Only a model behind an endpoint and a
+            function need it, because any other model has its own tokenizer.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         endpoint: key, price and limits of a model behind an endpoint; if None, the defaults.
 
