@@ -412,7 +412,7 @@ def measure_lifts(
     corpus: Sentences,
     carrier_count: int,
 ) -> MeasuredLifts:
-    """Measure the lifts of tokens in texts of a corpus, compared with up to 10,000 other texts of it.
+    """Insert copies of tokens into texts of a corpus, and measure their lifts on up to 10,000 other texts.
 
     Args:
         run: a run of the profile method, which provides the settings and the plan.

@@ -334,7 +334,7 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _repeats_in(text: str) -> Iterator[Repeat]:
-    """Yield sequences of adjacent copies in a text, without overlaps, those of the shortest unit first.
+    """Yield sequences of adjacent copies in a text, without overlaps. The shortest copies come first.
 
     In copies with a period of p characters, each character equals the one p characters later. In
     "xabcabcabcabc", the nine characters at positions 1 to 9 each equal the one three positions later, which

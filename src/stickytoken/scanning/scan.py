@@ -269,9 +269,8 @@ class ScanOptions(NamedColumns):
     """The columns of the documents to read, and the options of a scan."""
 
     effect: Effect | None = None
-    queries: SentenceSource | None = (
-        None  # Queries to measure effects with; if None, first words of clean documents.
-    )
+    # Queries to measure effects with; if None, the first words of clean documents are used.
+    queries: SentenceSource | None = None
     workers: int | None = None  # Number of processes; if None, one per core.
 
     def __post_init__(self) -> None:

@@ -261,7 +261,7 @@ def _heads_in_words(single_heads: pl.DataFrame) -> str:
 
 
 def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: the mean of each layer, then the five heads that depart most from benign tokens.
+    """Return table rows: the mean of each layer, then the five heads with the largest distances.
 
     Args:
         heads: Rows of heads.parquet. If `head` is null, the row contains the mean over the heads of a layer.
