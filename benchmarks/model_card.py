@@ -33,18 +33,32 @@ MOST_ROWS = 10
 EXAMPLES = 5
 # Largest p-value at which the lifts of published and random tokens count as different.
 SIGNIFICANT = 0.05
+# Explains the columns *erased* and *lift* of all tables.
+MEASURES = (
+    "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave half as "
+    "much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a token raise "
+    "the similarity between unrelated texts, compared with copies of an ordinary token. Lift is given in "
+    "standard deviations (SD) of the similarities between texts. Each value is followed by its interval, in "
+    "parentheses."
+)
 
 
 def token_table(tokens: pl.DataFrame) -> str:
     """Return a Markdown table of tokens, with their erased share, lift and verdict."""
-    rows = []
-    for row in tokens.iter_rows(named=True):
-        lift_interval = wording.sd_interval(row["lift_sd_low"], row["lift_sd_high"])
-        lift = f"{wording.in_sd(row['lift_sd'])} ({lift_interval})"
-        erased_interval = wording.percent_interval(row["erased_low"], row["erased_high"])
-        erased = f"{wording.percent(row['erased'])} ({erased_interval})"
-        rows.append([markdown(repr(row["token"])), erased, lift, row["verdict"]])
+    rows = [
+        [markdown(repr(row["token"])), *measures(row), row["verdict"]] for row in tokens.iter_rows(named=True)
+    ]
     return markdown_table(("token", "erased", "lift", "verdict"), rows)
+
+
+def measures(row: dict[str, Any]) -> list[str]:
+    """Return the erased share and the lift of a token with their intervals, from its row of the table."""
+    erased_interval = wording.percent_interval(row["erased_low"], row["erased_high"])
+    lift_interval = wording.sd_interval(row["lift_sd_low"], row["lift_sd_high"])
+    return [
+        f"{wording.percent(row['erased'])} ({erased_interval})",
+        f"{wording.in_sd(row['lift_sd'])} ({lift_interval})",
+    ]
 
 
 def introduction(run: Run, title: str) -> list[str]:
@@ -93,14 +107,16 @@ def reading_paragraph(run: Run, plan: ProfilePlanRecord) -> list[str]:
 
 def sticky_section(run: Run) -> list[str]:
     """Return a heading and a table of the sticky tokens of a run, or nothing if there are none."""
-    rows = [
-        [markdown(repr(row["token"])), row["severity"], markdown(row["reason"])]
-        for row in run.sticky.head(MOST_STICKY_ROWS).to_dicts()
-    ]
+    unusual = run.settings.number("unusual")
+    rows = []
+    for row in run.sticky.head(MOST_STICKY_ROWS).to_dicts():
+        deviation = row["vector_deviation"]
+        vector = "unusual" if deviation is not None and deviation >= unusual else ""
+        rows.append([markdown(repr(row["token"])), *measures(row), vector, row["severity"]])
     paragraphs = []
     if rows:
         paragraphs.append("## Sticky tokens")
-        paragraphs.append(markdown_table(("token", "severity", "reason"), rows))
+        paragraphs.append(markdown_table(("token", "erased", "lift", "vector", "severity"), rows))
     left_out = run.result_of(ProfileResultRecord).sticky - MOST_STICKY_ROWS
     if left_out > 0:
         paragraphs.append(f"The table leaves out {left_out} sticky tokens.")
@@ -108,14 +124,9 @@ def sticky_section(run: Run) -> list[str]:
 
 
 def strongest_sections(tokens: pl.DataFrame) -> list[str]:
-    """Return headings, an explanation, and tables of the tokens that erase most and that lift most."""
+    """Return headings and tables of the tokens that erase most and that lift most."""
     return [
         f"## The {MOST_ROWS} tokens that erase most",
-        "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave "
-        "half as much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a "
-        "token raise the similarity between unrelated texts, compared with copies of an ordinary token. Lift "
-        "is given in standard deviations (SD) of the similarities between texts. Each value is followed by "
-        "its interval, in parentheses.",
         token_table(tokens.sort("erased", descending=True).head(MOST_ROWS)),
         f"## The {MOST_ROWS} tokens that lift most",
         token_table(tokens.sort("lift_sd", descending=True).head(MOST_ROWS)),
@@ -242,6 +253,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     paragraphs = [
         f"# {title}",
         *introduction(opened_run, title),
+        MEASURES,
         *sticky_section(opened_run),
         *strongest_sections(measured_tokens),
         *special_section(measured_tokens),

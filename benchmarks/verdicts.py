@@ -44,8 +44,8 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 
-# Number of texts in which the true lift of a token is measured; a run uses half as many.
-TRUE_LIFT_TEXTS = 96
+# Number of texts in which the true lift of a token is measured; `judge` uses half as many.
+TRUE_LIFT_TEXTS = 384
 # `judge`: number of texts in which tokens are measured first, to find those whose true lift may be large.
 FIRST_LOOK_TEXTS = 24
 # `judge`: maximum number of texts of the corpus that the texts with copies are compared with.
@@ -475,7 +475,7 @@ def judge(
     RUN is a finished run of the profile method. --corpus is a file of sentences, and may be repeated. First,
     the tokens with a verdict on the corpus, the tokens of --planted (a planted.json), and --random-tokens
     random tokens are measured in 24 sentences of the corpus. Then the flagged tokens, and the tokens that
-    reached half of the threshold, are measured in 96 sentences that are drawn anew, compared with up to
+    reached half of the threshold, are measured in 384 sentences that are drawn anew, compared with up to
     10,000 other texts of the corpus. The second measurement gives the true lifts. --name is the name of the
     results file.
     """

@@ -34,38 +34,51 @@ def found(run, pulling):
 def test_the_planted_token_is_sticky_on_another_corpus(found):
     assert found.sticky["token"].to_list() == [planted.PLANTED]
     (row,) = found.sticky.to_dicts()
-    assert row["texts"] == 24
+    assert row["texts"] == 192
     assert row["severity"] == "severe"
     assert row["lift_sd_low"] < row["lift_sd"] < row["lift_sd_high"]
     assert "1 sticky" in repr(found)
 
 
-def texts_with_copies(judged):
-    """The number of texts in which the judged tokens were measured."""
-    (texts,) = set(judged.tokens.drop_nulls("verdict")["texts"])
-    return texts
+def most_texts(judged):
+    """The number of texts in which the tokens that may reach the threshold were measured."""
+    return judged.tokens.drop_nulls("verdict")["texts"].max()
 
 
-@pytest.mark.parametrize(("confirming_texts", "used"), [(4, 24), (30, 30)])
-def test_as_many_texts_get_copies_as_in_the_confirming_round(pulling, tmp_path, confirming_texts, used):
-    run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=confirming_texts)
-    assert texts_with_copies(judge(run, **SMALL, encoder=pulling)) == used
+def test_only_tokens_that_may_reach_the_threshold_are_measured_closely(found, run):
+    measured = found.tokens.drop_nulls("verdict")
+    closely = measured.filter(pl.col("texts") == 192)
+    others = measured.filter(pl.col("texts") == 24)
+    assert len(closely) + len(others) == len(measured)
+    assert 0 < len(closely) < len(others)
+    assert (others["lift_sd_high"] < run.settings.number("smallest_lift")).all()
+    assert (others["verdict"] == "benign").all()
 
 
-def test_fewer_texts_of_a_small_corpus_get_copies(pulling, tmp_path):
-    run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=30)
+def test_a_small_corpus_gives_fewer_texts(pulling, run):
     judged = judge(run, sentences=profiled.sentences(56, OTHER, seed=6), encoder=pulling)
     # Half of a small corpus is kept for comparison, so at most 28 texts get copies.
     assert judged.anchors == 28
-    assert 24 < texts_with_copies(judged) <= 28
+    assert 24 < most_texts(judged) <= 28
 
 
-def test_enough_texts_get_copies_if_all_texts_are_long(pulling, tmp_path):
-    run = profiled.detect_profile(pulling, tmp_path / "run", confirming_texts=40)
-    clauses = [text.rstrip(".") for text in profiled.sentences(1600, OTHER, seed=7)]
+def test_a_tiny_corpus_gives_all_tokens_the_same_few_texts(pulling, run, found):
+    judged = judge(run, sentences=profiled.sentences(48, OTHER, seed=6), encoder=pulling)
+    assert most_texts(judged) == 24
+    assert judged.sticky["token"].to_list() == [planted.PLANTED]
+    assert interval_width(found.sticky) < interval_width(judged.sticky)
+
+
+def interval_width(tokens):
+    """The width of the interval of the only token's lift."""
+    return (tokens["lift_sd_high"] - tokens["lift_sd_low"]).item()
+
+
+def test_enough_texts_get_copies_if_all_texts_are_long(pulling, run):
+    clauses = [text.rstrip(".") for text in profiled.sentences(3200, OTHER, seed=7)]
     long_texts = [" ".join(clauses[start : start + 8]) for start in range(0, len(clauses), 8)]
     judged = judge(run, sentences=long_texts, encoder=pulling)
-    assert texts_with_copies(judged) == 40
+    assert most_texts(judged) == 192
 
 
 def test_only_measured_tokens_have_a_verdict_and_a_lift(found, run):

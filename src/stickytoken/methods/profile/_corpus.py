@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import without_refused_texts
 from stickytoken.errors import InputError, RunError
@@ -24,8 +25,15 @@ from stickytoken.methods.statistics import Estimates, Relative, TokenEffects, be
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Minimum number of carriers: texts of the corpus into which copies are inserted.
-_LEAST_CARRIERS = 24
+# Number of carriers (texts of the corpus into which copies are inserted) in which every selected token is
+# measured. A corpus must have at least as many usable texts.
+_FIRST_CARRIERS = 24
+# Coverage of the intervals in the first carriers that decide which tokens are measured in the other carriers.
+# A token that is not measured again cannot be flagged for its lift, so few tokens should be left out wrongly.
+_FIRST_CONFIDENCE = 0.99
+# Maximum number of carriers in which a token is measured if its lift may reach the threshold. With 192
+# carriers, the intervals are half as wide as those of a run, which has 48 confirming carriers.
+_MOST_CARRIERS = 192
 # Minimum number of anchors: texts that the carriers are compared with.
 _LEAST_ANCHORS = 2
 # Maximum number of tokens that are measured on the corpus, unless the user asks for all tokens.
@@ -87,48 +95,29 @@ def judge_corpus(
     """
     # If the model's server refuses a text, the corpus is prepared again without this text.
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
+    tokens = run.tokens.drop_nulls("verdict").sort("token_id")
+    thresholds = _lift_thresholds(tokens, job.settings, corpus.plan)
     effects = estimates.read_effects(run.path)
-    tokens = run.tokens.drop_nulls("verdict")
     is_flagged = pl.col("verdict") != Verdict.BENIGN
-    settings = job.settings
-    stage = round_stage(
-        job.encoder,
-        settings,
-        corpus.plan,
-        corpus.panel,
-        Round.CONFIRM,
-        range(len(corpus.plan.carriers)),
-        name=base.MEASURING,
-    )
-    predicted = predicted_lifts(effects, stage.panel)
     shortlist = select_to_judge(
         ids=tokens["token_id"].to_numpy(),
-        lift_ratios=_lift_ratios(tokens, effects, predicted, settings, corpus.plan),
+        lift_ratios=_predicted_lifts(job, corpus, effects, tokens) / thresholds,
         flagged_ids=tokens.filter(is_flagged)["token_id"].to_list(),
         count=_SHORTLIST,
         measure_all=measure_all,
     )
-
-    # The pilots are measured as well, because they define the ordinary token, to which lifts are relative.
-    pilots = np.array(run.plan.pilots, dtype=np.int64)
-    available = {token.id: token for token in job.vocabulary.available}
-    ids = np.union1d(shortlist.ids, pilots)
-    runner = MemoryRunner(job.encoder, progress)
-    rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
-    measured = round_measurements(rows, stage, job.encoder)
-    is_pilot = np.isin(measured.ids, pilots)
-    # Repeated calls to a server give slightly different cosines, so the variance of a single lift is at least
-    # the variance between calls.
-    least_variance = corpus.plan.call_noise**2
-    lift = beyond_ordinary(measured.lifts, is_pilot, settings.confidence, least_variance)
-    table = _table(corpus.plan, run, tokens, measured.ids, lift, settings)
+    # The tokens to judge, and the smallest lift that each of them must reach.
+    is_selected = np.isin(tokens["token_id"].to_numpy(), shortlist.ids)
+    tokens = tokens.filter(is_selected)
+    lifts = _measured_lifts(job, corpus, shortlist.ids, thresholds[is_selected], progress)
+    table = _table(corpus.plan, run, tokens, lifts, job.settings)
     return base.Judgement(
         tokens=table,
         source=job.sentences.source,
         texts=len(job.sentences),
         anchors=len(corpus.panel.vectors),
         left_out=corpus.plan.left_out,  # number of texts
-        ordinary_lift=lift.ordinary,
+        ordinary_lift=lifts.ordinary,
         similarity_spread=corpus.plan.similarity_spread,
         measured=table["verdict"].count(),
         undecided=shortlist.left_out,  # number of tokens
@@ -164,11 +153,8 @@ def _prepared(
     settings = replace(job.settings, anchors=most_anchors)  # `choose_anchors` draws this many anchors
     # The whole corpus is one group, which has the full weight. The group does not count as a kind of text.
     group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
-    # As many carriers as in the confirming round of the run make lifts as exact as in the run. A small corpus
-    # gives fewer.
-    most_carriers = max(_LEAST_CARRIERS, settings.confirming_texts)
     source_by_short_text = texts.short_texts(
-        encoder, settings, [group], _LEAST_CARRIERS, source, wanted=most_carriers
+        encoder, settings, [group], _FIRST_CARRIERS, source, wanted=_MOST_CARRIERS
     )
     carrier_candidates = list(source_by_short_text)
     # A text of the corpus that may provide a carrier must not become an anchor as well.
@@ -191,8 +177,8 @@ def _prepared(
         carrier_candidates,
         panel,
         plan.mean_similarity,
-        needed=_LEAST_CARRIERS,
-        most=most_carriers,
+        needed=_FIRST_CARRIERS,
+        most=_MOST_CARRIERS,
         source=source,
     )
     of_corpus = {
@@ -206,73 +192,145 @@ def _prepared(
     return _Corpus(plan.model_copy(update=of_corpus), panel)
 
 
-def _lift_ratios(
-    tokens: pl.DataFrame,
-    effects: TokenEffects,
-    predicted: Vector,
-    settings: ProfileSettings,
-    plan: ProfilePlanRecord,
-) -> Vector:
-    """Divide the predicted lift of each token, relative to the ordinary token, by the token's threshold.
+def _lift_thresholds(tokens: pl.DataFrame, settings: ProfileSettings, plan: ProfilePlanRecord) -> Vector:
+    """Return the smallest lift on the corpus that each token must reach, as a difference of cosines.
 
-    The threshold is ``smallest_lift``, or half of it if the token has an unusual vector. The predicted lift
-    of the ordinary token, the median over the pilots, is subtracted first. The difference is divided by the
-    standard deviation of the similarities, which is the unit of the threshold.
+    It is ``smallest_lift`` standard deviations of the similarities on the corpus, or half of that if the
+    token has an unusual vector.
+    """
+    shares_of_threshold = required_shares(_numbers(tokens, "vector_deviation"), settings)
+    return shares_of_threshold * settings.smallest_lift * plan.similarity_spread
+
+
+def _predicted_lifts(
+    job: Job[ProfileSettings], corpus: _Corpus, effects: TokenEffects, tokens: pl.DataFrame
+) -> Vector:
+    """Predict the lift of each token on the corpus, relative to the ordinary token.
 
     Args:
-        tokens: the T rows of tokens.parquet that have a verdict.
+        job: provides the model.
+        corpus: the carriers and anchors of the corpus, and the pilots, whose median is the ordinary token.
         effects: contraction and pull of all tokens in the run.
-        predicted: for each token in ``effects``, its predicted lift on the corpus, as a difference of
-            cosines.
-        settings: the thresholds of the rule.
-        plan: provides the pilots, and the standard deviation of the similarities on the corpus.
+        tokens: the T tokens.
 
     Returns:
-        One ratio for each row of ``tokens``, shape (T,).
+        The lifts as differences of cosines, shape (T,).
     """
-    rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
-    ordinary = float(np.median(predicted[np.searchsorted(effects.ids, plan.pilots)]))
-    lifts = (predicted[rows] - ordinary) / plan.similarity_spread
-    # 0.5 for a token with an unusual vector, and 1 for any other token; shape (T,)
-    shares_of_threshold = required_shares(_numbers(tokens, "vector_deviation"), settings)
-    ratios: Vector = lifts / (shares_of_threshold * settings.smallest_lift)
-    return ratios
+    carrier_vectors = unit_vectors(job.encoder.encode(corpus.plan.carriers))
+    panel = corpus.panel.against(carrier_vectors, corpus.plan.unrelated_below)
+    predicted = predicted_lifts(effects, panel)
+    ordinary = float(np.median(predicted[np.searchsorted(effects.ids, corpus.plan.pilots)]))
+    lifts: Vector = predicted[np.searchsorted(effects.ids, tokens["token_id"].to_numpy())] - ordinary
+    return lifts
+
+
+class _CorpusLifts(NamedTuple):
+    """Measured lifts of T tokens on the corpus, as differences of cosines.
+
+    Attributes:
+        relative: each token's lift minus the lift of the ordinary token, with intervals.
+        texts: number of carriers in which each token was measured, shape (T,).
+        ordinary: lift of the ordinary token.
+    """
+
+    relative: Estimates
+    texts: NDArray[np.int64]
+    ordinary: float
+
+
+def _measured_lifts(
+    job: Job[ProfileSettings], corpus: _Corpus, token_ids: Ids, thresholds: Vector, progress: ProgressCallback
+) -> _CorpusLifts:
+    """Measure the lifts of tokens on the corpus, more closely if they may reach the threshold.
+
+    All tokens are measured in `_FIRST_CARRIERS` carriers. If a token may reach its threshold, it is also
+    measured in the other carriers of the corpus, and its lift is the mean over all carriers.
+
+    Args:
+        job: provides the model, the settings and the vocabulary.
+        corpus: the carriers and anchors of the corpus.
+        token_ids: ids of the T tokens, ascending.
+        thresholds: smallest lift that each token must reach, as a difference of cosines, shape (T,).
+        progress: called with the progress of the measurements.
+    """
+    settings = job.settings
+    runner = MemoryRunner(job.encoder, progress)
+    available = {token.id: token for token in job.vocabulary.available}
+    # The pilots are measured as well, because they define the ordinary token, to which lifts are relative.
+    pilots = np.array(corpus.plan.pilots, dtype=np.int64)
+
+    def measure(stage_name: str, ids: Ids, carriers: range) -> Vector:
+        """Return the lifts of tokens in the carriers with these indices, shape (tokens, carriers)."""
+        stage = round_stage(
+            job.encoder, settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers, stage_name
+        )
+        rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
+        return round_measurements(rows, stage, job.encoder).lifts
+
+    def beyond_pilots(lifts: Vector, ids: Ids, confidence: float) -> Relative:
+        """Return mean lifts relative to the ordinary token, with intervals of the given coverage."""
+        # Repeated calls to a server give slightly different cosines, so the variance of a single lift is at
+        # least the variance between calls.
+        least_variance = corpus.plan.call_noise**2
+        return beyond_ordinary(lifts, np.isin(ids, pilots), confidence, least_variance)
+
+    first_ids = np.union1d(token_ids, pilots)
+    first_lifts = measure(base.MEASURING, first_ids, range(_FIRST_CARRIERS))
+    lift = beyond_pilots(first_lifts, first_ids, settings.confidence)
+    rows = np.searchsorted(first_ids, token_ids)
+    relative = lift.estimates.of_rows(rows)
+    texts_of_token = np.full(len(token_ids), _FIRST_CARRIERS)
+
+    # No token is flagged before its second measurement, so selecting tokens by the first measurement does
+    # not make false positives more likely.
+    wide = beyond_pilots(first_lifts, first_ids, _FIRST_CONFIDENCE).estimates.of_rows(rows)
+    may_reach = wide.high >= thresholds
+    other_carriers = range(_FIRST_CARRIERS, len(corpus.plan.carriers))
+    if not may_reach.any() or not other_carriers:
+        return _CorpusLifts(relative, texts_of_token, lift.ordinary)
+
+    second_ids = np.union1d(token_ids[may_reach], pilots)
+    other_lifts = measure(Round.CONFIRM, second_ids, other_carriers)
+    first_lifts_again = first_lifts[np.searchsorted(first_ids, second_ids)]
+    all_lifts = np.concatenate([first_lifts_again, other_lifts], axis=1)  # in all carriers
+    lift = beyond_pilots(all_lifts, second_ids, settings.confidence)
+    closer = lift.estimates.of_rows(np.searchsorted(second_ids, token_ids[may_reach]))
+    relative.value[may_reach] = closer.value
+    relative.low[may_reach] = closer.low
+    relative.high[may_reach] = closer.high
+    texts_of_token[may_reach] = len(corpus.plan.carriers)
+    return _CorpusLifts(relative, texts_of_token, lift.ordinary)
 
 
 def _table(
     plan: ProfilePlanRecord,
     run: base.FinishedRun[ProfilePlanRecord, Any],
     tokens: pl.DataFrame,
-    measured_ids: Ids,
-    lift: Relative,
+    lifts: _CorpusLifts,
     settings: ProfileSettings,
 ) -> pl.DataFrame:
     """Replace the run's lifts with lifts on the corpus, and judge the tokens measured on the corpus.
 
     Args:
-        plan: provides the run's kinds of text, and the corpus's carriers and similarity spread.
+        plan: provides the run's kinds of text, and the corpus's similarity spread.
         run: the finished run.
-        tokens: the rows of the run's tokens.parquet that have a verdict.
-        measured_ids: ids of the tokens that were measured on the corpus, in ascending order.
-        lift: lifts of the measured tokens on the corpus, as differences of cosines.
+        tokens: the rows of the run's tokens.parquet that were measured on the corpus, in order of token id.
+        lifts: lifts of these tokens on the corpus.
         settings: the thresholds of the rule.
 
     Returns:
         One row for each token of the run. A token that was not measured on the corpus has no lift and no
         verdict.
     """
-    # The tokens to judge. Pilots without a verdict in the run were measured as well, but are not judged.
-    measured = tokens.filter(pl.col("token_id").is_in(measured_ids)).sort("token_id")
-    ids = measured["token_id"].to_numpy()
-    lifts_on_corpus = lift.estimates.of_rows(np.searchsorted(measured_ids, ids))
+    ids = tokens["token_id"].to_numpy()
     # The number of kinds of text that a token lifts is a result of the run and does not depend on the corpus.
     measures = Measures(
         ids=ids,
-        lift=lifts_on_corpus.divided_by(plan.similarity_spread),
-        erased=_erased_in_run(measured),
-        vector_deviation=_numbers(measured, "vector_deviation"),
-        confirmed=np.ones(len(ids), dtype=np.bool_),  # all were measured in all carriers of the corpus
-        kinds_lifted=np.nan_to_num(_numbers(measured, "kinds_lifted")).astype(np.int64),
+        lift=lifts.relative.divided_by(plan.similarity_spread),
+        erased=_erased_in_run(tokens),
+        vector_deviation=_numbers(tokens, "vector_deviation"),
+        confirmed=np.ones(len(ids), dtype=np.bool_),  # all were measured on the corpus
+        kinds_lifted=np.nan_to_num(_numbers(tokens, "kinds_lifted")).astype(np.int64),
         kinds=plan.kinds,
     )
     judged = apply_rule(measures, settings)
@@ -287,8 +345,8 @@ def _table(
             "severity": judged.severities,
             "reason": judged.reasons,
             # The column ``lift`` is a difference of cosines that is not relative to the ordinary token.
-            "lift": lifts_on_corpus.value + lift.ordinary,
-            "texts": np.full(len(ids), len(plan.carriers)),
+            "lift": lifts.relative.value + lifts.ordinary,
+            "texts": lifts.texts,
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
