@@ -74,11 +74,11 @@ def judge_corpus(
 ) -> base.Judgement:
     """Judge the tokens of a run on the job's corpus.
 
-    First, the lifts of all tokens on the corpus are predicted from the effects of copies that the run
+    First, the lift of every token on the corpus is predicted from the effects of copies that the run
     measured (see `stickytoken.methods.statistics.Effects`). Then the tokens that the run flags as sticky or
-    topical, and the tokens with the largest predicted lifts, are measured in texts of the corpus. Finally,
-    the rule is applied to the measured lifts and to the erased shares from the run, which do not depend on
-    the anchors.
+    topical, and the tokens whose predicted lifts are largest relative to their thresholds, are measured in
+    texts of the corpus. Finally, the rule is applied to the measured lifts and to the erased shares from the
+    run. Erased shares are not measured again, because they do not depend on the anchors.
 
     Args:
         job: provides the model, the settings and the vocabulary of the run, and the corpus.
@@ -97,20 +97,19 @@ def judge_corpus(
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
     tokens = run.tokens.drop_nulls("verdict").sort("token_id")
     thresholds = _lift_thresholds(tokens, job.settings, corpus.plan)
-    effects = estimates.read_effects(run.path)
+    run_effects = estimates.read_effects(run.path)
     is_flagged = pl.col("verdict") != Verdict.BENIGN
     shortlist = select_to_judge(
         ids=tokens["token_id"].to_numpy(),
-        lift_ratios=_predicted_lifts(job, corpus, effects, tokens) / thresholds,
+        lift_ratios=_predicted_lifts(job, corpus, run_effects, tokens) / thresholds,
         flagged_ids=tokens.filter(is_flagged)["token_id"].to_list(),
         count=_SHORTLIST,
         measure_all=measure_all,
     )
-    # The tokens to judge, and the smallest lift that each of them must reach.
     is_selected = np.isin(tokens["token_id"].to_numpy(), shortlist.ids)
-    tokens = tokens.filter(is_selected)
-    lifts = _measured_lifts(job, corpus, shortlist.ids, thresholds[is_selected], progress)
-    table = _table(corpus.plan, run, tokens, lifts, job.settings)
+    selected_tokens = tokens.filter(is_selected)
+    lifts = _measured_lifts(job, corpus, selected_tokens, thresholds[is_selected], progress)
+    table = _table(corpus.plan, run, selected_tokens, lifts, job.settings)
     return base.Judgement(
         tokens=table,
         source=job.sentences.source,
@@ -193,24 +192,25 @@ def _prepared(
 
 
 def _lift_thresholds(tokens: pl.DataFrame, settings: ProfileSettings, plan: ProfilePlanRecord) -> Vector:
-    """Return the smallest lift on the corpus that each token must reach, as a difference of cosines.
+    """Return the threshold for the lift of each token on the corpus, as a difference of cosines.
 
-    It is ``smallest_lift`` standard deviations of the similarities on the corpus, or half of that if the
-    token has an unusual vector.
+    The threshold is ``smallest_lift`` standard deviations of the similarities on the corpus. It is halved for
+    a token with an unusual vector.
     """
     shares_of_threshold = required_shares(_numbers(tokens, "vector_deviation"), settings)
     return shares_of_threshold * settings.smallest_lift * plan.similarity_spread
 
 
 def _predicted_lifts(
-    job: Job[ProfileSettings], corpus: _Corpus, effects: TokenEffects, tokens: pl.DataFrame
+    job: Job[ProfileSettings], corpus: _Corpus, run_effects: TokenEffects, tokens: pl.DataFrame
 ) -> Vector:
     """Predict the lift of each token on the corpus, relative to the ordinary token.
 
     Args:
         job: provides the model.
-        corpus: the carriers and anchors of the corpus, and the pilots, whose median is the ordinary token.
-        effects: contraction and pull of all tokens in the run.
+        corpus: the carriers and anchors of the corpus, and the run's pilots. The median lift of the pilots is
+            that of the ordinary token.
+        run_effects: contraction and pull of all tokens in the run.
         tokens: the T tokens.
 
     Returns:
@@ -218,46 +218,52 @@ def _predicted_lifts(
     """
     carrier_vectors = unit_vectors(job.encoder.encode(corpus.plan.carriers))
     panel = corpus.panel.against(carrier_vectors, corpus.plan.unrelated_below)
-    predicted = predicted_lifts(effects, panel)
-    ordinary = float(np.median(predicted[np.searchsorted(effects.ids, corpus.plan.pilots)]))
-    lifts: Vector = predicted[np.searchsorted(effects.ids, tokens["token_id"].to_numpy())] - ordinary
-    return lifts
+    lifts = predicted_lifts(run_effects, panel)
+    ordinary = float(np.median(lifts[np.searchsorted(run_effects.ids, corpus.plan.pilots)]))
+    rows = np.searchsorted(run_effects.ids, tokens["token_id"].to_numpy())
+    lifts_of_tokens: Vector = lifts[rows] - ordinary
+    return lifts_of_tokens
 
 
 class _CorpusLifts(NamedTuple):
     """Measured lifts of T tokens on the corpus, as differences of cosines.
 
     Attributes:
-        relative: each token's lift minus the lift of the ordinary token, with intervals.
-        texts: number of carriers in which each token was measured, shape (T,).
-        ordinary: lift of the ordinary token.
+        beyond_ordinary: each token's lift minus the lift of the ordinary token, with intervals.
+        carrier_counts: number of carriers in which each token was measured, shape (T,).
+        ordinary: lift of the ordinary token, in as many carriers as any token was measured in.
     """
 
-    relative: Estimates
-    texts: NDArray[np.int64]
+    beyond_ordinary: Estimates
+    carrier_counts: NDArray[np.int64]
     ordinary: float
 
 
 def _measured_lifts(
-    job: Job[ProfileSettings], corpus: _Corpus, token_ids: Ids, thresholds: Vector, progress: ProgressCallback
+    job: Job[ProfileSettings],
+    corpus: _Corpus,
+    tokens: pl.DataFrame,
+    thresholds: Vector,
+    progress: ProgressCallback,
 ) -> _CorpusLifts:
-    """Measure the lifts of tokens on the corpus, more closely if they may reach the threshold.
+    """Measure the lifts of tokens on the corpus, in one or two rounds.
 
-    All tokens are measured in `_FIRST_CARRIERS` carriers. If a token may reach its threshold, it is also
-    measured in the other carriers of the corpus, and its lift is the mean over all carriers.
+    In the first round, all tokens are measured in `_FIRST_CARRIERS` carriers. In the second round, the tokens
+    that may reach their thresholds are measured in all other carriers of the corpus. The lift of a token is
+    the mean over all carriers in which it was measured.
 
     Args:
         job: provides the model, the settings and the vocabulary.
         corpus: the carriers and anchors of the corpus.
-        token_ids: ids of the T tokens, ascending.
-        thresholds: smallest lift that each token must reach, as a difference of cosines, shape (T,).
+        tokens: the T tokens, in ascending order of token id.
+        thresholds: threshold for the lift of each token, as a difference of cosines, shape (T,).
         progress: called with the progress of the measurements.
     """
     settings = job.settings
     runner = MemoryRunner(job.encoder, progress)
     available = {token.id: token for token in job.vocabulary.available}
     # The pilots are measured as well, because they define the ordinary token, to which lifts are relative.
-    pilots = np.array(corpus.plan.pilots, dtype=np.int64)
+    pilot_ids = np.array(corpus.plan.pilots, dtype=np.int64)
 
     def measure(stage_name: str, ids: Ids, carriers: range) -> Vector:
         """Return the lifts of tokens in the carriers with these indices, shape (tokens, carriers)."""
@@ -267,39 +273,40 @@ def _measured_lifts(
         rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder).lifts
 
-    def beyond_pilots(lifts: Vector, ids: Ids, confidence: float) -> Relative:
-        """Return mean lifts relative to the ordinary token, with intervals of the given coverage."""
+    def mean_lifts(lifts: Vector, ids: Ids, confidence: float) -> Relative:
+        """Average lifts over the carriers, relative to the ordinary token."""
         # Repeated calls to a server give slightly different cosines, so the variance of a single lift is at
         # least the variance between calls.
         least_variance = corpus.plan.call_noise**2
-        return beyond_ordinary(lifts, np.isin(ids, pilots), confidence, least_variance)
+        return beyond_ordinary(lifts, np.isin(ids, pilot_ids), confidence, least_variance)
 
-    first_ids = np.union1d(token_ids, pilots)
+    token_ids = tokens["token_id"].to_numpy()
+    first_ids = np.union1d(token_ids, pilot_ids)
     first_lifts = measure(base.MEASURING, first_ids, range(_FIRST_CARRIERS))
-    lift = beyond_pilots(first_lifts, first_ids, settings.confidence)
-    rows = np.searchsorted(first_ids, token_ids)
-    relative = lift.estimates.of_rows(rows)
-    texts_of_token = np.full(len(token_ids), _FIRST_CARRIERS)
+    first = mean_lifts(first_lifts, first_ids, settings.confidence)
+    token_rows = np.searchsorted(first_ids, token_ids)
+    lifts = first.estimates.of_rows(token_rows)
+    carrier_counts = np.full(len(token_ids), _FIRST_CARRIERS)
 
-    # No token is flagged before its second measurement, so selecting tokens by the first measurement does
-    # not make false positives more likely.
-    wide = beyond_pilots(first_lifts, first_ids, _FIRST_CONFIDENCE).estimates.of_rows(rows)
+    # A token that the second round leaves out does not reach its threshold, and a token that it measures is
+    # judged by its mean over all carriers. So the choice of tokens does not make false positives more likely.
+    wide_confidence = max(_FIRST_CONFIDENCE, settings.confidence)
+    wide = mean_lifts(first_lifts, first_ids, wide_confidence).estimates.of_rows(token_rows)
     may_reach = wide.high >= thresholds
     other_carriers = range(_FIRST_CARRIERS, len(corpus.plan.carriers))
     if not may_reach.any() or not other_carriers:
-        return _CorpusLifts(relative, texts_of_token, lift.ordinary)
+        return _CorpusLifts(lifts, carrier_counts, first.ordinary)
 
-    second_ids = np.union1d(token_ids[may_reach], pilots)
-    other_lifts = measure(Round.CONFIRM, second_ids, other_carriers)
-    first_lifts_again = first_lifts[np.searchsorted(first_ids, second_ids)]
-    all_lifts = np.concatenate([first_lifts_again, other_lifts], axis=1)  # in all carriers
-    lift = beyond_pilots(all_lifts, second_ids, settings.confidence)
-    closer = lift.estimates.of_rows(np.searchsorted(second_ids, token_ids[may_reach]))
-    relative.value[may_reach] = closer.value
-    relative.low[may_reach] = closer.low
-    relative.high[may_reach] = closer.high
-    texts_of_token[may_reach] = len(corpus.plan.carriers)
-    return _CorpusLifts(relative, texts_of_token, lift.ordinary)
+    second_ids = np.union1d(token_ids[may_reach], pilot_ids)
+    second_lifts = measure(Round.CONFIRM, second_ids, other_carriers)
+    lifts_in_all = np.concatenate([first_lifts[np.searchsorted(first_ids, second_ids)], second_lifts], axis=1)
+    in_all = mean_lifts(lifts_in_all, second_ids, settings.confidence)
+    closer = in_all.estimates.of_rows(np.searchsorted(second_ids, token_ids[may_reach]))
+    lifts.value[may_reach] = closer.value
+    lifts.low[may_reach] = closer.low
+    lifts.high[may_reach] = closer.high
+    carrier_counts[may_reach] = len(corpus.plan.carriers)
+    return _CorpusLifts(lifts, carrier_counts, in_all.ordinary)
 
 
 def _table(
@@ -326,7 +333,7 @@ def _table(
     # The number of kinds of text that a token lifts is a result of the run and does not depend on the corpus.
     measures = Measures(
         ids=ids,
-        lift=lifts.relative.divided_by(plan.similarity_spread),
+        lift=lifts.beyond_ordinary.divided_by(plan.similarity_spread),
         erased=_erased_in_run(tokens),
         vector_deviation=_numbers(tokens, "vector_deviation"),
         confirmed=np.ones(len(ids), dtype=np.bool_),  # all were measured on the corpus
@@ -345,8 +352,8 @@ def _table(
             "severity": judged.severities,
             "reason": judged.reasons,
             # The column ``lift`` is a difference of cosines that is not relative to the ordinary token.
-            "lift": lifts.relative.value + lifts.ordinary,
-            "texts": lifts.texts,
+            "lift": lifts.beyond_ordinary.value + lifts.ordinary,
+            "texts": lifts.carrier_counts,
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
