@@ -185,8 +185,8 @@ SEVERE_ERASED = 0.7
 UNUSUAL_SHARE = 0.5
 
 _SEVERITY_MEANINGS = {
-    Severity.MILD: "has an unusual vector and reaches only a halved threshold (by default, an erased share "
-    "of 20% or a lift of 0.25 SD)",
+    Severity.MILD: "is flagged only because its unusual vector halves the thresholds (by default, an erased "
+    "share of 20% or a lift of 0.25 SD is then enough)",
     Severity.SERIOUS: "reaches a full threshold (by default, an erased share of 40% or a lift of 0.5 SD)",
     Severity.SEVERE: f"reaches an erased share of {SEVERE_ERASED:.0%} or a lift of {SEVERE_LIFT} SD",
 }
