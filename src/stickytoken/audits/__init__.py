@@ -32,7 +32,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
-from stickytoken.methods.base import MEASURING, PLAIN_TEXTS
+from stickytoken.methods.base import MEASURING, MEASURING_CLOSELY, PLAIN_TEXTS
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.validation import file_path, or_default, require_callable
@@ -41,9 +41,9 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
 _IDENTITY_VERSION = 4
-# Approximate number of short texts that a judgement encodes, and the number of short texts that take as long
-# to encode as one document.
-_JUDGED_TEXTS = 8_000
+# Approximate number of short texts that each stage of a judgement encodes.
+_JUDGED_TEXTS = {MEASURING: 9_000, MEASURING_CLOSELY: 30_000}
+# Number of short texts that take as long to encode as one document.
 _TEXTS_PER_DOCUMENT = 8
 # Number of groups of tokens to measure. `AuditSettings.tokens` describes the groups and limits their size.
 _TOKEN_GROUPS = 5
@@ -232,7 +232,7 @@ def _texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
     return {
         _index.INDEX: len(index.fitted) + len(index.fitted_queries),
         PLAIN_TEXTS: JUDGED_ANCHORS,
-        MEASURING: _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
+        **{stage: texts // _TEXTS_PER_DOCUMENT for stage, texts in _JUDGED_TEXTS.items()},
         _stuffing.STUFFED: _TOKEN_GROUPS * settings.tokens * stuffed_documents,
     }
 

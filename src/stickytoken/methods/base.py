@@ -306,6 +306,9 @@ PLAIN_TEXTS = "plain texts"
 MEASURING = "measure"
 """Name of the judgement stage that measures the tokens selected by their predicted lifts."""
 
+MEASURING_CLOSELY = "measure closely"
+"""Name of the judgement stage that measures the tokens that may reach their thresholds in more texts."""
+
 
 # Numbers of copies at which the curves in reports are measured. These few points are enough to show the shape
 # of a curve.

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import without_refused_texts
+from stickytoken.encoders.protocol import capabilities_of, without_refused_texts
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.engine import ProgressCallback, encode_texts
 from stickytoken.methods import Verdict, base
@@ -293,12 +293,16 @@ def _measured_lifts(
     wide_confidence = max(_FIRST_CONFIDENCE, settings.confidence)
     wide = mean_lifts(first_lifts, first_ids, wide_confidence).estimates.of_rows(token_rows)
     may_reach = wide.high >= thresholds
+    if capabilities_of(job.encoder).makes_up_vectors:
+        # The cost is only estimated, and made-up vectors do not show which tokens may reach their thresholds.
+        # With all tokens, the estimate is an upper limit.
+        may_reach[:] = True
     other_carriers = range(_FIRST_CARRIERS, len(corpus.plan.carriers))
     if not may_reach.any() or not other_carriers:
         return _CorpusLifts(lifts, carrier_counts, first.ordinary)
 
     second_ids = np.union1d(token_ids[may_reach], pilot_ids)
-    second_lifts = measure(Round.CONFIRM, second_ids, other_carriers)
+    second_lifts = measure(base.MEASURING_CLOSELY, second_ids, other_carriers)
     lifts_in_all = np.concatenate([first_lifts[np.searchsorted(first_ids, second_ids)], second_lifts], axis=1)
     in_all = mean_lifts(lifts_in_all, second_ids, settings.confidence)
     closer = in_all.estimates.of_rows(np.searchsorted(second_ids, token_ids[may_reach]))
