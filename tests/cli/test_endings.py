@@ -202,3 +202,19 @@ def test_a_command_that_failed_on_its_input_blocks_nothing(bert_folder, sentence
     arguments = ("detect", bert_folder, *options, tmp_path / "run")
     planted.assert_refused(*arguments, "--set", "sentence-count=1000", saying="distinct sentences, but 1000")
     assert planted.command(*arguments).exit_code == 0
+
+
+EXIT = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count()))  # runs last
+from stickytoken.cli._options import collector_paused
+with collector_paused():
+    import numpy
+print(gc.get_freeze_count() > 0, gc.isenabled())
+"""
+
+
+def test_loaded_objects_are_collected_at_exit():
+    """Otherwise libraries such as triton report leaks after every command."""
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -702,7 +703,10 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             # Later garbage collections skip the objects that were loaded, nearly all of which stay alive.
+            # When Python exits, the objects are collected again. Otherwise some libraries, such as triton,
+            # would report them as leaks.
             gc.freeze()
+            atexit.register(gc.unfreeze)
             gc.enable()
 
 
