@@ -126,7 +126,7 @@ def test_search_answers_in_a_browser_without_a_server(site, browser):
     page.goto((site / "index.html").as_uri())
     page.keyboard.press("Control+k")
     page.keyboard.type("severity")
-    page.get_by_text("if only the halved thresholds").first.wait_for()
+    page.get_by_text("at which a token counts against the model").first.wait_for()
     assert [message for message in heard if not message.startswith("file:")] == []
     page.close()
 
