@@ -44,6 +44,8 @@ NOT_EXECUTED = {
     "python benchmarks/": "a benchmark, of minutes to hours",
     "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
     "stickytoken card RUN --push": "sends to the hub; tests/model_cards has a hub of its own",
+    "stickytoken published --add STD_RUN": "needs a run of std over the whole vocabulary",
+    "stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open": "needs a browser on a desktop",
     "export OPENAI_API_KEY": "a key of a service",
     "stickytoken detect openai:": "a service on the internet",
     "from stickytoken import EndpointOptions": "a service on the internet; the tests of endpoints have one",
