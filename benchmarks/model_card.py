@@ -126,9 +126,9 @@ def sticky_section(run: Run) -> list[str]:
 def strongest_sections(tokens: pl.DataFrame) -> list[str]:
     """Return headings and tables of the tokens that erase most and that lift most."""
     return [
-        f"## The {MOST_ROWS} tokens that erase most",
+        f"## The {MOST_ROWS} tokens that erase the most",
         token_table(tokens.sort("erased", descending=True).head(MOST_ROWS)),
-        f"## The {MOST_ROWS} tokens that lift most",
+        f"## The {MOST_ROWS} tokens that lift the most",
         token_table(tokens.sort("lift_sd", descending=True).head(MOST_ROWS)),
     ]
 

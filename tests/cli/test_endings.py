@@ -215,6 +215,6 @@ print(gc.get_freeze_count() > 0, gc.isenabled())
 
 
 def test_loaded_objects_are_collected_at_exit():
-    """Otherwise libraries such as triton report leaks after every command."""
+    """Otherwise, libraries such as triton would report leaks after every command."""
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "0"]

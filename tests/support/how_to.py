@@ -97,7 +97,7 @@ def run_line(line: str) -> subprocess.CompletedProcess[str]:
     for command in line.split(" && "):
         if plain := _PLAIN.fullmatch(command):
             words = shlex.split(plain["words"])
-            done = planted.program(planted.COMMAND_LINE, *words, COLUMNS="120", NO_COLOR="1")
+            done = planted.program(planted.COMMAND_LINE, *words, COLUMNS="120", NO_COLOR="1", BROWSER="true")
             if plain["file"]:
                 Path(plain["file"]).write_text(done.stdout, encoding="utf-8")
         else:
