@@ -10,8 +10,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Tiny models gain nothing from threads, and lose much to threads that wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Bytes are compared between processes: none of them chooses its kernels by a clock.
-os.environ["STICKYTOKEN_PACKED_LAYERS"] = "1"
 
 import hypothesis
 

@@ -20,8 +20,8 @@ _LOG = logging.getLogger("stickytoken")
 def cache_folder() -> Path:
     """Return the folder of stickytoken's cache, which need not exist.
 
-    The cache holds measured values, such as the times with and without packed layers on this machine. The
-    environment variable STICKYTOKEN_CACHE overrides the default folder.
+    The cache holds measured values, such as the mean similarity of a model. The environment variable
+    STICKYTOKEN_CACHE overrides the default folder.
     """
     configured = os.environ.get("STICKYTOKEN_CACHE")
     if configured:

@@ -152,7 +152,7 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
     values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3, "contrast": True}
     values |= {"contrast_layer": 1, "contrast_strength": 0.25, "contrast_rule": "norm"}
     loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}
-    loading |= {"token_budget": 9, "packed_layers": False, "truncate_dim": 8, "route": "document"}
+    loading |= {"token_budget": 9, "truncate_dim": 8, "route": "document"}
     all_values = loading | {"prompt": "ke", "prompt_name": "query"} | values
     words = []
     for name, value in all_values.items():
@@ -270,12 +270,9 @@ def values_of(command, *arguments):
 
 
 def test_settings_have_the_types_of_the_options():
-    arguments = [
-        f"--set={assignment}"
-        for assignment in ("token-budget=64", "packed-layers=false", "unusual=7", "engine=ray")
-    ]
+    arguments = [f"--set={assignment}" for assignment in ("token-budget=64", "unusual=7", "engine=ray")]
     values = values_of("detect", "m", *arguments, "--set", "trust_remote_code=true")
-    assert (values["token_budget"], values["packed_layers"], values["unusual"]) == (64, False, 7)
+    assert (values["token_budget"], values["unusual"]) == (64, 7)
     assert (values["engine"].value, values["trust_remote_code"]) == ("ray", True)
     assert values_of("detect", "m")["token_budget"] is None
     assert values_of("detect", "m", "--set", "unusual=5", "--set", "unusual=8")["unusual"] == 8

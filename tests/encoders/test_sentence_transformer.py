@@ -199,7 +199,6 @@ def test_vectors_stay_and_one_token_reaches_the_last_feed_forward_part(name, bac
     encoder = load_encoder(model)
     expected = model.encode(FEW)
     np.testing.assert_allclose(encoder.encode(FEW), expected, atol=2e-6)
-    # A hook on the model turns packed layers of that module off, and nothing else.
     assert seen_by_the_last_layer(model, encoder) == {1}
     np.testing.assert_allclose(model.encode(FEW), expected, atol=0)
     assert not any("forward" in vars(module) for module in model.modules())

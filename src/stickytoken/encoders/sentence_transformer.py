@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders import compute
 from stickytoken.encoders._template import read_template
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_size
-from stickytoken.encoders.compute import batches, layers, linear, prefixes
+from stickytoken.encoders.compute import batches, layers, precisions, prefixes
 from stickytoken.encoders.lengths import NO_LIMIT, learned_positions, readable_positions
 from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, require_usable, shown, texts_of
 from stickytoken.encoders.text_encoder import require_components
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 Content = tuple[int, ...]
 Derived = TypeVar("Derived")
-_LOG = logging.getLogger(__name__)
 
 # Sample inputs show whether a faster way to compute gives the same vectors. The three constants are the
 # number of vocabulary entries in the sample, the number of entries per input, and the number of copies that
@@ -78,9 +75,7 @@ class ModelEncoder(ABC):
     user_tokenizer: Any
     normalizes = False
 
-    def __init__(
-        self, network: torch.nn.Module, name: str, precision: Precision | None, packed_layers: bool | None
-    ) -> None:
+    def __init__(self, network: torch.nn.Module, name: str, precision: Precision | None) -> None:
         """Read the model's tokenizer, template and maximum input length, and choose the arithmetic.
 
         Args:
@@ -88,17 +83,13 @@ class ModelEncoder(ABC):
             name: name of the model, as the user gave it.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides. Without STICKYTOKEN_PACKED_LAYERS, packed weights
-                are used if `precision` is set or a measurement shows that packed weights are faster.
         """
         if precision is not None:
-            batches.require_precision(network, precision, name)
+            precisions.require_precision(network, precision, name)
         self.name = name
         self.spec: EncoderSpec | None = None
         self._network = network
         self._precision = precision
-        self._packed_layers = packed_layers
         # Cached values that depend on the weights, keyed by name. A new dict replaces this one when the
         # weights change.
         self._derived: dict[str, Any] = {}
@@ -108,9 +99,7 @@ class ModelEncoder(ABC):
         self._known_weight_versions = self._weight_versions()
         self._configure()
         self._known_input_settings = self._input_settings()
-        # The arithmetic is chosen in the constructor, so that any warning appears when the model is loaded.
-        with compute.model_lock(network):
-            self._arithmetic = self._chosen_arithmetic()
+        self._arithmetic = precisions.arithmetic(network, precision)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
@@ -159,10 +148,6 @@ class ModelEncoder(ABC):
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         """Return the vectors of distinct inputs, shape (n, d), computed in the fastest available way."""
-
-    @abstractmethod
-    def _run(self, contents: Sequence[Content]) -> None:
-        """Run every layer on every token of the inputs; the caller measures how long this takes."""
 
     # Members that all subclasses share.
 
@@ -225,7 +210,7 @@ class ModelEncoder(ABC):
         Raises:
             InputError: the vectors differ too much, or the model reads too few tokens for a comparison.
         """
-        batches.require_precision(self._network, precision, self.name)
+        precisions.require_precision(self._network, precision, self.name)
         if not self._samples:
             raise InputError(
                 f"{self.name} reads too few tokens to compare {precision} with its own precision: leave the "
@@ -233,12 +218,12 @@ class ModelEncoder(ABC):
             )
         lower = self._copy()
         lower._precision = precision
-        lower._arithmetic = lower._chosen_arithmetic()
+        lower._arithmetic = precisions.arithmetic(self._network, precision)
         lower._reset()
         exact = self._vectors(self._samples)
         lowered = lower._vectors(self._samples)
         center = self._center(exact)
-        linear.require_agreement(exact - center, lowered - center, precision, self.name)
+        precisions.require_agreement(exact - center, lowered - center, precision, self.name)
         return lower
 
     def _copy(self) -> Self:
@@ -320,50 +305,6 @@ class ModelEncoder(ABC):
         del exact
         return np.float32(0)
 
-    # The methods below choose between packed and plain weights, and give the sample inputs on which different
-    # computations are compared.
-
-    def _chosen_arithmetic(self) -> batches.Arithmetic:
-        """Return a function that returns the context manager to use around the model's computations.
-
-        Inside the context manager, linear layers on a CPU have packed or plain weights, as the user requests.
-        If the user leaves the choice open, packed weights are used at a lower precision; at the precision of
-        the weights, they are used if a measurement shows that they are faster.
-        """
-        packing_asked = self._packing_asked()  # None if the user leaves the choice open
-        packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
-        if packing_asked is not None or self._precision is not None:
-            return packed
-        contents = linear.trial_inputs(self._network, self._samples)
-        if not contents:
-            return packed
-        plain = batches.arithmetic(self._network, None, packed=False)
-
-        def trial(arithmetic: batches.Arithmetic) -> None:
-            with compute.computing(self._network), arithmetic():
-                self._run(contents)
-
-        trials = {"plain": partial(trial, plain), "packed": partial(trial, packed)}
-        seconds = linear.shortest_seconds(self._network, trials, batches.worker_count(self._network))
-        packing_pays = seconds["packed"] <= seconds["plain"]
-        _LOG.info(
-            "%s: linear layers %s, measured on this machine (%.3f s, otherwise %.3f s)",
-            self.name,
-            "have packed weights" if packing_pays else "are torch's own",
-            min(seconds.values()),
-            max(seconds.values()),
-        )
-        return packed if packing_pays else plain
-
-    def _packing_asked(self) -> bool | None:
-        """Whether the argument or the environment variable requests packed layers; None if neither is set."""
-        if self._packed_layers is not None:
-            return self._packed_layers
-        switch = os.environ.get(linear.SWITCH, "").strip().lower()
-        if not switch:
-            return None
-        return switch not in ("0", "false", "no", "off")
-
     @property
     def _samples(self) -> list[Content]:
         """Content ids of the inputs on which faster ways to compute are compared with the plain way."""
@@ -397,7 +338,7 @@ class ModelEncoder(ABC):
         """Machine epsilon of the arithmetic."""
         if self._precision is None:
             return torch.finfo(self.dtype).eps
-        return batches.ROUNDING[self._precision]
+        return precisions.ROUNDING[self._precision]
 
     # Detection of changes that the user makes to the model.
 
@@ -445,7 +386,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     passed.
     """
 
-    def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
+    def __init__(
         self,
         model: SentenceTransformer,
         name: str,
@@ -455,7 +396,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         max_length: int | None = None,
         reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
         precision: Precision | None = None,
-        packed_layers: bool | None = None,
         truncate_dim: int | None = None,
         layer: int | None = None,
         route: str | None = None,
@@ -472,9 +412,6 @@ class SentenceTransformerEncoder(ModelEncoder):
                 reused.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides. Without STICKYTOKEN_PACKED_LAYERS, packed weights
-                are used if `precision` is set or a measurement shows that packed weights are faster.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             layer: number of layers to run (at least 1); if None, all are run.
             route: route that texts take, such as ``query``; if None, the model's default route.
@@ -498,7 +435,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._asked_prompt = prompt
         self._token_budget = token_budget
         self._reuse_limits = reuse
-        super().__init__(self.model, name, precision, packed_layers)
+        super().__init__(self.model, name, precision)
         if truncate_dim is not None:
             self._truncate(truncate_dim)
         if max_length is not None:
@@ -670,9 +607,6 @@ class SentenceTransformerEncoder(ModelEncoder):
     def usable_entries(self) -> list[int]:
         rows = self._rows or math.inf
         return [entry for entry in self.own_tokenizer.entries if entry < rows]
-
-    def _run(self, contents: Sequence[Content]) -> None:
-        self._runner.vectors(contents)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         """Return the vectors of contents, and save computation if the model allows it.

@@ -370,7 +370,7 @@ class Network:
             # The tokenizer is shared, because it does not change and some classes cannot be copied.
             replacements[id(model.tokenizer)] = model.tokenizer
             self._model = copy.deepcopy(model, replacements).float().eval()
-        self.encoder = SentenceTransformerEncoder(self._model, "the model", packed_layers=False)
+        self.encoder = SentenceTransformerEncoder(self._model, "the model")
         if self.encoder.template.flat:
             raise RepairError(
                 "a static embedding model encodes each token independently of the text, so no row can be "

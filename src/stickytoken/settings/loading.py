@@ -42,8 +42,6 @@ class LoadingSettings(RecordedLoading):
         device: cpu, cuda, cuda:1 or mps. Default: the best available device.
         max_length: Maximum input length in tokens, including special tokens. Default: the model's own limit.
         token_budget: Maximum number of tokens in a batch; the default depends on the device.
-        packed_layers: Pack the weights of linear layers on a CPU. Default: whichever is faster on this
-            machine, as measured once per model.
 
     Raises:
         InputError: A value has the wrong type or is out of range.
@@ -53,4 +51,3 @@ class LoadingSettings(RecordedLoading):
     device: str | None = None
     max_length: Annotated[PositiveCount | None, PYTHON_ONLY] = None
     token_budget: PositiveCount | None = None
-    packed_layers: bool | None = None

@@ -194,7 +194,7 @@ def detect(
         require_usable(out, chosen.entry.name, settings)
     # If no option changes what the model computes, the model's files are enough to identify the model. Their
     # hash is recorded in the run, so that later commands find the run without loading the model.
-    without_effect = replace(loading, revision=None, device=None, token_budget=None, packed_layers=None)
+    without_effect = replace(loading, revision=None, device=None, token_budget=None)
     files = None
     if without_effect == opt.AnyModelOptions():
         files = look_at_model(model, loading.revision)

@@ -109,9 +109,14 @@ def _enable_onednn(enabled: bool) -> None:
 _ONEDNN = SharedSetting(_onednn_is_enabled, _enable_onednn)
 
 
+def onednn_enabled(enabled: bool) -> AbstractContextManager[None]:
+    """Turn oneDNN on or off inside a ``with`` block."""
+    return _ONEDNN.at(enabled)
+
+
 @contextmanager
 def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Turn oneDNN off for float32 on a CPU, except in packed layers, whose inputs have only a few shapes."""
+    """Turn oneDNN off for float32 on a CPU."""
     # oneDNN keeps a kernel and its buffers for each of up to a thousand batch shapes. Lengths and batch sizes
     # vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7 GB; without oneDNN it stays at 0.9 GB. For
     # bfloat16, oneDNN stays on, because nothing else has fast kernels for it.
@@ -119,7 +124,7 @@ def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
 
     parameter = next(model.parameters())
     if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
-        with _ONEDNN.at(False):
+        with onednn_enabled(False):
             yield
     else:
         yield

@@ -6,20 +6,19 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders._template import InputTemplate
-from stickytoken.encoders.compute.linear import PackedLinears
 from stickytoken.encoders.equal_lengths import equal_length_batches
-from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenError
-from stickytoken.machine import Precision, SharedSetting, available_cores
+from stickytoken.errors import EncodingError, ModelError, StickyTokenError
+from stickytoken.machine import SharedSetting, available_cores
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -52,7 +51,6 @@ _SHOWN_REASON = 300
 
 # OpenMP keeps a separate number of threads for each calling thread.
 _THREADS = SharedSetting(torch.get_num_threads, torch.set_num_threads, per_thread=True)
-_MATMUL_PRECISION = SharedSetting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 
 # Modules in these packages keep no state from the texts that they encode.
 _STATELESS = (
@@ -85,8 +83,12 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
     if workers <= 1 or len(items) <= 1:
         return [compute(item) for item in items]
 
+    # Each thread has its own precision, which is that of the calling thread here.
+    is_lower = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu")
+
     def work(item: Any) -> Any:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast("cpu", dtype=dtype, enabled=is_lower):
             return compute(item)
 
     size = min(workers, len(items))
@@ -291,60 +293,6 @@ class BatchRunner(BatchEngine):
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
-
-
-# A function that returns a context manager, inside which the model computes at a certain precision.
-Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
-
-# Machine epsilon of each precision.
-ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16: 2**-10}
-
-
-def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Raise an `InputError` if the device does not support the precision or the weights are not float32."""
-    parameter = next(model.parameters())
-    supported = [Precision.BFLOAT16]
-    if parameter.device.type != "cpu":
-        supported.append(Precision.FLOAT16)
-    if parameter.device.type == "cuda":
-        supported.insert(0, Precision.TF32)
-    if precision not in supported:
-        raise InputError(
-            f"precision {precision} is not available on {parameter.device}: use {' or '.join(supported)}, "
-            "or leave it out"
-        )
-    if parameter.dtype != torch.float32:
-        current = str(parameter.dtype).removeprefix("torch.")
-        raise InputError(f"{name} already computes in {current}: leave out the precision {precision}")
-
-
-def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool) -> Arithmetic:
-    """Return a function that returns a context manager.
-
-    Inside ``with arithmetic(...)():``, the model computes at the given precision.
-
-    Args:
-        model: the model.
-        precision: precision of the arithmetic; if None, the model's own.
-        packed: whether linear layers on a CPU may use packed weights.
-    """
-    device = next(model.parameters()).device.type
-    if device == "cpu" and precision is not None:
-        # On a CPU, bfloat16 is the only lower precision; see `require_precision`. The layers are replaced
-        # even if ``packed`` is false, because torch's own layers would compute in float32, like the weights.
-        return PackedLinears(model, torch.bfloat16, packed=packed).active
-    if device == "cpu" and packed:
-        return PackedLinears(model).active
-    if precision is None:
-        return nullcontext
-    if precision is Precision.TF32:
-        return _tf32
-    dtype = getattr(torch, precision)
-    return lambda: torch.autocast(device, dtype=dtype)
-
-
-def _tf32() -> AbstractContextManager[None]:
-    return _MATMUL_PRECISION.at("high")
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:

@@ -96,7 +96,6 @@ def load_encoder(
     trust_remote_code: bool = ...,
     max_length: int | None = ...,
     token_budget: int | None = ...,
-    packed_layers: bool | None = ...,
     truncate_dim: int | None = ...,
     layer: int | None = ...,
     route: str | None = ...,
@@ -122,7 +121,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     trust_remote_code: bool = False,
     max_length: int | None = None,
     token_budget: int | None = None,
-    packed_layers: bool | None = None,
     truncate_dim: int | None = None,
     layer: int | None = None,
     route: str | None = None,
@@ -150,12 +148,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         max_length: maximum input length in tokens, including special tokens; if None, the model's own limit,
             which a loaded model always keeps.
         token_budget: maximum number of tokens per batch; if None, a number that suits the device.
-        packed_layers: whether to compute float32 linear layers on a CPU with oneDNN, which packs the weights
-            once. If None, the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) decides. Without
-            STICKYTOKEN_PACKED_LAYERS, packed weights are used if the arithmetic is less precise than the
-            weights. At the precision of the weights, computing with and without packed weights is timed,
-            which takes at least half a second, and the faster computation is used; the times are kept in the
-            cache folder.
         truncate_dim: keep only this many leading components of each vector, as models trained with a
             Matryoshka loss allow; if None, keep all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
@@ -184,7 +176,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         trust_remote_code=trust_remote_code,
         max_length=max_length,
         token_budget=token_budget,
-        packed_layers=packed_layers,
         truncate_dim=truncate_dim,
         route=route,
     )
@@ -412,7 +403,6 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
         name,
         prompt=_prompt_of(model, spec.prompting, name),
         token_budget=spec.token_budget,
-        packed_layers=spec.packed_layers,
         truncate_dim=spec.truncate_dim,
         layer=spec.prompting.layer,
         route=spec.route,
@@ -464,7 +454,6 @@ def _encoder_of_prompted_model(model: SentenceTransformer, spec: EncoderSpec, na
         token_budget=spec.token_budget,
         max_length=first.max_seq_length,
         normalize=normalize,
-        packed_layers=spec.packed_layers,
     )
 
 
@@ -566,7 +555,6 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
         max_length=spec.max_length,
         normalize=normalize,
         precision=precision,
-        packed_layers=spec.packed_layers,
     )
     encoder.spec = replace(
         spec,
@@ -634,7 +622,6 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         token_budget=spec.token_budget,
         max_length=spec.max_length,
         precision=precision,
-        packed_layers=spec.packed_layers,
         truncate_dim=spec.truncate_dim,
         layer=spec.prompting.layer,
         route=spec.route,

@@ -49,7 +49,6 @@ class CausalPromptEncoder(ModelEncoder):
         reuse: prefixes.ReuseLimits | None = prefixes.REUSE,
         normalize: bool = False,
         precision: Precision | None = None,
-        packed_layers: bool | None = None,
     ) -> None:
         """Read the model.
 
@@ -66,9 +65,6 @@ class CausalPromptEncoder(ModelEncoder):
             normalize: whether to scale vectors to length 1.
             precision: precision of the arithmetic, which must be lower than the precision of the weights; if
                 None, the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights. If None, the environment
-                variable STICKYTOKEN_PACKED_LAYERS decides. Without STICKYTOKEN_PACKED_LAYERS, packed weights
-                are used if `precision` is set or a measurement shows that packed weights are faster.
 
         Raises:
             ModelError: the model or its tokenizer cannot be used with prompts.
@@ -84,7 +80,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._decoder = find_decoder(model, name)
         # Copies of the user's tokenizer, keyed by whether the placeholder was added to the copy.
         self._tokenizers: dict[bool, OwnTokenizer] = {}
-        super().__init__(self._decoder.model, name, precision, packed_layers)
+        super().__init__(self._decoder.model, name, precision)
 
     def _configure(self) -> None:
         """Set `prompted`, the tokenizers, `max_length` and the runner, from the model and `reading`."""
@@ -236,12 +232,6 @@ class CausalPromptEncoder(ModelEncoder):
     def _center(self, exact: NDArray[np.float32]) -> Any:
         # All vectors of one prompt share a direction that says nothing about their texts.
         return exact.mean(axis=0, keepdims=True)
-
-    def _run(self, contents: Sequence[Content]) -> None:
-        # Reuse is off, so that every token passes through every layer and no cached result is used.
-        rounding = torch.finfo(self.dtype).eps
-        runner = PromptRunner(self.prompted, self._token_budget, reuse=None, rounding=rounding)
-        runner.vectors(contents, [self.prompted.layer_count])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
         """Raise an error if the model cannot read the content of a text in the prompt."""
