@@ -106,8 +106,7 @@ def run_identity(folder: Path) -> str | None:
         run = stickytoken.open_run(folder)
     except StickyTokenError:
         return None
-    has_current_version = run.record.identity_parts.get("version") == IDENTITY_VERSION
-    if not has_current_version or run.is_of_older_rule:
+    if run.record.identity_parts.get("version") != IDENTITY_VERSION:
         return None
     return run.record.identity[:IDENTITY_LENGTH]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -95,8 +95,6 @@ class Check:
         documents: what a search of the documents found; None if no documents were passed.
         examined: number of tokens that the run examined.
         available: number of tokens in the vocabulary that the run could have examined.
-        is_of_older_rule: whether the verdicts of the run follow the rule of an earlier version; if they do,
-            the check has no findings of level error, and is inconclusive.
         rules_file: rules file that documents were checked against; None if a run or a cleaner was passed.
     """
 
@@ -114,7 +112,6 @@ class Check:
     documents: CheckedDocuments | None = None
     examined: int = 0
     available: int = 0
-    is_of_older_rule: bool = False
     rules_file: Path | None = None
 
     @property
@@ -173,8 +170,6 @@ class Check:
         if self.examined < self.available:
             examined = f"only {self.examined:,} of {self.available:,} tokens were examined"
             return f"inconclusive: {examined}; so far, "
-        if self.is_of_older_rule:
-            return "inconclusive: the verdicts are of an older rule; by that rule, "
         return "inconclusive: not everything could be checked; so far, "
 
     def summary(self) -> dict[str, Any]:
@@ -323,10 +318,6 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         rules += searched.rules
         incomplete += searched.incomplete
         checked_documents = searched.documents
-    if run.is_of_older_rule:
-        # The current rule may judge the tokens differently, so the check must not fail. `_reasons_incomplete`
-        # reports the older rule, which makes the check inconclusive.
-        findings = [_at_most_warning(finding) for finding in findings]
     return Check(
         model=run.model_name,
         run=run.path,
@@ -342,7 +333,6 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         documents=checked_documents,
         examined=run.record.tokens,
         available=run.available,
-        is_of_older_rule=run.is_of_older_rule,
     )
 
 
@@ -472,11 +462,6 @@ def _failing_kinds(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
             raise InputError(f"fail_on_documents contains {shown(kind)}: use {', '.join(SpanKind)}")
         kinds.add(SpanKind(kind).value)
     return kinds
-
-
-def _at_most_warning(finding: Finding) -> Finding:
-    """Return an error as a warning, and any other finding unchanged."""
-    return replace(finding, level=Level.WARNING) if finding.level is Level.ERROR else finding
 
 
 def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ignore_progress) -> Run:
@@ -633,8 +618,7 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
         runs: a folder of runs, or a run folder.
 
     Returns:
-        The runs, and one note for each run that cannot be read. Runs judged by the current rule come before
-        the other runs, and within each group, newer runs come first.
+        The runs, the newest first, and one note for each run that cannot be read.
     """
     method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
@@ -653,13 +637,7 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
         )
         if record.method == method.entry.name and record.result is not None and covers_vocabulary:
             candidates.append(_Candidate(path, record))
-
-    def preference(candidate: _Candidate) -> tuple[bool, str]:
-        """Return whether a run was judged by the current rule, and when it started."""
-        record = candidate.record
-        return record.schema_version >= method.rule_since, record.started
-
-    return sorted(candidates, key=preference, reverse=True), notes
+    return sorted(candidates, key=lambda candidate: candidate.record.started, reverse=True), notes
 
 
 # A token should have a verdict if the tokenizer reads at least this share of its written copies as the token.
@@ -679,11 +657,6 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
     tokens = run.tokens
     record = run.record
     reasons = []
-    if run.is_of_older_rule:
-        reasons.append(
-            f"{which} in {run.path} has verdicts of an older rule: run `stickytoken detect {run.model_name}` "
-            "and check again"
-        )
     if record.identity_parts.get("tokens") is not None or record.tokens < run.available:
         reasons.append(
             f"{which} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "

@@ -259,7 +259,7 @@ def test_an_audit_of_an_earlier_version_is_refused_with_what_to_do(finished, tmp
     shutil.copytree(finished.path, tmp_path / "audit")
     record = json.loads((tmp_path / "audit" / "audit.json").read_text("utf-8"))
     (tmp_path / "audit" / "audit.json").write_text(json.dumps(record | {"schema_version": 1}), "utf-8")
-    with pytest.raises(RunError, match=r"earlier version .* run the audit again"):
+    with pytest.raises(RunError, match="run `audit` again"):
         open_audit(tmp_path / "audit")
 
 

@@ -239,15 +239,6 @@ def test_a_cleaner_is_read_as_it_was_written(tmp_path):
     assert (tmp_path / "rules.json").read_bytes().isascii()
 
 
-def test_a_cleaner_of_an_earlier_version_is_read(tmp_path):
-    document = CLEANER.to_json()
-    document["actions"] = {"flagged": "remove", "run": "report", "interleaved": "remove"}
-    del document["remove_all"]
-    (tmp_path / "rules.json").write_text(json.dumps(document))
-    actions = Cleaner.from_file(tmp_path / "rules.json").actions
-    assert (actions[SpanKind.REPETITION], actions[SpanKind.SUSPECTED]) == (Action.REPORT, Action.REMOVE)
-
-
 def damaged(entry, value):
     document = CLEANER.to_json()
     return json.dumps(document | {"rules": document["rules"] | {entry: value}})

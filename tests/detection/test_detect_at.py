@@ -1,21 +1,16 @@
 """Runs on a model that is read at a dimension or after a layer, and earlier runs that had several."""
 
 import json
-import shutil
-from pathlib import Path
 
-import polars as pl
 import pytest
 
 import profiled
 import tiny
-from stickytoken import load_encoder, open_run
+from stickytoken import load_encoder
 from stickytoken.comparisons import compare
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import repairable
-
-RUN_OF_SCHEMA_3 = Path(__file__).parents[1] / "data" / "tampered_run_schema_3"
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -71,23 +66,3 @@ def test_the_identity_of_an_ordinary_run_says_nothing_of_it(plain, read):
 def test_a_model_that_was_cut_is_not_repaired(read):
     with pytest.raises(RepairError, match="was read after layer 1, but a repair measures"):
         repairable(encoder_for(None, read, "a test"))
-
-
-def test_a_run_with_dimensions_of_an_earlier_version_opens(tmp_path):
-    """A run of schema 3, with the entries that --dimensions added."""
-    path = shutil.copytree(RUN_OF_SCHEMA_3, tmp_path / "run")
-    as_it_was = open_run(RUN_OF_SCHEMA_3)
-    assert as_it_was.is_of_older_rule
-    record = json.loads((path / "run.json").read_text("utf-8"))
-    assert record["schema_version"] == 3
-    record["settings"] |= {"dimensions": [8], "layers": []}
-    (path / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    plan = json.loads((path / "plan.json").read_text("utf-8"))
-    view = {"dimension": 8, "layer": None, "mean_similarity": 0.5, "mean_similarity_entries": 9}
-    plan["views"] = [view | {"mean_similarity_error": 0.0, "similarity_spread": 0.1, "spreads": [0.1]}]
-    (path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    (path / "dimensions.json").write_text(json.dumps({"views": [view]}), encoding="utf-8")
-    pl.DataFrame({"token_id": [1]}).write_parquet(path / "dimensions.parquet")
-    run_found = open_run(path)
-    assert run_found.plan.mean_similarity == as_it_was.plan.mean_similarity
-    assert run_found.tokens.equals(as_it_was.tokens)

@@ -21,9 +21,6 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
 
-OLDER_RUN = Path(__file__).parents[1] / "data" / "run_schema_3"
-"""A run of version 0.2, without its table of tokens."""
-
 
 @pytest.fixture
 def own(planted_profile, tmp_path, monkeypatch):
@@ -340,54 +337,6 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
 def test_the_headline_of_a_sample_says_how_many_tokens_were_examined(finished_run):
     headline = check(finished_run, max_tokens=99).headline()
     assert headline.startswith("inconclusive: only 30 of 95 tokens were examined; so far, ")
-
-
-@pytest.fixture
-def older_run(own):
-    """A run of an earlier version, as if of the model; its table has a sticky token."""
-    run = Path(shutil.copytree(OLDER_RUN, own[1] / "older"))
-    parts = json.loads((run / "run.json").read_text("utf-8"))["identity_parts"]
-    encoder = open_run(own[1] / "run").record.identity_parts["encoder"]
-    planted.edit_record(run, identity_parts=parts | {"encoder": encoder}, started="2040-01-01T00:00:00+00:00")
-    token = {
-        "token_id": 34,
-        "token": "!",
-        "decoded": "!",
-        "category": "OK",
-        "texts": 4,
-        "validation_rate": 1.0,
-        "lift": 0.5,
-        "lift_low": 0.4,
-        "lift_high": 0.6,
-        "contraction": 0.8,
-        "contraction_low": 0.7,
-        "contraction_high": 0.9,
-        "kind": None,
-        "verdict": "sticky",
-        "severity": "severe",
-    }
-    pl.DataFrame([token]).write_parquet(run / "tokens.parquet")
-    return run
-
-
-def test_verdicts_of_an_older_rule_decide_nothing(own, older_run):
-    shutil.rmtree(own[1] / "run")
-    found = check(own[0], folder=own[1])
-    assert found.run == older_run
-    assert found.counted == 1
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert {finding.level for finding in found.findings} == {Level.WARNING}
-    assert "the verdicts are of an older rule; by that rule, " in found.headline()
-
-
-def test_a_run_of_an_older_rule_says_what_to_run(older_run):
-    found = check(older_run)
-    assert any(f"run `stickytoken detect {found.model}`" in reason for reason in found.incomplete)
-
-
-def test_a_run_of_todays_rule_is_preferred_to_a_newer_one(own, older_run):
-    assert older_run.exists()
-    assert check(own[0], folder=own[1]).run == own[1] / "run"
 
 
 @pytest.mark.parametrize(

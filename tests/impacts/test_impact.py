@@ -310,20 +310,6 @@ def test_the_conclusion_has_a_sentence_for_each_token_and_task(whole):
     assert f"to {row['score']:.4f} (change {-row['drop_high']:+.4f}" in sentences[0]
 
 
-def test_a_measurement_of_the_first_version_is_read(pushed_in, tmp_path):
-    folder = Path(shutil.copytree(pushed_in[1].path, tmp_path / "old"))
-    record = json.loads((folder / "impact.json").read_text("utf-8"))
-    (folder / "impact.json").write_text(json.dumps(record | {"schema_version": 1}), "utf-8")
-    curves = pl.read_parquet(folder / "intrusion_curves.parquet")
-    curves.drop("change", "change_low", "change_high").write_parquet(folder / "intrusion_curves.parquet")
-    summary = pl.read_parquet(folder / "intrusion.parquet")
-    summary.with_columns(ratio=pl.lit(1.0)).write_parquet(folder / "intrusion.parquet")
-    measured = open_impact(folder)
-    assert measured.intrusion.equals(pushed_in[1].intrusion)
-    assert measured.intrusion_curves["change"].null_count() == len(measured.intrusion_curves)
-    assert token_sentences(measured) == []
-
-
 def test_the_progress_is_one_bar(planted_encoder, sticky, tasks, tmp_path):
     steps = []
     settings = replace(files.FEW, seeds=1)

@@ -15,15 +15,14 @@ import polars as pl
 import pytest
 
 import planted
+import stickytoken
 from stickytoken import open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 from stickytoken.machine import digest
 from stickytoken.measurement import ShardCost, write_atomically
-from stickytoken.methods.profile import TOKEN_COLUMNS as PROFILE_COLUMNS
-from stickytoken.methods.std import StdPlanRecord, StdResultRecord
 
-GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_3"
+GOLDEN = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
 
 
 @pytest.fixture
@@ -106,12 +105,9 @@ RUN_RECORDS = {
     "binary": (b"\xff\xfe\x00binary", "is damaged"),
     "endless nesting": (b"[" * 100_000, "is damaged"),
     "an empty object": (b"{}", NO_VERSION),
-    "a version alone": (b'{"schema_version": 3}', "is not a valid record .identity: Field required"),
-    "older": (
-        b'{"schema_version": 1}',
-        "by an earlier version of stickytoken: run the detection again, in an",
-    ),
-    "newer": (b'{"schema_version": 5, "news": true}', "but this stickytoken reads versions up to 4: upgrade"),
+    "a version alone": (b'{"schema_version": 4}', "is not a valid record .identity: Field required"),
+    "older": (b'{"schema_version": 3}', "reads version 4: run `detect` again, in another folder"),
+    "newer": (b'{"schema_version": 5, "news": true}', "but this stickytoken reads version 4: upgrade"),
 }
 
 
@@ -180,57 +176,8 @@ def test_a_run_that_is_not_there_or_not_one_or_not_finished_is_not_opened(finish
         open_run(run_copy)
 
 
-def test_a_run_of_schema_version_3_still_reads(tmp_path):
-    """A run of this version must open in every later version.
-
-    When the schema changes: raise SCHEMA_VERSION, write a function that turns a record of
-    the old version into the new one and call it in `RunFolder.read_run`, keep this folder
-    and this test as they are, and add a folder run_schema_<new version> with a test beside
-    it. An optional field with a default needs none of this.
-    """
-    folder = Path(shutil.copytree(GOLDEN, tmp_path / "run"))
-    row = {
-        "token_id": 34,
-        "token": "!",
-        "decoded": "!",
-        "category": "OK",
-        "texts": 4,
-        "lift": 0.5,
-        "lift_low": 0.4,
-        "lift_high": 0.6,
-        "validation_rate": 1.0,
-        "contraction": 0.8,
-        "contraction_low": 0.7,
-        "contraction_high": 0.9,
-        "kind": None,
-        "verdict": "sticky",
-        "severity": "severe",
-    }
-    pl.DataFrame([row]).write_parquet(folder / "tokens.parquet")
-    run = open_run(folder)
-    assert (run.record.schema_version, run.record.method) == (3, "profile")
-    assert run.record.identity == "22502f67d9a9fcaf292097969ac213c003c7344ce7cdd10d27dfb81785402cdf"
-    assert run.record.settings["copies"] == [8, 4]
-    assert (run.result.looked_at, run.result.sticky, run.result.confirmed) == (95, 1, 42)
-    assert run.result.screening_carriers == [0, 2, 5]
-    assert run.result.ordinary_lift == -0.017864621940942634
-    assert run.plan.mean_similarity == 0.28379197712225707
-    assert [group.name for group in run.plan.groups if group.weight] == ["corpus"]
-    assert sum(group.kind for group in run.plan.groups) == 10
-    assert run.plan.anchors[0].text == "and morning garden old the letter river."
-    assert len(run.plan.carriers) == 7
-    assert run.sticky["token"].to_list() == ["!"]
-    assert set(PROFILE_COLUMNS) <= set(run.tokens.columns)
-    assert run.sticky["lift_sd"].item() == pytest.approx((0.5 + 0.0178646) / 0.2093199, abs=1e-5)
-    assert run.is_of_older_rule
-    assert any("older rule" in note for note in run.method.notes(run))
-    for kind, record in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
-        with pytest.raises(RunError, match="contains a run of the method profile"):
-            record(kind)
-
-
 def test_the_hash_of_a_stored_identity_has_not_changed():
-    """Otherwise no run of an earlier version could be continued: change IDENTITY_VERSION only on purpose."""
+    """Otherwise no stored run could be continued: change IDENTITY_VERSION only on purpose."""
     record = json.loads((GOLDEN / "run.json").read_text("utf-8"))
     assert digest(record["identity_parts"]) == record["identity"]
 

@@ -114,40 +114,6 @@ def test_pieces_are_a_column_only_if_a_token_has_any():
     assert "read as |" not in repair_document(without_pieces)
 
 
-def older_record():
-    """A record of schema 1, which gave other numbers by an older rule."""
-    record = repaired.repair_record("river").model_dump(mode="json")
-    sides = {
-        "before": {"lift": 0.1, "deviations": 1.0, "contraction": 0.65, "verdict": None},
-        "after": {"lift": 0.01, "deviations": 0.1, "contraction": 0.37, "verdict": "benign"},
-    }
-    record["schema_version"] = 1
-    record["tokens"][0] |= sides | {"tried": [{"strategy": "relatives", "deviations": 0.2}]}
-    record["verification"]["neighbours"][0] |= sides
-    for name in ("smallest_lift", "smallest_erased", "vectors_compared"):
-        del record["verification"][name]
-    return record
-
-
-def test_a_record_of_the_older_rule_is_read_in_todays_units(tmp_path):
-    (tmp_path / REPAIR_FILE).write_text(json.dumps(older_record()), encoding="utf-8")
-    record = open_repair(tmp_path).record
-    (token,) = record.tokens
-    assert (token.before.lift_sd, token.before.verdict) == (1.0, None)
-    # An ordinary token erases 30% of a text.
-    assert token.before.erased == pytest.approx(0.5)
-    assert token.after.erased == pytest.approx(0.1)
-    assert token.tried[0].model_dump() == {"strategy": "relatives", "lift_sd": 0.2, "erased": None}
-    assert record.verification.neighbours[0].after.erased == pytest.approx(0.1)
-
-
-def test_a_record_of_the_older_rule_says_so(tmp_path):
-    (tmp_path / REPAIR_FILE).write_text(json.dumps(older_record()), encoding="utf-8")
-    document = repair_document(open_repair(tmp_path).record)
-    assert "verified by an older rule" in document
-    assert "at least" not in document.partition("## The tokens")[2]
-
-
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     result.require_place(tmp_path / "new")
     result.require_place(tmp_path)  # empty
@@ -166,7 +132,8 @@ LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 1}')),
+        *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 2}')),
+        ('{"schema_version": 1}', "run `repair` again"),
         (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), "upgrade stickytoken"),
     ],
 )

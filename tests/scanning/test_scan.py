@@ -144,13 +144,6 @@ def test_what_is_only_suspected_is_counted_apart(scanned_run):
     assert headline(only) == "none of 2 documents has findings; 1 is only suspected"
 
 
-def test_a_scan_of_the_first_version_has_today_s_names():
-    old_scan = open_scan(Path(__file__).parents[1] / "data" / "scan_schema_1")
-    assert old_scan.documents["kinds"].to_list() == [["flagged"], ["special"], ["repetition"], ["suspected"]]
-    assert (old_scan.result.found, old_scan.result.suspected) == (3, 1)
-    assert set(old_scan.result.kinds) == {"flagged", "special", "repetition", "suspected"}
-
-
 def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"

@@ -190,11 +190,6 @@ class Audit:
         record = AUDITS.read(folder) if folder.exists() else None
         if record is None:
             raise RunError(f"there is no audit in {str(path)!r}: it has no {AUDIT_FILE}")
-        if record.schema_version < AUDIT_SCHEMA_VERSION:
-            raise RunError(
-                f"the audit in {path} was made by an earlier version of stickytoken: run the audit again, "
-                "and delete this folder"
-            )
         if record.result is None:
             raise RunError(f"the audit in {path} is not finished: run the same command again to continue it")
         self.path = path
@@ -260,7 +255,7 @@ def _is_finished(record: AuditRecord, folder: ResultFolder) -> bool:
 AUDITS = resume.MeasurementKind(
     AUDIT,
     AUDIT_FILE,
-    lambda folder: folder.read_record(AUDIT_FILE, AuditRecord, AUDIT_SCHEMA_VERSION),
+    lambda folder: folder.read_record(AUDIT_FILE, AuditRecord, AUDIT_SCHEMA_VERSION, "audit"),
     _is_finished,
 )
 

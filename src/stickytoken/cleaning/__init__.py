@@ -48,7 +48,13 @@ __all__ = [
 
 _FORMAT = "stickytoken cleaner"
 _WRITE_RULES = "write one with `stickytoken clean RUN --rules-out FILE` or `Cleaner.save`"
-_PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
+_PARTS: Mapping[str, type] = {
+    "rules": dict,
+    "actions": dict,
+    "replacement": str,
+    "source": dict,
+    "remove_all": bool,
+}
 
 
 _ELLIPSIS = "…"
@@ -210,7 +216,7 @@ class Cleaner:
             document["actions"],
             replacement=document["replacement"],
             source=document["source"],
-            remove_all=document.get("remove_all", False),  # absent from files of earlier versions
+            remove_all=document["remove_all"],
         )
 
     def to_json(self) -> dict[str, Any]:

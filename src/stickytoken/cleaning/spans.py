@@ -63,11 +63,6 @@ _CAUSES = {
     SpanKind.SUSPECTED: "suspected copies",
 }
 
-# Names that earlier versions used for kinds in rules files and scan records.
-EARLIER_NAMES: Mapping[str, SpanKind] = MappingProxyType(
-    {"run": SpanKind.REPETITION, "interleaved": SpanKind.SUSPECTED}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -571,9 +566,7 @@ def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
 
 
 def kind_of(name: Any) -> SpanKind:
-    """Return the kind of finding with this name, which can be a name from an earlier version."""
-    if isinstance(name, str) and name in EARLIER_NAMES:
-        return EARLIER_NAMES[name]
+    """Return the kind of finding with this name."""
     return _member(SpanKind, "kind of finding", name)
 
 

@@ -711,10 +711,9 @@ class Comparison:
     def notes(self) -> list[str]:
         """Remarks on individual runs, each with the name of its run."""
         notes = []
-        # A run whose verdicts follow an older rule has a note of its own that says so.
         for compared in self.runs:
             version = compared.run.record.identity_parts.get("version")
-            if isinstance(version, int) and version < IDENTITY_VERSION and not compared.run.is_of_older_rule:
+            if isinstance(version, int) and version < IDENTITY_VERSION:
                 notes.append(
                     f"{compared.name}: made by an earlier version of the method: detect again for current "
                     "verdicts"

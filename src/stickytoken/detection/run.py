@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import polars as pl
 
 from stickytoken.data import SentenceSource
-from stickytoken.detection import _older_runs, run_folder
+from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.loading import AnyModel, load_encoder
@@ -55,7 +55,7 @@ class Run:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
         self.method: base.AnyMethod = method_named(self.record.method)
         self.result: base.ResultRecord = self.record.result
-        self.tokens: pl.DataFrame = self._read_tokens()
+        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
         for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
@@ -68,24 +68,6 @@ class Run:
                 f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
                 f"{self.method.ranked_by.key!r}: delete the file and run the same command again"
             )
-
-    def _read_tokens(self) -> pl.DataFrame:
-        """Return tokens.parquet, converted to the current columns if an earlier version wrote it."""
-        if not self.is_of_older_rule:
-            return self._folder.read_table(TOKENS_FILE, self.method.columns)
-        plan: Any = self.plan
-        result: Any = self.result
-        return _older_runs.upgraded_tokens(
-            self._folder.read_table(TOKENS_FILE, ("token_id", "lift", "lift_low", "lift_high", "verdict")),
-            ordinary_lift=result.ordinary_lift,
-            spread=plan.similarity_spread,
-            ordinary_contraction=result.ordinary_contraction,
-        )
-
-    @property
-    def is_of_older_rule(self) -> bool:
-        """Whether the verdicts follow the rule of an earlier version."""
-        return self.record.schema_version < self.method.rule_since
 
     def __repr__(self) -> str:
         count = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 from pydantic import (
-    ConfigDict,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     ValidationInfo,
@@ -22,7 +21,6 @@ from pydantic import (
 )
 
 import stickytoken.measurement as store
-from stickytoken.detection import _older_runs
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
@@ -214,11 +212,10 @@ class RunFolder(store.ResultFolder):
     """The folder of a run."""
 
     def read_run(self) -> RunRecord:
-        """Return the record in run.json, converted to the current form if an earlier version wrote it.
+        """Return the record in run.json.
 
         Raises:
-            RunError: The folder or the file is missing, the file is damaged, or the version that wrote it is
-                not supported.
+            RunError: The folder or the file is missing, or the file is damaged or of another schema version.
         """
         if not self.exists():
             raise RunError(
@@ -237,14 +234,7 @@ class RunFolder(store.ResultFolder):
                     f"{path} is not a valid record (schema_version is {written}, but must be a positive "
                     f"integer): {store.repair_advice(path)}"
                 )
-            store.require_version(version, SCHEMA_VERSION, path)
-            if version == _older_runs.OLDER_SCHEMA:
-                raw = _older_runs.upgraded_run(raw)
-            elif version < SCHEMA_VERSION:
-                raise RunError(
-                    f"{self.path} was written by an earlier version of stickytoken: run the detection again, "
-                    "in another folder"
-                )
+            store.require_version(version, SCHEMA_VERSION, path, "detect")
         return store.validated(RunRecord, raw, path)
 
     def read_plan(self, method: str) -> base.PlanRecord | None:
@@ -252,8 +242,7 @@ class RunFolder(store.ResultFolder):
         path = self.path / store.PLAN_FILE
         if not path.is_file():
             return None
-        raw = _older_runs.upgraded_plan(store.read_json(path))
-        plan: base.PlanRecord = store.validated(method_named(method).plan_record, raw, path)
+        plan: base.PlanRecord = store.validated(method_named(method).plan_record, store.read_json(path), path)
         return plan
 
     def read_table(
@@ -320,18 +309,14 @@ class SearchRecord(resume.Record):
 class EvidenceRecord(resume.Record):
     """evidence.json: how the curves and pairs in evidence.parquet were measured."""
 
-    model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
-
     carriers: list[str]  # texts that copies were appended to
     anchors: int  # number of texts that the carriers were compared with
     placement: Placement = Placement.SUFFIX
     pair_copies: int  # number of copies of the token in each pair
     sequences: int  # number of encoded texts
     seconds: float
-    # Number of carrier-anchor pairs, without copies, in each bin of `SIMILARITY_EDGES`; empty in runs of
-    # earlier versions
-    similarities_before: tuple[int, ...] = ()
-    search: SearchRecord | None = None  # null if too few texts are long enough, or in earlier versions
+    similarities_before: tuple[int, ...]  # carrier-anchor pairs without copies, per bin of `SIMILARITY_EDGES`
+    search: SearchRecord | None = None  # null if too few texts are long enough
 
 
 FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
@@ -353,8 +338,8 @@ EVIDENCE_RECORD_FILE = "evidence.json"
 # One row per token with a curve. `below` and `above` list a mean similarity for each number of copies, over
 # the pairs whose similarity without copies is below or above the model's mean similarity. A list is empty if
 # there are no such pairs. An item is null if the tokenizer reads that number of copies as an unknown word.
-# `ahead` lists the shares that `CarrierPanel.ahead` computes; it is null in runs of earlier versions. The
-# columns of the typical and the largest pair are null if no pair is below the mean similarity.
+# `ahead` lists the shares that `CarrierPanel.ahead` computes. The columns of the typical and the largest pair
+# are null if no pair is below the mean similarity.
 EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
@@ -374,8 +359,6 @@ EVIDENCE_SCHEMA: dict[str, Any] = {
     "largest_before": pl.Float64,
     "largest_after": pl.Float64,
 }
-# Columns that runs of earlier versions lack.
-_LATER_COLUMNS = ("ahead", "answering", "unrelated", "similarities_after")
 
 
 class RunEvidence(NamedTuple):
@@ -466,9 +449,5 @@ def read_evidence(folder: RunFolder) -> RunEvidence | None:
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
-    required = [name for name in EVIDENCE_SCHEMA if name not in _LATER_COLUMNS]
-    table = folder.read_table(EVIDENCE_FILE, required)
-    for name in _LATER_COLUMNS:
-        if name not in table.columns:
-            table = table.with_columns(pl.lit(None, dtype=EVIDENCE_SCHEMA[name]).alias(name))
-    return RunEvidence(record, table.select(list(EVIDENCE_SCHEMA)))
+    columns = list(EVIDENCE_SCHEMA)
+    return RunEvidence(record, folder.read_table(EVIDENCE_FILE, columns).select(columns))

@@ -202,12 +202,8 @@ def read_explanation(folder: Path) -> StoredExplanation:
 
 def _record(path: Path) -> ExplanationRecord:
     raw = store.read_json(path)
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != EXPLANATION_SCHEMA_VERSION:
-        raise RunError(
-            f"{path} has schema version {json.dumps(version)[:40]}, but this stickytoken reads version "
-            f"{EXPLANATION_SCHEMA_VERSION}: run explain again in another folder"
-        )
+    if isinstance(raw, dict):
+        store.require_version(raw.get("schema_version"), EXPLANATION_SCHEMA_VERSION, path, "explain")
     return store.validated(ExplanationRecord, raw, path)
 
 

@@ -97,8 +97,6 @@ TABLES = resume.table_schemas(
     integers="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
     switches="main",
 )
-# Columns that version 2 of the schema added. `Impact` adds them to tables of version 1, with all values null.
-_NEW_COLUMNS = ("change", "change_low", "change_high")
 # Columns in which a table must not have nulls.
 _WITHOUT_NULLS = (
     "task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens",
@@ -116,7 +114,7 @@ def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
 IMPACTS = resume.MeasurementKind(
     "impact",
     IMPACT_FILE,
-    lambda folder: folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION),
+    lambda folder: folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION, "impact"),
     _is_finished,
 )
 
@@ -163,21 +161,8 @@ class Impact:
         self.intrusion_curves = self._read(folder, "intrusion_curves.parquet")
 
     def _read(self, folder: ResultFolder, name: str) -> pl.DataFrame:
-        """Return a table with all columns that the current version writes.
-
-        Columns that a table of schema version 1 lacks are filled with nulls.
-        """
         columns = TABLES[name]
-        stored_columns = columns
-        if self.record.schema_version == 1:
-            stored_columns = {column: kind for column, kind in columns.items() if column not in _NEW_COLUMNS}
-        table = folder.read_table(name, stored_columns, filled=_WITHOUT_NULLS)
-        null_columns = [
-            pl.lit(None, kind).alias(column)
-            for column, kind in columns.items()
-            if column not in stored_columns
-        ]
-        return table.with_columns(null_columns).select(list(columns))
+        return folder.read_table(name, columns, filled=_WITHOUT_NULLS).select(list(columns))
 
     def __repr__(self) -> str:
         tokens = sum(token.kind != "benign" for token in self.record.tokens)

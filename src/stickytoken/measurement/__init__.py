@@ -311,20 +311,23 @@ class ResultFolder:
             reason = error.strerror or error
             raise RunError(f"{self.path} cannot be used as a run folder: {reason}") from error
 
-    def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
+    def read_record(
+        self, name: str, kind: type[Record], version: int | None = None, command: str = ""
+    ) -> Record | None:
         """Read a record from a JSON file, or return None if the file does not exist.
 
         Args:
             name: name of the file.
             kind: class of the record.
-            newest: newest schema version that can be read; if None, this check is skipped.
+            version: the schema version that the record must have; if None, it is not checked.
+            command: name of the command that writes the record, for the error about another version.
         """
         path = self.path / name
         if not path.is_file():
             return None
         raw = read_json(path)
-        if newest is not None and isinstance(raw, dict):
-            require_version(raw.get("schema_version"), newest, path)
+        if version is not None and isinstance(raw, dict):
+            require_version(raw.get("schema_version"), version, path, command)
         return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
@@ -495,13 +498,14 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} is damaged ({error}): {repair_advice(path)}") from error
 
 
-def require_version(version: object, newest: int, path: Path) -> None:
-    """Raise a RunError if the schema version of a file is newer than the newest version that can be read."""
-    if isinstance(version, int) and version > newest:
-        raise RunError(
-            f"{path} has schema version {version}, but this stickytoken reads versions up to {newest}: "
-            "upgrade stickytoken"
-        )
+def require_version(version: object, current: int, path: Path, command: str) -> None:
+    """Raise a RunError if a file has another schema version than the one that this stickytoken writes."""
+    if not isinstance(version, int) or version == current:
+        return
+    written = f"{path} has schema version {version}, but this stickytoken reads version {current}"
+    if version > current:
+        raise RunError(f"{written}: upgrade stickytoken")
+    raise RunError(f"{written}: run `{command}` again, in another folder")
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:

@@ -290,8 +290,6 @@ class StoredSettings:
             for name, value in self.values.items()
             if name in names and not isinstance(value, dict)
         }
-        if plain.get("screen_precision") == "int8":  # earlier versions could screen in int8; this one cannot
-            del plain["screen_precision"]
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
@@ -456,8 +454,6 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def sticky(self) -> pl.DataFrame: ...  # The sticky tokens, worst first.
     def moved(self, token_id: int) -> terms.Moved | None: ...  # None if search ranks were not measured.
-    @property
-    def is_of_older_rule(self) -> bool: ...
 
 
 class AnswerTable(NamedTuple):
@@ -554,7 +550,6 @@ class Method(MethodWording):
     judges_corpora: bool = False  # whether `judge` can apply a finished run to another corpus
     measures_lift: bool = True  # whether the method measures the lift; if not, the column lift is null
     uncertain_stage: str | None = None  # stage whose number of texts depends on earlier results, if any
-    rule_since: int = 0  # first schema version of runs whose verdicts follow the current rule
     uses_topics: bool = False  # whether results depend on corpus topics and on the bundled kinds of text
     effort: frozenset[str] = (
         frozenset()

@@ -160,9 +160,8 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
         "Lift: how much closer copies move texts to unrelated texts than copies of an ordinary token do, in "
         "standard deviations (SD) of the model's similarities.",
     ]
-    if verification.smallest_lift is not None and verification.smallest_erased is not None:
-        sentences.append(wording.rule(verification.smallest_lift, verification.smallest_erased))
-    if verification.vectors_compared is False:
+    sentences.append(wording.rule(verification.smallest_lift, verification.smallest_erased))
+    if not verification.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
     return " ".join(sentences)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
-from pydantic import Field, model_validator
+from pydantic import Field
 
 import stickytoken.measurement as store
 from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
@@ -21,7 +21,6 @@ from stickytoken.encoders.loading.resolution import resolve_model, user_tokenize
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement import resume
-from stickytoken.methods.statistics import share_erased
 from stickytoken.repairs.model_folder import repairable
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import file_path
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 
 REPAIR_SCHEMA_VERSION = 2
-# Version of older records, which use other units, and whose verdicts follow an older rule. Records of this
-# version are converted when they are read.
-_OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
 
@@ -54,7 +50,7 @@ class MeasuredRecord(resume.Record):
     # token do. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
-    verdict: str | None  # null in some older records
+    verdict: str | None
 
 
 class CurveRecord(resume.Record):
@@ -117,9 +113,9 @@ class VerificationRecord(resume.Record):
     ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
     similarity_spread: float  # standard deviation of the model's similarities
     ordinary_contraction: float  # share of a text that copies of the ordinary token erase, from 0 to 1
-    smallest_lift: float | None  # threshold of the rule on the lift; null in older records
-    smallest_erased: float | None  # threshold of the rule on the erased share; null in older records
-    vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
+    smallest_lift: float  # threshold of the rule on the lift
+    smallest_erased: float  # threshold of the rule on the erased share
+    vectors_compared: bool  # whether the rule on unusual vectors applied
     carriers: int  # number of texts into which copies were inserted
     anchors: int  # number of texts with which the carriers were compared
     source: str  # where the texts come from; the run used none of these texts
@@ -148,14 +144,6 @@ class RepairRecord(resume.MeasurementRecord):
     started: str
     seconds: float
 
-    @model_validator(mode="before")
-    @classmethod
-    def _upgraded(cls, raw: Any) -> Any:
-        """Convert a record of schema 1, which uses different units, to the current schema."""
-        if isinstance(raw, dict) and raw.get("schema_version") == _OLDER_SCHEMA:
-            return _upgraded_record(raw)
-        return raw
-
     @property
     def verified(self) -> bool | None:
         """Whether all checks passed; None if the verification was switched off."""
@@ -165,73 +153,6 @@ class RepairRecord(resume.MeasurementRecord):
     def state(self) -> str:
         """The outcome of the verification in words."""
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
-
-
-_OLDER_RULE = "this repair was verified by an older rule: repair the model again to apply the current rule"
-
-
-def _upgraded_record(raw: dict[str, Any]) -> Any:
-    """Convert a record of schema 1.
-
-    A record with a missing entry is returned unchanged, so that validation rejects it.
-    """
-    verification = raw.get("verification")
-    ordinary = 0.0
-    if isinstance(verification, dict):
-        ordinary = verification.get("ordinary_contraction", 0.0)
-    try:
-        upgraded: dict[str, Any] = dict(raw)
-        upgraded["schema_version"] = REPAIR_SCHEMA_VERSION
-        upgraded["tokens"] = [_upgraded_token(token, ordinary) for token in raw["tokens"]]
-        upgraded["notes"] = [*raw["notes"], _OLDER_RULE]
-        if verification is not None:
-            new_entries = dict.fromkeys(("smallest_lift", "smallest_erased", "vectors_compared"))
-            neighbours = [_upgraded_sides(neighbour, ordinary) for neighbour in verification["neighbours"]]
-            upgraded["verification"] = {**verification, **new_entries, "neighbours": neighbours}
-    except (KeyError, TypeError):
-        return raw
-    return upgraded
-
-
-def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
-    """Convert the record of a repaired token from schema 1 to the current schema."""
-    upgraded = _upgraded_sides(token, ordinary_contraction)
-    # Schema 1 stored only one number per tried repair, the larger of lift and erased share, which is read as
-    # the lift.
-    upgraded["tried"] = [
-        {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
-        for tried in token.get("tried", [])
-    ]
-    return upgraded
-
-
-def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
-    """Convert the measurements before and after a repair from schema 1 to the current schema.
-
-    In schema 1, the lift is called ``deviations``, and ``contraction`` is the share of a text that copies of
-    the token erase. It is replaced by ``erased``, which compares this share with the ordinary token's.
-
-    Args:
-        entry: the record of a repaired token or of a neighbour, with the measurements ``before`` and
-            ``after``.
-        ordinary_contraction: the share of a text that copies of the ordinary token erase.
-
-    Returns:
-        A copy of the record with the converted measurements.
-    """
-    upgraded = dict(entry)
-    for side in ("before", "after"):
-        measured = entry.get(side)
-        if measured is None:
-            continue
-        contraction = measured.get("contraction")
-        erased = None if contraction is None else share_erased(contraction, ordinary_contraction)
-        upgraded[side] = {
-            "lift_sd": measured["deviations"],
-            "erased": erased,
-            "verdict": measured.get("verdict"),
-        }
-    return upgraded
 
 
 # Names of columns that may hold the ids of documents. The first one that a table has is used.
@@ -468,7 +389,7 @@ def require_place(out: Path) -> None:
 
 def finished_repair(folder: Path) -> RepairRecord | None:
     """Read the record of the repaired model in a folder; None if there is no repaired model."""
-    return store.ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
+    return store.ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION, "repair")
 
 
 def keep_copy(run: Path, record: RepairRecord) -> None:

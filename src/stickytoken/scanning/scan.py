@@ -17,7 +17,7 @@ import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.cleaning import Cleaner, document_counts, names_rules_file, open_cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
-from stickytoken.cleaning.spans import EARLIER_NAMES, SpanKind, kind_of
+from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.documents import (
     STDIN_COLLECTION,
@@ -210,31 +210,11 @@ def open_scan(path: str | Path) -> Scan:
             f"the scan in {folder.path} is not finished: run the same command again to continue it"
         )
     documents = folder.read_table(DOCUMENTS_FILE, SCHEMA, _FILLED)
-    result = record.result
-    if record.schema_version == 1:
-        documents, result = _upgraded(documents, result)
-    return Scan(record, result, documents, folder.path)
-
-
-def _upgraded(documents: pl.DataFrame, result: ScanResultRecord) -> tuple[pl.DataFrame, ScanResultRecord]:
-    """Convert the tables and totals of a scan that was stored by the first version.
-
-    The kinds of findings get their present names, and documents with only suspected copies are counted
-    separately.
-    """
-    documents = documents.with_columns(
-        pl.col("kinds").list.eval(
-            pl.element().replace({old: kind.value for old, kind in EARLIER_NAMES.items()})
-        )
-    )
-    suspected = documents.filter(is_only_suspected()).height
-    kinds = {kind_of(name).value: count for name, count in result.kinds.items()}
-    update = {"found": result.found - suspected, "suspected": suspected, "kinds": kinds}
-    return documents, result.model_copy(update=update)
+    return Scan(record, record.result, documents, folder.path)
 
 
 def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
-    return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
+    return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION, "scan")
 
 
 # The documents may have changed since a scan. So no stored scan counts as finished until its documents have

@@ -175,7 +175,7 @@ def test_refused_dimensions_are_left_out_if_the_model_has_them_anyway(serve, enc
         served.encoder(dimensions=8)
 
 
-def test_zeros_that_stood_for_refused_texts_in_earlier_versions_are_asked_for(serve, encoder):
+def test_a_cache_of_another_version_is_emptied(serve, encoder):
     served = serve()
     answers = served.encoder().answers
     answers.keep({TEXTS[0]: np.zeros(32, np.float32)})

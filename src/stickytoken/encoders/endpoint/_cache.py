@@ -21,16 +21,14 @@ from stickytoken.machine import cache_folder
 _FILE = "answers.sqlite"
 # Maximum number of values in one SQL query. Old versions of SQLite allow at most 999.
 _VALUES_IN_QUERY = 500
-# Version of the tables, to be increased when the meaning of a table changes. Version 0 stored a refused text
-# as a vector of zeros.
+# Version of the tables, to be increased when the meaning of a table changes. A cache of another version is
+# emptied.
 _VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refusals (text BLOB PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-# Deletes the vectors of zeros that version 0 stored for refused texts.
-_DELETE_ZERO_VECTORS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
 
 
 class Answers:
@@ -154,9 +152,10 @@ def _prepare_tables(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.executescript(_TABLES)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < _VERSION:
+    if version != _VERSION:
         with connection:
-            connection.execute(_DELETE_ZERO_VECTORS)
+            for table in ("answers", "refusals", "facts"):
+                connection.execute(f"DELETE FROM {table}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 

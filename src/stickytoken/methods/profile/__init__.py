@@ -403,7 +403,6 @@ class ProfileMethod(ProfileWording, base.Method):
     columns = tuple(TOKEN_COLUMNS)
     verdicts = tuple(Verdict)
     uncertain_stage = rounds.confirming_stage(1)
-    rule_since = 4
     judges_corpora = True
     uses_topics = True
     effort = frozenset({"anchors", "budget", "screening_texts", "confirming_texts", "screen_precision"})

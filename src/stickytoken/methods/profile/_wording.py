@@ -70,15 +70,12 @@ class ProfileWording(base.MethodWording):
         """Return the sentences that follow the headline in the terminal.
 
         The sentences state the rule for sticky tokens with the run's thresholds, say if token vectors were
-        not compared, and give the number of topical tokens, if there are any. If the verdicts of the run
-        follow an older rule, only the number of topical tokens is stated.
+        not compared, and give the number of topical tokens, if there are any.
         """
         settings, result = run.settings, run.result
-        lines = []
-        if not run.is_of_older_rule:
-            lines.append(wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased")))
-            if not result.vectors_compared:
-                lines.append(wording.WITHOUT_VECTORS)
+        lines = [wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased"))]
+        if not result.vectors_compared:
+            lines.append(wording.WITHOUT_VECTORS)
         if result.topical:
             listing = "list them with `stickytoken show RUN --verdict topical`"
             words = wording.counted(result.topical, "more token")
@@ -98,13 +95,8 @@ class ProfileWording(base.MethodWording):
         return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
 
     def notes(self, run: Run) -> list[str]:
-        """Return caveats on the verdicts, such as an older rule, a small budget or a narrow corpus."""
+        """Return caveats on the verdicts, such as a small budget or a narrow corpus."""
         notes = []
-        if run.is_of_older_rule:
-            notes.append(
-                "the verdicts of this run follow an older rule: detect again, into another folder, to apply "
-                "the current rule"
-            )
         if run.result.unconfirmed:
             words = wording.counted(run.result.unconfirmed, "token")
             notes.append(
