@@ -68,7 +68,6 @@ class Measurements:
             "settings": measurement.record.settings,
             "tokens": [(token.token, token.kind) for token in measurement.record.tokens],
             "conditions": measurement.conditions.to_dicts(),
-            "intrusion": measurement.intrusion.to_dicts(),
         }
         return measurement
 
@@ -107,18 +106,15 @@ def check_cls(results: Results, measurements: Measurements, encoder: Encoder, da
         [data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl", cranfield],
         tokens=[CLS],
         settings=settings,
-        intrusion=cranfield,
     )
     check_clean_scores(results, measurement, data)
     check_costs(results, f"{MINILM}, [CLS]", measurement.effects, "named")
-    name = f"{MINILM}, [CLS], intrusion into Cranfield: hits of sticky / benign copies"
-    results.check(name, "shown", hits_in_words(measurement))
 
 
 def check_planted(
     results: Results, measurements: Measurements, encoder: Encoder, planted_ids: list[int], data: Path
 ) -> None:
-    """Measure what planted tokens cost in texts, documents and queries, and what documents they bring up.
+    """Measure what planted tokens cost in texts, documents and queries.
 
     Args:
         results: where the checks are recorded.
@@ -154,11 +150,6 @@ def check_planted(
     queries = measurements.measure("queries", encoder, [cranfield], **tokens, settings=query_settings)
     check_costs(results, "planted tokens in the queries", queries.effects)
 
-    intrusion = measurements.measure(
-        "intrusion", encoder, [], **tokens, settings=fewest_benign, intrusion=cranfield
-    )
-    check_intrusion(results, intrusion)
-
 
 def check_costs(
     results: Results, name: str, effects: pl.DataFrame, kind: str = "sticky", bar: str = "shown"
@@ -189,34 +180,6 @@ def check_time(results: Results, measurement: Impact) -> None:
     benign_count = sum(token.kind == "benign" for token in measurement.record.tokens)
     name = f"three sets, {PLANTED_TOKENS} planted and {benign_count} benign tokens: time"
     results.check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15)
-
-
-def check_intrusion(results: Results, measurement: Impact) -> None:
-    """Record how often copies of planted tokens bring a random document into the top 10 of a search.
-
-    The hits are compared with those of benign tokens.
-    """
-    rows = measurement.intrusion.to_dicts()
-    rows_with_copies = [row for row in rows if row["copies"] and row["ratio"]]
-    largest = max(rows_with_copies, key=lambda row: row["ratio"])
-    # If there are no more hits than without copies, the copies do not bring the document into the top 10, and
-    # a large ratio only means that benign tokens push it out.
-    without_copies = rows[0]
-    has_risen = largest["hits_sticky"] > without_copies["hits_sticky"]
-    results.check(
-        "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
-        "a rise, at least threefold against benign",
-        f"{largest['ratio']:.2f}-fold at {largest['copies']} (copies: {hits_in_words(measurement)})",
-        has_risen and largest["ratio"] >= 3,
-    )
-
-
-def hits_in_words(measurement: Impact) -> str:
-    """Return the mean hits of sticky and of benign tokens for each number of copies, in words."""
-    return ", ".join(
-        f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}"
-        for row in measurement.intrusion.to_dicts()
-    )
 
 
 def check_clean_scores(results: Results, measurement: Impact, data: Path) -> None:

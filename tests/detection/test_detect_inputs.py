@@ -255,5 +255,5 @@ def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_
         explain(NO_MODEL, ["river"], out=small_run.path)
     for out in (tmp_path, small_run.path):
         with pytest.raises(RunError, match="contains files but no impact"):
-            impact(NO_MODEL, tokens=[5], intrusion="bundled", out=out)
+            impact(NO_MODEL, ["sts.jsonl"], tokens=[5], out=out)
     planted.assert_refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)

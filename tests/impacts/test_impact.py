@@ -1,4 +1,4 @@
-"""Whole impact measurements: results, other folders, bad input; and documents pushed into search results."""
+"""Whole impact measurements: results, other folders and bad input."""
 
 import json
 import shutil
@@ -13,18 +13,14 @@ from scipy.stats import spearmanr
 
 import impact_files as files
 import planted
-import tiny
 from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
-from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
-from stickytoken.impacts.editing import Condition, Kind, random_gaps, with_copies
+from stickytoken.impacts.editing import random_gaps
 from stickytoken.impacts.results import TABLES
-from stickytoken.impacts.statistics import COPIES, TOP
 from stickytoken.impacts.wording import impact_markdown, token_sentences
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
-from stickytoken.unit_vectors import unit_vectors
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +158,7 @@ def test_what_cannot_be_measured_is_said(
     encoder, planted_encoder, sticky, tasks, planted_run, planted_folder
 ):
     for arguments, kind, phrase in (
-        ({"tokens": [sticky]}, InputError, "pass a task, or documents for an intrusion"),
+        ({"tokens": [sticky]}, InputError, "there is nothing to measure: pass a task"),
         ({"tasks": tasks}, InputError, "no tokens to measure"),
         ({"tasks": ["missing.csv"], "tokens": [sticky]}, InputError, "no task file or folder"),
         ({"tasks": tasks, "tokens": [sticky], "exclude": [10**6]}, InputError, "no token id 1000000"),
@@ -204,103 +200,6 @@ def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, task
 # Documents pushed into search results: ranks against a slow reference
 
 
-ONCE = replace(files.FEW, seeds=1)
-
-
-def searched(source):
-    if source.is_dir():
-        rows = ((source / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("corpus", "queries"))
-        return ([json.loads(row)["text"] for row in half] for half in rows)
-    lines = source.read_text("utf-8").splitlines()
-    order = np.random.default_rng(ONCE.seed).permutation(len(lines))
-    return ([lines[index] for index in sorted(half)] for half in (order[30:], order[:30]))
-
-
-@pytest.fixture(scope="module")
-def intruded(planted_encoder, sticky):
-    def intruded(source, out):
-        return impact(planted_encoder, tokens=[sticky], intrusion=source, settings=ONCE, out=out)
-
-    return intruded
-
-
-@pytest.fixture(scope="module")
-def pushed_in(intruded, tmp_path_factory):
-    """A file of documents, and what became of those that were pushed into results."""
-    folder = tmp_path_factory.mktemp("documents")
-    (folder / "documents.txt").write_text("\n".join(tiny.sentences(90)), encoding="utf-8")
-    return folder / "documents.txt", intruded(folder / "documents.txt", folder / "out")
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_ranks_are_those_of_a_slow_plain_search(
-    planted_encoder, sticky, intruded, pushed_in, tmp_path, folder
-):
-    source, measured = pushed_in
-    if folder:
-        source = files.beir(tmp_path / "beir")
-        measured = intruded(source, tmp_path / "out")
-    corpus, queries_searched = searched(source)
-    condition = Condition(Kind.STICKY, (Token(sticky, planted.PLANTED),), 0, ONCE.seed)
-    carriers = fit_texts(planted_encoder, corpus, 0, Insertion.IDS, "t")
-    queries, clean = (
-        unit_vectors(planted_encoder.encode(text_group)).astype(float)
-        for text_group in (queries_searched, corpus)
-    )
-    sampled = np.random.default_rng([ONCE.seed, len(clean)]).permutation(len(clean))[:50]
-    for row in measured.intrusion_curves.filter(kind="named").iter_rows(named=True):
-        hits = []
-        ranks = []
-        for document_index in sampled:
-            edited = with_copies(ONCE, carriers[document_index], condition, row["copies"])
-            pushed = clean.copy()
-            pushed[document_index] = unit_vectors(planted_encoder.encode_ids([edited]))[0]
-            similarities = queries @ pushed.T
-            own_similarities = similarities[:, [document_index]]
-            rank = 1 + (np.delete(similarities, document_index, axis=1) > own_similarities).sum(axis=1)
-            hits.append((rank <= TOP).sum())
-            ranks.append(np.median(rank))
-        assert row["hits"] == pytest.approx(np.mean(hits))
-        assert row["median_rank"] == pytest.approx(np.median(ranks))
-
-
-def test_the_summary_has_the_means_over_tokens(pushed_in):
-    _, measured = pushed_in
-    summary = {row["copies"]: row for row in measured.intrusion.to_dicts()}
-    assert set(summary) == set(COPIES)
-    for copies, row in summary.items():
-        curves = measured.intrusion_curves.filter(copies=copies)
-        for kind, name in (("sticky", "named"), ("benign", "benign")):
-            of_kind = curves.filter(kind=name)
-            assert row[f"hits_{kind}"] == pytest.approx(of_kind["hits"].mean())
-            assert row[f"rank_{kind}"] == pytest.approx(of_kind["median_rank"].mean())
-
-
-def test_a_sticky_token_pushes_documents_up(pushed_in):
-    _, measured = pushed_in
-    curve = {row["copies"]: row for row in measured.intrusion_curves.filter(kind="named").to_dicts()}
-    assert curve[8]["median_rank"] < curve[0]["median_rank"]
-    assert curve[8]["change"] == pytest.approx(curve[8]["hits"] - curve[0]["hits"])
-    assert 0 < curve[8]["change_low"] < curve[8]["change"] < curve[8]["change_high"]
-    assert curve[0]["change_low"] == curve[0]["change_high"] == 0
-    assert curve[8]["copies_needed"] in COPIES
-
-
-def test_a_benign_token_does_not_push_documents_up(pushed_in):
-    _, measured = pushed_in
-    benign = measured.intrusion_curves.filter(kind="benign")
-    assert benign["copies_needed"].null_count() == len(benign)  # 32 do not suffice
-    assert benign.filter(copies=8)["change_low"].item() < 0.5
-
-
-def test_the_conclusion_names_the_token_the_change_and_its_interval(pushed_in):
-    (sentence,) = token_sentences(pushed_in[1])
-    (row,) = pushed_in[1].intrusion_curves.filter(kind="named", copies=8).to_dicts()
-    assert sentence.startswith("'!', intrusion into documents: 8 copies raise")
-    assert f"change {row['change_low']:+.2f} to {row['change_high']:+.2f}, 90% interval" in sentence
-    assert "its benign match" in sentence
-
-
 def test_the_conclusion_has_a_sentence_for_each_token_and_task(whole):
     sentences = token_sentences(whole)
     starts = [sentence.partition(":")[0] for sentence in sentences]
@@ -322,29 +221,3 @@ def test_the_progress_is_one_bar(planted_encoder, sticky, tasks, tmp_path):
     done = [step.done for step in steps]
     assert done == sorted(done)
     assert done[-1] == steps[-1].total
-
-
-@pytest.mark.parametrize(("name", "column"), [("intrusion", "hits_sticky"), ("intrusion_curves", "hits")])
-def test_a_measurement_without_its_hits_is_refused(pushed_in, tmp_path, name, column):
-    path = Path(shutil.copytree(pushed_in[1].path, tmp_path / "out")) / f"{name}.parquet"
-    pl.read_parquet(path).with_columns(pl.lit(None, pl.Float64).alias(column)).write_parquet(path)
-    with pytest.raises(RunError, match=f"has an empty value in column '{column}'"):
-        open_impact(path.parent)
-
-
-def test_what_cannot_be_searched_is_refused(intruded, write, tmp_path):
-    few = write("documents.txt", "\n".join(tiny.sentences(24)))
-    for source, phrase in (
-        (few, "16 documents and 8 queries: a top 10 needs more than 20 documents"),
-        (tmp_path, r"does not contain corpus\.jsonl and queries\.jsonl"),
-    ):
-        with pytest.raises(InputError, match=phrase):
-            intruded(source, tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_the_command_searches_the_bundled_sentences_and_prints_the_hits(planted_folder, tmp_path):
-    options = ["--tokens", "!", "--intrusion", "bundled", "--set", "repetitions=1", "--out", tmp_path / "out"]
-    result = planted.command("impact", planted_folder, *options)
-    assert result.exit_code == 0, result.stderr
-    assert "Queries with a random document of bundled sentences in their" in result.stdout

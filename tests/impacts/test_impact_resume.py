@@ -30,8 +30,8 @@ class _AfterGroups:
                 raise engines.InterruptionError
 
 
-# Of three tasks: clean, two tokens, their matches, two mixtures. Of the intrusion: tokens and matches.
-SHARDS = 3 * 7 + 4
+# Of three tasks: clean, two tokens, their matches, two mixtures.
+SHARDS = 3 * 7
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(b
 def options(encoder, tmp_path_factory):
     tasks = files.mixed_tasks(tmp_path_factory.mktemp("tasks"))
     tokens = [files.token_id(encoder, word) for word in ("river", "song")]
-    return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}
+    return {"tasks": tasks, "tokens": tokens, "settings": files.FEW}
 
 
 def test_a_later_session_encodes_nothing_again(encoder, options, tmp_path):
@@ -99,7 +99,7 @@ def encrypted(content):
 
 @pytest.mark.parametrize("damaged", [lambda content: content[:-30], encrypted], ids=["cut", "encrypted"])
 def test_damaged_vectors_are_computed_again(encoder, options, tmp_path, damaged):
-    arguments = options | {"tasks": options["tasks"][:1], "intrusion": None}
+    arguments = options | {"tasks": options["tasks"][:1]}
     with pytest.raises(engines.InterruptionError):
         impact(encoder, progress=_AfterGroups(2), out=tmp_path / "out", **arguments)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
@@ -117,7 +117,6 @@ def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, t
         theirs = getattr(expected, table)
         for task in ("sts", "groups", "beir"):
             assert ours.filter(task=task).equals(theirs.filter(task=task)), (table, task)
-    assert backwards.intrusion.equals(expected.intrusion)
     with engines.local_ray(), ray_engine(encoder, workers=2) as on_ray:
         on_workers = impact(encoder, out=tmp_path / "ray", engine=on_ray, **options)
         progress = _AfterGroups(7 + 2)

@@ -51,7 +51,7 @@ def measured(run, planted_encoder, tmp_path_factory):
     """A measurement of the sticky token, in a copy of the folder of its run."""
     folder = Path(shutil.copytree(run.path, tmp_path_factory.mktemp("measured") / "run"))
     tasks = impact_files.mixed_tasks(folder.parent / "tasks")
-    measured = impact(planted_encoder, tasks, run=folder, intrusion=tasks[-1], settings=impact_files.FEW)
+    measured = impact(planted_encoder, tasks, run=folder, settings=impact_files.FEW)
     assert measured.path.parent == folder
     return measured
 

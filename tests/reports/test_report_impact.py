@@ -18,7 +18,7 @@ from stickytoken.reports.content import read_content
 from stickytoken.reports.facts import report_figures, run_details
 from stickytoken.reports.figures.effects import costs
 
-FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
+FIGURES = ["impact-costs", "impact-tokens"]
 COPIED = "measured"
 
 
@@ -56,21 +56,14 @@ def test_the_figures_have_the_numbers_of_the_measurement(measured):
         ends = (row["drop_sticky"] + above, row["drop_sticky"] - below)
         assert ends == pytest.approx((row["drop_sticky_high"], row["drop_sticky_low"]), abs=1e-5)
     assert f"sticky tokens lower spearman by {effects[0]['drop_sticky']:.4f}" in figures[0].alt
-    hits = measured.intrusion["hits_sticky"].to_list()
-    assert f"is in the top 10 of {hits[0]:.2f} queries" in figures[2].alt
-    assert f"it is in the top 10 of {hits[-1]:.2f} queries, and its median rank" in figures[2].alt
 
 
 def test_markdown_has_the_tables_and_json_the_numbers(measured):
     text = stickytoken.report(measured.path.parent, format="md")
     section_text = text[text.index("## What copies cost") : text.index("## All flagged tokens")]
-    assert section_text.count("\n| ---") == 3
+    assert section_text.count("\n| ---") == 2
     assert "| sts | spearman |" in section_text
     document = json.loads(stickytoken.report(measured.path.parent, format="json"))
-    figures = {figure["name"]: figure for figure in document["figures"]}
-    names = "kind token copies hits change change_low change_high median_rank".split()
-    rows = measured.intrusion_curves.select(names).rows()
-    assert figures["intrusion"]["rows"] == [list(row) for row in rows]
     assert document["computed"][f"impact {measured.path.name}"]["copies"] == 4
 
 

@@ -63,7 +63,7 @@ NOT_EXECUTED = {
     "cost = stickytoken.impact": SECONDS + "; the page of impact has the command",
     "cost.effects": "shows the former",
     "found = stickytoken.impact(": SECONDS + "; the page has the command",
-    "found.effects, found.conditions, found.intrusion": "shows the former",
+    "found.effects, found.conditions": "shows the former",
     "found = stickytoken.open_impact": "opens the former",
     "stickytoken repair runs/all-MiniLM-L6-v2-profile-0123456789ab --tokens": SECONDS + "; the line above it",
     "stickytoken detect ./Qwen2-7B --prompt prompteol --contrast": SECONDS
@@ -98,8 +98,7 @@ DOCUMENTS = {
     '{"model", "task", "kind"': "stickytoken evaluate all-MiniLM-L6-v2 --task sts.jsonl",
     '{"model", "task", "prompt"': "stickytoken tune ./Qwen2-7B --prompt prompteol --task stsb-dev.jsonl",
     '{"documents", "changed"': "stickytoken clean RUN documents.txt",
-    '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --intrusion documents.txt "
-    "--set resamples=100",
+    '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --set resamples=100",
     '{"scan", "run"': "stickytoken scan RUN documents.jsonl",
     '{"runs": [...]': "stickytoken compare RUN my-run",
     '{"model", "run", "method", "similarity"': 'stickytoken why MODEL "one text" "another text" --run RUN',

@@ -1,8 +1,4 @@
-"""Measure what sticky tokens cost in similarity, retrieval, clustering and classification.
-
-An intrusion measurement counts how often documents enter search results because they contain copies of a
-token.
-"""
+"""Measure what sticky tokens cost in similarity, retrieval, clustering and classification."""
 
 from __future__ import annotations
 
@@ -26,16 +22,9 @@ from stickytoken.encoders.protocol import similarity_of
 from stickytoken.errors import InputError
 from stickytoken.impacts import results, statistics, wording
 from stickytoken.impacts._mteb import run_mteb_task
-from stickytoken.impacts.editing import Condition, make_conditions, single_tokens
+from stickytoken.impacts.editing import Condition, make_conditions
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.impacts.running import VECTORS, Runner, run_task, shard_stage
-from stickytoken.impacts.search import (
-    TARGETS,
-    SearchCorpus,
-    intrusion_title,
-    load_search_corpus,
-    run_intrusion,
-)
 from stickytoken.impacts.statistics import Rows
 from stickytoken.insertion import Insertion, Side, Token
 from stickytoken.machine import digest
@@ -65,7 +54,6 @@ def impact(
     run: Run | str | Path | None = None,
     tokens: TokenSource | None = None,
     exclude: Iterable[int | str] = (),
-    intrusion: str | Path | None = None,
     settings: ImpactSettings | None = None,
     out: str | Path | None = None,
     engine: EngineChoice = "local",
@@ -85,8 +73,6 @@ def impact(
         tokens: ids or texts of tokens to measure instead of the run's sticky tokens, or a file of them.
         exclude: ids or texts of tokens that must not be used as benign tokens, in addition to those that the
             run flagged.
-        intrusion: documents into which copies are inserted, to count the queries that then find them: a BEIR
-            folder, a file of documents, or ``bundled``.
         settings: settings of the measurement; if None, the defaults are used.
         out: folder for the results; if None, ``impact-<identity>`` in the run folder, where the run's report
             finds it, or ``runs/<model>-impact-<identity>`` without a run.
@@ -110,14 +96,11 @@ def impact(
     if out is not None:
         out = file_path("out", out)
         results.require_place(out)
-    intrusion = None if intrusion is None else file_path("intrusion", intrusion)
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
-    if not sources and intrusion is None:
-        raise InputError(
-            "there is nothing to measure: pass a task, or documents for an intrusion measurement"
-        )
+    if not sources:
+        raise InputError("there is nothing to measure: pass a task")
     model = encoder_for(encoder, run, "impact")
     if given_settings is None and not protocol.reads_ids(model):
         settings = replace(settings, insertion=Insertion.TEXT)
@@ -130,8 +113,7 @@ def impact(
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
-    corpus = None if intrusion is None else load_search_corpus(intrusion, settings.seed)
-    record = _record(word_encoder, settings, loaded, corpus, token_records, notes)
+    record = _record(word_encoder, settings, loaded, token_records, notes)
     if out is None and run is not None:
         out = run.path / store.folder_name(results.IMPACT, record.identity)
     out = out or store.default_folder(record.model, results.IMPACT, record.identity)
@@ -141,29 +123,22 @@ def impact(
         if not held.finished:
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, word_encoder) as opened:
-                texts_by_stage = _texts_by_stage(loaded, corpus, conditions, settings)
+                texts_by_stage = _texts_by_stage(loaded, conditions, settings)
                 whole_progress = WholeProgress("impact", texts_by_stage, progress)
                 runner = Runner(word_encoder, settings, conditions, opened, folder, whole_progress)
-                _measure(runner, held, loaded, corpus)
+                _measure(runner, held, loaded)
     return open_impact(out)
 
 
-def _measure(
-    runner: Runner,
-    held: resume.Resumed[results.ImpactRecord],
-    tasks: Sequence[AnyTask],
-    corpus: SearchCorpus | None,
-) -> None:
+def _measure(runner: Runner, held: resume.Resumed[results.ImpactRecord], tasks: Sequence[AnyTask]) -> None:
     """Run all tasks, write the tables, and finish the record."""
     folder = runner.folder
     tokens_by_id = {token.token_id: token for token in held.record.tokens}
     measured = _run_tasks(tasks, runner, tokens_by_id)
-    if measured.failed and not measured.records and corpus is None:
+    if measured.failed and not measured.records:
         reason = next(iter(measured.failed.values()))
         raise InputError(f"no task could be run ({', '.join(measured.failed)}): {reason}")
     rows = measured.rows
-    if corpus is not None:
-        rows |= run_intrusion(runner, corpus, tokens_by_id)
     cost = folder.total_cost(runner.shards)
     result = results.ImpactResultRecord(
         sequences=cost.sequences,
@@ -184,7 +159,6 @@ def _record(
     encoder: protocol.WordEncoder,
     settings: ImpactSettings,
     tasks: Sequence[AnyTask],
-    corpus: SearchCorpus | None,
     token_records: Sequence[TokenRecord],
     notes: list[str],
 ) -> results.ImpactRecord:
@@ -194,7 +168,6 @@ def _record(
     """
     inputs: dict[str, Any] = {
         "tasks": {task.name: task.fingerprint for task in tasks},
-        "intrusion": corpus.fingerprint if corpus else None,
         "sticky": [token.token_id for token in token_records if token.kind != "benign"],
         "benign": [token.token_id for token in token_records if token.kind == "benign"],
     }
@@ -233,10 +206,7 @@ _MTEB_TEXTS = 5_000
 
 
 def _texts_by_stage(
-    tasks: Sequence[AnyTask],
-    corpus: SearchCorpus | None,
-    conditions: Sequence[Condition],
-    settings: ImpactSettings,
+    tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
     """Return the approximate number of texts that each stage encodes, keyed by name of the stage."""
     texts_by_stage = {}
@@ -248,10 +218,6 @@ def _texts_by_stage(
         edited = sum(len(texts) for role, texts in task.texts.items() if role in edited_roles)
         clean = sum(len(texts) for texts in task.texts.values())
         texts_by_stage[task.name] = clean + len(conditions) * edited
-    if corpus is not None:
-        edited = len(single_tokens(conditions)) * min(TARGETS, len(corpus.documents)) * len(statistics.COPIES)
-        clean = len(corpus.documents) + len(corpus.queries)
-        texts_by_stage[intrusion_title(corpus)] = clean + edited
     return texts_by_stage
 
 

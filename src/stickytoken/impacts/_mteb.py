@@ -165,7 +165,7 @@ def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], 
 
     counts = (_TEXTS, _EDITED, _CUT)
     columns = (*task.columns, *counts)
-    outcomes = runner.run(work.name, make_work, task.units, columns, runner.conditions, task.name)
+    outcomes = runner.run(work.name, make_work, task.units, columns, task.name)
     # The score of an MTEB task is stored as the outcome of a single unit. Every condition encodes, edits and
     # truncates the same numbers of texts, so the numbers are taken from the first condition.
     texts, edited, cut = outcomes[0, 0, -len(counts) :].astype(int).tolist()

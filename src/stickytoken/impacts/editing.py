@@ -175,8 +175,3 @@ def needed_room(
     with_word = encoder.tokenize([f"a {word} a" for word in words])
     length_without_word = len(encoder.tokenize(["a a"])[0].ids)
     return copies * max(len(content.ids) - length_without_word for content in with_word)
-
-
-def single_tokens(conditions: Sequence[Condition]) -> list[Condition]:
-    """Return the first repetition of each condition that has a single token."""
-    return [condition for condition in conditions if len(condition.tokens) == 1 and condition.repetition == 0]

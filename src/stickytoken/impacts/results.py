@@ -12,9 +12,7 @@ from stickytoken.measurement import ResultFolder, require_writable, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
-# Version 2 added the change in hits, with its interval, to the table intrusion_curves, and removed the ratio
-# from the table intrusion.
-IMPACT_SCHEMA_VERSION = 2
+IMPACT_SCHEMA_VERSION = 3
 
 
 class TokenRecord(resume.Record):
@@ -89,19 +87,14 @@ TABLES = resume.table_schemas(
         "tokens benign_tokens effect_size p_value q_value",
         "conditions.parquet": "task metric kind token_id token score drop drop_low drop_high",
         "scores.parquet": "task metric kind token_id token repetition score",
-        "intrusion.parquet": "corpus copies hits_sticky hits_benign rank_sticky rank_benign documents cut",
-        "intrusion_curves.parquet": "corpus kind token_id token copies hits change change_low change_high "
-        "median_rank copies_needed",
     },
-    text="task layout metric kind unit token corpus",
-    integers="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
+    text="task layout metric kind unit token",
+    integers="units tokens benign_tokens token_id repetition",
     switches="main",
 )
 # Columns in which a table must not have nulls.
 _WITHOUT_NULLS = (
-    "task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens",
-    "repetition", "copies", "documents", "cut", "hits_sticky", "hits_benign", "rank_sticky", "rank_benign",
-    "hits", "median_rank",
+    "task", "layout", "metric", "main", "kind", "unit", "units", "tokens", "benign_tokens", "repetition",
 )  # fmt: skip
 
 
@@ -131,10 +124,6 @@ class Impact:
         conditions: one row per task, metric and condition: the score, and its drop from the score on clean
             texts, with the interval of the drop.
         scores: one row per task, metric, condition and repetition.
-        intrusion: one row per number of copies: mean top-10 hits and mean ranks of documents with copies of
-            sticky tokens and of benign tokens.
-        intrusion_curves: one row per token and number of copies: top-10 hits, their change with an interval,
-            and the median rank.
         failed: tasks that could not be run, and why.
 
     Raises:
@@ -157,8 +146,6 @@ class Impact:
         self.effects = self._read(folder, "effects.parquet")
         self.conditions = self._read(folder, "conditions.parquet")
         self.scores = self._read(folder, "scores.parquet")
-        self.intrusion = self._read(folder, "intrusion.parquet")
-        self.intrusion_curves = self._read(folder, "intrusion_curves.parquet")
 
     def _read(self, folder: ResultFolder, name: str) -> pl.DataFrame:
         columns = TABLES[name]
@@ -171,7 +158,7 @@ class Impact:
 
     def summary(self) -> dict[str, Any]:
         """Return the measurement as JSON values."""
-        tables = ("effects", "conditions", "intrusion", "intrusion_curves")
+        tables = ("effects", "conditions")
         return {
             "impact": str(self.path),
             "model": self.record.model,

@@ -114,7 +114,7 @@ class Runner:
     Attributes:
         encoder: the model.
         settings: settings of the measurement.
-        conditions: the conditions.
+        conditions: the conditions. The repetitions of a condition are consecutive.
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
@@ -163,10 +163,9 @@ class Runner:
         make_work: Callable[[], tuple[engines.Work[Shard[Condition], Any], ShardCost]],
         units: int,
         columns: Sequence[str],
-        conditions: Sequence[Condition],
         title: str,
     ) -> NDArray[np.float64]:
-        """Measure under the given conditions, and return the outcomes, shape (conditions, units, columns).
+        """Measure under all conditions, and return the outcomes, shape (conditions, units, columns).
 
         The outcomes are in the order of the conditions. The repetitions of a condition form one shard, which
         stores one row per repetition and unit. In the progress display, every shard counts as one.
@@ -177,10 +176,9 @@ class Runner:
                 preparing this object. The function is called only if a shard is missing.
             units: number of units, which is the number of rows per condition.
             columns: columns to return.
-            conditions: the conditions. The repetitions of a condition must be consecutive.
             title: name of the stage in the progress display.
         """
-        shards = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
+        shards = [Shard(index, group) for index, group in enumerate(by_tokens(self.conditions))]
 
         def unit_of_each_row(shard: Shard[Condition]) -> list[int]:
             """Return the numbers of the units, once for each repetition of the shard's condition."""
@@ -257,12 +255,11 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
         numbers of texts.
     """
     settings = runner.settings
-    conditions = runner.conditions
     insertion = settings.insertion
     # Copies are inserted only into texts with these roles, for example only into queries.
     edited_roles = task.edited(settings.side)
     name = shard_stage(task.name)
-    room = needed_room(runner.encoder, conditions, settings.copies, insertion)
+    room = needed_room(runner.encoder, runner.conditions, settings.copies, insertion)
     fitted_by_role = {}
     for role, texts in task.texts.items():
         room_in_role = room if role in edited_roles else 0
@@ -275,7 +272,7 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
         similarity = similarity_of(runner.encoder)
         return TaskWork(name, task, fitted_by_role, edited_roles, settings, vectors, similarity), cost
 
-    outcomes = runner.run(name, make_work, task.units, task.columns, conditions, task.name)
+    outcomes = runner.run(name, make_work, task.units, task.columns, task.name)
     edited_count = sum(len(fitted_by_role[role]) for role in edited_roles)
     truncated_count = sum(fitted.cut for fitted in all_fitted)
     return outcomes, task_record(task, len(all_fitted), edited_count, truncated_count)

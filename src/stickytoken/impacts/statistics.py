@@ -25,8 +25,6 @@ from stickytoken.settings.impact import ImpactSettings
 
 # Label of a token that the user named but that no run calls sticky.
 NAMED = "named"
-# Numbers of copies that are inserted into a document to test whether it intrudes into search results.
-COPIES = (0, 1, 2, 4, 8, 16, 32)
 # Number of search results that a user is assumed to look at.
 TOP = 10
 # If there are at most this many ways to choose one member from every set, the test enumerates all of them.
@@ -271,94 +269,6 @@ def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArr
     drops_by_match = benign_drops.reshape(-1, len(sticky_drops))
     # In the example, the columns S, S1, S2 and T, T1, T2 become the rows.
     return np.vstack([sticky_drops, drops_by_match]).T
-
-
-def intrusion_rows(
-    corpus: str,
-    outcomes: NDArray[np.float64],
-    conditions: Sequence[Condition],
-    settings: ImpactSettings,
-    tokens_by_id: Mapping[int, TokenRecord],
-    cut: int,
-) -> dict[str, Rows]:
-    """Return the tables of hits and ranks for each number of copies.
-
-    The hits of a document are the number of queries that have the document in their top 10.
-
-    Args:
-        corpus: name of the corpus.
-        outcomes: hits and ranks of documents with copies, shape (conditions, documents, 2 * len(COPIES)).
-            Along the last axis, the hits of a document for each number of copies in `COPIES` are followed by
-            the document's median rank over queries for each number of copies.
-        conditions: the conditions, one for each token.
-        settings: settings of the measurement.
-        tokens_by_id: the tokens, keyed by id.
-        cut: number of documents that were truncated.
-
-    Returns:
-        The rows of ``intrusion``, with means over the tokens of a kind, and the rows of ``intrusion_curves``,
-        one per token and number of copies.
-    """
-    hits, ranks = np.split(outcomes, 2, axis=2)
-    key = [settings.seed, zlib.crc32(corpus.encode())]
-    samples = bootstrap_samples(hits.shape[1], settings.resamples, key)
-    median_ranks = np.median(ranks, axis=1)
-    curves: Rows = []
-    for row, condition in enumerate(conditions):
-        needed = _copies_needed(hits[row])
-        hits_without_copies = hits[row, :, COPIES.index(0)]
-        for column, copies in enumerate(COPIES):
-            changes = hits[row, :, column] - hits_without_copies
-            change = _mean_interval(changes, samples, settings.confidence)
-            curve = {
-                "corpus": corpus,
-                **labels(condition, tokens_by_id),
-                "copies": copies,
-                "hits": float(hits[row, :, column].mean()),
-                **interval_columns("change", change),
-                "median_rank": float(median_ranks[row, column]),
-                "copies_needed": needed,
-            }
-            curves.append(curve)
-    is_sticky = np.array([condition.kind is Kind.STICKY for condition in conditions])
-    summary: Rows = []
-    for column, copies in enumerate(COPIES):
-        summary.append(
-            {
-                "corpus": corpus,
-                "copies": copies,
-                "hits_sticky": float(hits[is_sticky, :, column].mean()),
-                "hits_benign": float(hits[~is_sticky, :, column].mean()),
-                "rank_sticky": float(median_ranks[is_sticky, column].mean()),
-                "rank_benign": float(median_ranks[~is_sticky, column].mean()),
-                "documents": hits.shape[1],
-                "cut": cut,
-            }
-        )
-    return {"intrusion": summary, "intrusion_curves": curves}
-
-
-def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return the fewest copies with which at least half of the documents are found by more queries.
-
-    Args:
-        hits: number of queries that have each document in their top 10, shape (documents, numbers of copies).
-
-    Returns:
-        The smallest number of copies in `COPIES` that suffices; None if even the largest number does not
-        suffice.
-    """
-    hits_without_copies = hits[:, :1]
-    share_with_more_hits = (hits > hits_without_copies).mean(axis=0)
-    suffices = share_with_more_hits >= 0.5
-    return COPIES[int(suffices.argmax())] if suffices.any() else None
-
-
-def _mean_interval(values: NDArray[np.float64], samples: NDArray[np.intp], confidence: float) -> Interval:
-    """Return the mean of the values over units, with a bootstrap percentile interval."""
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(values[samples].mean(axis=1), [tail, 1 - tail]).tolist()
-    return Interval(float(values.mean()), low, high)
 
 
 def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dict[str, Any]:

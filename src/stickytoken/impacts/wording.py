@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stickytoken.impacts.results import Impact, ImpactRecord, measured_kind
-from stickytoken.impacts.statistics import TOP
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import markdown as escaped, markdown_table
 
@@ -17,20 +16,14 @@ EFFECTS = (
     "difference_high", "effect_size", "p_value", "q_value",
 )  # fmt: skip
 CONDITIONS = ("task", "metric", "kind", "token", "score", "drop", "drop_low", "drop_high")
-INTRUSION = ("kind", "token", "copies", "hits", "change", "change_low", "change_high", "median_rank")
 _HEADINGS = {
     "difference": "sticky - benign",
     "p_value": "p",
     "q_value": "q",
-    "hits": f"queries with it in their top {TOP}",
 }
 # Maximum p-value, corrected for testing several tasks, at which sticky tokens are said to cost more than
 # benign tokens.
 _SIGNIFICANCE = 0.05
-# Numbers of copies that the tables in the terminal show.
-TABLE_COPIES = (0, 4, 8, 32)
-# Number of copies whose effect on search results is stated in a sentence.
-_STATED_COPIES = 8
 
 Row = Mapping[str, Any]
 
@@ -128,10 +121,9 @@ def settings_line(settings: ImpactSettings) -> str:
 
 
 def token_sentences(impact: Impact) -> list[str]:
-    """Return sentences on how copies of each measured token change task scores and search results.
+    """Return a sentence per token and task on how copies of the token change the score.
 
-    There is one sentence per token and task, and one per token and search corpus. A sentence also gives the
-    mean change that copies of the token's matched benign tokens cause.
+    A sentence also gives the mean change that copies of the token's matched benign tokens cause.
     """
     settings = impact.record.measured_with()
     sentences: list[str] = []
@@ -140,7 +132,6 @@ def token_sentences(impact: Impact) -> list[str]:
             continue
         benign_ids = [other.token_id for other in impact.record.tokens if other.matched_to == token.token_id]
         sentences += _task_sentences(impact, token.token_id, benign_ids, settings)
-        sentences += _intrusion_sentences(impact, token.token_id, benign_ids, settings)
     return sentences
 
 
@@ -176,32 +167,6 @@ def _task_sentences(
         yield f"{sentence}."
 
 
-def _intrusion_sentences(
-    impact: Impact, token_id: int, benign_ids: Sequence[int], settings: ImpactSettings
-) -> Iterator[str]:
-    """Yield a sentence, for each search corpus, on how many queries find a document with copies of a token.
-
-    The sentence gives the mean number of queries that have a random document in their top 10, before and
-    after `_STATED_COPIES` copies of the token are inserted into the document. The arguments are those of
-    `_task_sentences`.
-    """
-    curves = impact.intrusion_curves.filter(copies=_STATED_COPIES)
-    for row in curves.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
-        of_corpus = curves.filter(corpus=row["corpus"])
-        before = row["hits"] - row["change"]
-        interval = _interval(row["change_low"], row["change_high"], settings, 2)
-        sentence = (
-            f"{row['token']!r}, intrusion into {row['corpus']}: {_STATED_COPIES} copies "
-            f"{_verb_for(row['change'])} the number of queries with a random document in their top {TOP} "
-            f"from {before:.2f} to {row['hits']:.2f} ({interval})"
-        )
-        benign_changes = of_corpus.filter(of_corpus["token_id"].is_in(benign_ids))["change"]
-        if len(benign_changes):
-            mean_change = float(benign_changes.mean())  # type: ignore[arg-type]
-            sentence += f"; {_benign_phrase(len(benign_changes), mean_change, 2)}"
-        yield f"{sentence}."
-
-
 def _verb_for(change: float) -> str:
     """Return the verb for what copies do to a number that changes by this much: leave, raise or lower."""
     if change == 0:
@@ -228,7 +193,6 @@ def _interval(low: float, high: float, settings: ImpactSettings, digits: int) ->
 _TABLES = {
     "effects": ("Tasks", EFFECTS),
     "conditions": ("Tokens", CONDITIONS),
-    "intrusion_curves": ("Intrusion by token", (*INTRUSION, "copies_needed")),
 }
 
 

@@ -330,7 +330,6 @@ def impact(
     *,
     task: opt.Texts[list[str] | None] = None,
     preset: opt.Texts[Preset | None] = None,
-    intrusion: opt.Texts[str | None] = None,
     tokens: opt.RunsTokens = None,
     model: opt.RunsModel = None,
     measuring: ImpactSettings,
@@ -341,13 +340,11 @@ def impact(
 ) -> None:
     """Measure what sticky tokens cost on a task. Run the command again to continue after an interruption.
 
-    Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
+    Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl
 
     Args:
         task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
         preset: paper: measure the sixteen MTEB tasks of Chen et al. (2025).
-        intrusion: Also measure how often copies push random documents into search results: a BEIR folder, a
-            file of documents, or bundled.
         out: Output folder. Default for a run: impact-<identity> in the run folder, where report finds it.
             Default for a model: runs/<model>-impact-<identity>.
     """
@@ -370,9 +367,7 @@ def impact(
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
     ids = opt.named_token_ids(encoder, tokens)
-    run_impact = partial(
-        stickytoken.impact, tokens=ids, tasks=tasks, run=run, intrusion=intrusion, settings=settings
-    )
+    run_impact = partial(stickytoken.impact, tokens=ids, tasks=tasks, run=run, settings=settings)
     with opt.announced(
         encoder, loading, lambda stand_in, folder: run_impact(stand_in, out=folder)
     ) as progress:
@@ -386,12 +381,10 @@ def impact(
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
-    """Print what copies cost on each task, and how they change search results."""
+    """Print what copies cost on each task."""
     if output_format is opt.Format.JSON:
         console.print_json(impact.summary())
         return
-    import polars as pl
-
     from stickytoken.impacts import wording
     from stickytoken.impacts.results import measured_kind
 
@@ -403,11 +396,6 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
         conditions = impact.conditions.join(main, on=keys, maintain_order="left")
         by_token = wording.headed(wording.CONDITIONS, conditions.to_dicts(), kind)
         console.print_table("What copies cost by token, main metrics", *by_token)
-    if not impact.intrusion.is_empty():
-        corpus = impact.intrusion["corpus"][0]
-        title = f"Queries with a random document of {corpus} in their top 10, by copies in it"
-        curves = impact.intrusion_curves.filter(pl.col("copies").is_in(wording.TABLE_COPIES))
-        console.print_table(title, *wording.headed(wording.INTRUSION, curves.to_dicts(), kind))
     console.print_line(wording.settings_line(impact.record.measured_with()))
     console.print_line(
         f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}"
@@ -416,9 +404,6 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
         if task.cut:
             cut = f"{task.cut} of {task.texts} texts were truncated so that the copies fit"
             console.inform(f"note: {task.name}: {cut}, in the same way in every condition")
-    if not impact.intrusion.is_empty() and impact.intrusion["cut"][0]:
-        cut = f"{impact.intrusion['cut'][0]} of {impact.intrusion['documents'][0]} documents"
-        console.inform(f"note: intrusion: {cut} were truncated so that the copies fit")
     console.inform_notes(impact.record.notes)
     for effect in effects.filter("main").iter_rows(named=True):
         console.print_line(wording.cost_sentence(effect, kind))

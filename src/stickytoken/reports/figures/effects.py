@@ -1,4 +1,4 @@
-"""Figures that show how copies change task scores and search results, and what repairs change."""
+"""Figures that show how copies change task scores, and what repairs change."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ Rows = Sequence[Mapping[str, Any]]
 def impact_figures(impact: Impact) -> list[ReportFigure]:
     """Return the figures of a finished impact measurement.
 
-    They show the costs by task, the costs by token, and how copies push documents into search results. A
-    figure is left out if nothing was measured for it.
+    They show the costs by task and by token. There are none if no task has been measured.
     """
     figures = []
     kind = measured_kind(impact.record)
@@ -59,9 +58,6 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
         settings = f"{impact_wording.settings_line(impact.record.measured_with())}. "
         figures.append(costs(effects, kind, settings))
         figures.append(token_costs(rows, kind))
-    summary = impact.intrusion.to_dicts()
-    if summary:
-        figures.append(intrusion(summary, impact.intrusion_curves.to_dicts(), kind))
     return figures
 
 
@@ -254,107 +250,6 @@ def _look_of(row: Mapping[str, Any]) -> str:
 def _is_measured(row: Mapping[str, Any]) -> bool:
     """Return whether a condition has copies of a sticky or named token, and not of a benign one."""
     return row["kind"].split()[0] in _MEASURED
-
-
-def intrusion(summary: Rows, curves: Rows, measured: str = "sticky") -> ReportFigure:
-    """Plot how many queries have a random document in their top 10, against the number of copies in it.
-
-    Args:
-        summary: Rows of intrusion.parquet, one per number of copies, from 0 copies upward.
-        curves: Rows of intrusion_curves.parquet, one per token and number of copies.
-        measured: Kind of the measured tokens, ``sticky`` or ``named``.
-    """
-    figure = fig.new_figure(height=400)
-    _draw_tokens_hits(figure, curves, measured)
-    _draw_mean_hits(figure, summary, measured)
-    figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
-    figure.update_xaxes(title_text="copies", **fig.copies_axis([row["copies"] for row in summary]))
-    figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
-    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
-    return ReportFigure(
-        "intrusion",
-        "Documents pushed into search results",
-        figure,
-        _intrusion_in_words(summary, measured),
-        f"Copies went into {summary[0]['documents']} random documents. The curves count the queries that "
-        "have such a document among their first 10 results. Dotted: without copies. Below that line, "
-        "copies push documents out of results.",
-        DataTable(*impact_wording.headed(impact_wording.INTRUSION, curves, measured)),
-        in_markdown=True,
-    )
-
-
-def _draw_tokens_hits(figure: go.Figure, curves: Rows, measured: str) -> None:
-    """Draw one thin line per measured token, with the number of queries for each number of copies."""
-    of_measured = [row for row in curves if row["kind"] in _MEASURED]
-    tokens = list(dict.fromkeys(row["token"] for row in of_measured))
-    for token in tokens:
-        rows = [row for row in of_measured if row["token"] == token]
-        copies = [row["copies"] for row in rows]
-        line: dict[str, Any] = {
-            "type": "scatter",
-            "x": fig.spread_out(copies),
-            "y": [round(row["hits"], 4) for row in rows],
-            "customdata": copies,
-            "hovertemplate": f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
-            "mode": "lines",
-            "name": f"each {measured} token",
-            "legendgroup": "each",
-            "showlegend": token == tokens[0],
-            "opacity": 0.6,
-            "line": {"color": fig.STICKY, "width": 1.2},
-        }
-        figure.add_trace(line)
-
-
-def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
-    """Draw two thick lines: the means over the measured tokens and over the benign tokens."""
-    copies = [row["copies"] for row in summary]
-    for kind, look in _LOOKS.items():
-        line: dict[str, Any] = {
-            "type": "scatter",
-            "x": fig.spread_out(copies),
-            "y": [round(row[f"hits_{kind}"], 4) for row in summary],
-            "customdata": copies,
-            "hovertemplate": f"{kind}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
-            "mode": "lines+markers",
-            "name": f"{_group_name(kind, measured)} tokens, mean",
-            "line": {"color": look.color, "width": 3, "dash": look.dash},
-            "marker": {"symbol": look.symbol, "size": 9},
-        }
-        figure.add_trace(line)
-
-
-def _intrusion_in_words(summary: Rows, measured: str) -> str:
-    """Return sentences on how many queries have a random document in their top 10.
-
-    The first sentence is about documents without copies, the second about copies of measured tokens, and the
-    third about copies of benign tokens. The second and third sentence give the largest number of queries over
-    all numbers of copies, and the number of queries and the median rank for the largest number of copies.
-    """
-    without = summary[0]
-    last = summary[-1]
-    # Without copies, the number of queries is the same for both kinds of tokens.
-    sentences = [
-        f"Without copies, a random document of {without['corpus']} is in the top 10 of "
-        f"{without['hits_sticky']:.2f} queries."
-    ]
-    for kind in _LOOKS:
-        hits = f"hits_{kind}"
-        rank = f"rank_{kind}"
-        best = max(summary[1:], key=lambda row: float(row[hits]))
-        sentences.append(
-            f"Copies of {_group_name(kind, measured)} tokens bring it into the top 10 of at most "
-            f"{best[hits]:.2f} queries ({_counted_copies(best['copies'])}); with "
-            f"{_counted_copies(last['copies'])}, it is in the top 10 of {last[hits]:.2f} queries, and its "
-            f"median rank goes from {without[rank]:.0f} to {last[rank]:.0f}."
-        )
-    return " ".join(sentences)
-
-
-def _counted_copies(count: int) -> str:
-    """Return a phrase such as ``1 copy`` or ``2 copies``."""
-    return "1 copy" if count == 1 else f"{count} copies"
 
 
 @dataclass(frozen=True)
