@@ -15,8 +15,9 @@ import pytest
 import planted
 import profiled
 import stickytoken
-from stickytoken.detection import run as model_files
-from stickytoken.detection.run import Run, is_model_of, look_at_model, open_run, record_model
+from stickytoken.detection import finding, model_files
+from stickytoken.detection.model_files import is_model_of, look_at_model, record_model
+from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
@@ -190,7 +191,7 @@ def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, m
         loads.append(out)
         return profiled.detect_profile(encoder, out)
 
-    monkeypatch.setattr(sys.modules["stickytoken.gate"], "detect", detect)
+    monkeypatch.setattr(finding, "detect", detect)
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
     assert first.run.parent == runs

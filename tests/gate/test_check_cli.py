@@ -15,8 +15,9 @@ import yaml
 import planted
 from hostile import assert_harmless
 from stickytoken.cleaning import Cleaner, CleaningRules
-from stickytoken.detection import run as model_files
-from stickytoken.detection.run import look_at_model, open_run, record_model
+from stickytoken.detection import model_files
+from stickytoken.detection.model_files import look_at_model, record_model
+from stickytoken.detection.run import open_run
 from stickytoken.errors import InputError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check

@@ -21,10 +21,10 @@ from stickytoken.audits._stuffing import Pairs
 from stickytoken.audits._tokens import JUDGED_ANCHORS, Candidate, choose_candidates
 from stickytoken.audits.results import Audit, AuditRecord, AuditResultRecord, audits_in, open_audit
 from stickytoken.data.documents import DocumentSource
+from stickytoken.detection.finding import find_run
 from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
-from stickytoken.gate import run_of
 from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP, interval_columns
 from stickytoken.insertion import Insertion
@@ -95,7 +95,7 @@ def audit(
     settings = or_default("settings", settings, AuditSettings())
     began = wall_time.beginning()
     require_callable("progress", progress)
-    run = run_of(source, file_path("runs", runs), progress)
+    run, _ = find_run(source, file_path("runs", runs), progress=progress)
     named_model = None if isinstance(source, (str, Path, Run)) else source
     model = encoder_for(encoder if encoder is not None else named_model, run, "audit")
     if not own_settings and not protocol.reads_ids(model):

@@ -279,56 +279,51 @@ def load(
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
-    if isinstance(loading, AnyModelOptions):
-        if at_endpoint:
-            return _connect(model, loading, tokenizer_needed)
-        _refuse_endpoint_options(model, loading)
     options = asdict(part_of(loading, LoadingSettings))
     options["dtype"] = loading.dtype or "float32"
-    with console.status(f"loading {model}"), collector_paused():
+    if isinstance(loading, AnyModelOptions):
+        if at_endpoint:
+            options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+            options["endpoint"] = part_of(loading, EndpointOptions)
+            if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
+                from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+
+                # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
+                options["tokenizer"] = CandidateVocabulary(candidates=())
+        else:
+            _refuse_endpoint_flags(model, loading)
+    verb = "asking" if at_endpoint else "loading"
+    with console.status(f"{verb} {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
 
-        encoder: stickytoken.Encoder = load_encoder(model, prompt=part_of(loading, Prompting), **options)
-    _tell_route(encoder)
-    if console.current_verbosity() is Verbosity.VERBOSE:
-        from stickytoken.encoders.loading.resolution import resolve_model
+        encoder: Any = load_encoder(model, prompt=part_of(loading, Prompting), **options)
+    if at_endpoint:
+        _announce_server(encoder)
+    else:
+        _announce_model(encoder, model, loading.revision)
+    loaded: stickytoken.Encoder = encoder
+    return loaded
 
-        source = resolve_model(model, loading.revision)
+
+def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:
+    """Print the route of a model and, with --verbose, where it was found and how it computes."""
+    from stickytoken.encoders.loading import route_of
+    from stickytoken.encoders.loading.resolution import resolve_model
+
+    route = route_of(encoder, described=True)
+    if route is not None:
+        console.inform(f"route: {route}")
+    if console.current_verbosity() is Verbosity.VERBOSE:
+        source = resolve_model(model, revision)
         identity = encoder.identity
         length = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
         vectors = f"inputs of {length}, vectors of {identity.dimension:,} components"
         console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
-    return encoder
 
 
-def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> stickytoken.Encoder:
-    """Connect to a model behind an endpoint, print the limits of its server, and return the encoder."""
-    from stickytoken.encoders import load_encoder
-    from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
-
-    tokenizer: Any = loading.tokenizer
-    if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
-        # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough for the command.
-        tokenizer = CandidateVocabulary(candidates=())
-    arguments = asdict(part_of(loading, LoadingSettings))
-    specified = {name: value for name, value in arguments.items() if value not in (None, False)}
-    with console.status(f"asking {model}"):
-        encoder: Any = load_encoder(
-            model,
-            tokenizer=tokenizer,
-            candidates=loading.candidates,
-            endpoint=part_of(loading, EndpointOptions),
-            prompt=part_of(loading, Prompting),
-            **specified,
-        )
-    _announce_server(encoder)
-    connected: stickytoken.Encoder = encoder
-    return connected
-
-
-def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
-    """Raise InputError if the user passed options that apply only to models behind an endpoint."""
+def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
+    """Raise InputError, which names the flags, if the user passed options for models behind an endpoint."""
     flags = {
         "--set tokenizer": loading.tokenizer,
         "--set candidates": loading.candidates,
@@ -397,52 +392,24 @@ def load_for(
         return load(source, loading)
     from stickytoken.detection.run import recorded_loading
 
-    recorded = recorded_loading(run)
-    name = model or run.model.name
     with _named_by(source):
-        # A command that takes `AnyModelOptions` can use a model behind an endpoint.
-        if recorded.endpoint is not None and isinstance(loading, AnyModelOptions):
-            return _connect_again(name, recorded, loading)
-        # The prompting options belong together, so the recorded ones are used only if the user passed none.
-        if part_of(loading, Prompting) == Prompting():
-            loading = replace(loading, **asdict(recorded.prompting))
-        # Each setting that the user did not pass gets its recorded value.
-        recorded_values = asdict(recorded.settings)
-        loading = replace(
-            loading, **{name: getattr(loading, name) or value for name, value in recorded_values.items()}
-        )
-        # If the model is behind an endpoint and the command needs the model itself, `load` raises an error.
-        return load(name, loading)
+        return load(model or run.model.name, _with_recorded(loading, recorded_loading(run)))
 
 
-def _connect_again(name: str, recorded: LoadingRecord, loading: AnyModelOptions) -> stickytoken.Encoder:
-    """Connect to the endpoint of a run's model, and print the limits of its server.
-
-    Args:
-        name: Name of the model, with its endpoint.
-        recorded: How the run loaded the model.
-        loading: The options that the user passed. The tokenizer or the candidates, the dimension, and the
-            options of the connection take precedence over ``recorded``.
-
-    Returns:
-        The encoder.
-    """
-    from stickytoken.detection.run import load_recorded_endpoint
-
-    if recorded.endpoint is not None and (loading.tokenizer or loading.candidates):
-        # An endpoint has either a tokenizer or candidates, not both. So if the user passes one of the two
-        # options, both recorded values are replaced.
-        vocabulary = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-        endpoint = recorded.endpoint.model_copy(update=vocabulary)
-        recorded = recorded.model_copy(update={"endpoint": endpoint})
-    if loading.truncate_dim is not None:
-        settings = replace(recorded.settings, truncate_dim=loading.truncate_dim)
-        recorded = recorded.model_copy(update={"settings": settings})
-    with console.status(f"asking {name}"):
-        encoder: Any = load_recorded_endpoint(name, recorded, part_of(loading, EndpointOptions))
-    _announce_server(encoder)
-    connected: stickytoken.Encoder = encoder
-    return connected
+def _with_recorded(
+    loading: ModelOptions | AnyModelOptions, recorded: LoadingRecord
+) -> ModelOptions | AnyModelOptions:
+    """Return the options with the recorded value of each one that the user did not pass."""
+    # The prompting options belong together, so the recorded ones are used only if the user passed none.
+    if part_of(loading, Prompting) == Prompting():
+        loading = replace(loading, **asdict(recorded.prompting))
+    values = asdict(recorded.settings)
+    endpoint = recorded.endpoint
+    if endpoint is not None and isinstance(loading, AnyModelOptions):
+        values |= endpoint.model_dump()
+        if loading.tokenizer or loading.candidates:  # an endpoint has either, not both
+            del values["tokenizer"], values["candidates"]
+    return replace(loading, **{name: getattr(loading, name) or value for name, value in values.items()})
 
 
 def require_found(
@@ -480,14 +447,6 @@ def _named_by(source: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
-
-
-def _tell_route(encoder: stickytoken.Encoder) -> None:
-    from stickytoken.encoders.loading import route_of
-
-    route = route_of(encoder, described=True)
-    if route is not None:
-        console.inform(f"route: {route}")
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:

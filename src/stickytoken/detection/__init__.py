@@ -25,6 +25,7 @@ import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.data import tables
 from stickytoken.detection import _evidence, run as runs_of, run_folder
+from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.run import Run, open_run
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
@@ -155,7 +156,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run_folder.require_usable(out, chosen_method.entry.name, settings)
     # The states of the model's files are read before the model is loaded, so that a change of a file during
     # loading is noticed.
-    model_files = runs_of.look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
+    model_files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
@@ -194,7 +195,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
             _write_evidence(job, run, folder, progress)
-    runs_of.record_model(run.path, run.record, model_files)
+    record_model(run.path, run.record, model_files)
     return run
 
 

@@ -181,7 +181,7 @@ def detect(
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
     """
-    from stickytoken.detection.run import look_at_model, record_model
+    from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint import names_endpoint
 

@@ -1,0 +1,152 @@
+"""Find the run of a model, or make one: the front door of `check` and `audit`, which take either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import stickytoken.measurement as store
+from stickytoken.detection import detect
+from stickytoken.detection.model_files import is_model_of, look_at_model, record_model
+from stickytoken.detection.run import Run, is_run, load_recorded, model_difference, open_run, recorded_loading
+from stickytoken.detection.run_folder import RunFolder, RunRecord
+from stickytoken.encoders.endpoint import names_endpoint
+from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+from stickytoken.encoders.loading import AnyModel, load_encoder
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError, RunError, reading
+from stickytoken.machine import digest
+from stickytoken.measurement import resume
+from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+from stickytoken.methods import registry
+
+DEFAULT_FOLDER = Path("runs")
+
+
+def find_run(
+    source: AnyModel | Run,
+    runs: Path = DEFAULT_FOLDER,
+    revision: str | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> tuple[Run, list[str]]:
+    """Return the run that was passed, or the newest run of a model over its whole vocabulary.
+
+    If the model has no such run, its sticky tokens are detected.
+
+    Args:
+        source: A run or its folder, or a model: anything that `load_encoder` takes.
+        runs: For a model: the folder that holds its runs, or a run folder.
+        revision: Branch, tag or commit of a model on the hub.
+        progress: Called after every step of a detection.
+
+    Returns:
+        The run, and one note for each run that cannot be read.
+
+    Raises:
+        InputError: The model is behind an endpoint and has no run.
+        ModelError: The model cannot be found or used.
+        RunError: The run is damaged or not finished, or ``runs`` is a run folder of another model.
+    """
+    if isinstance(source, Run):
+        return source, []
+    if isinstance(source, (str, Path)) and is_run(source):
+        return open_run(source), []
+    candidates, notes = _whole_runs(runs)
+    if isinstance(source, str) and names_endpoint(source):
+        return _run_of_endpoint(source, runs, candidates), notes
+    files = look_at_model(str(source), revision) if isinstance(source, (str, Path)) else None
+    # If the files are those of a run, the model need not be loaded.
+    fingerprint = files.fingerprint() if candidates and files is not None else None
+    if fingerprint is not None:
+        for path, record in candidates.items():
+            if is_model_of(path, record, fingerprint):
+                return open_run(path), notes
+    progress(Progress("load", 0, 1))
+    # The revision is passed only if there is one, because load_encoder rejects it for a loaded model.
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
+    encoder = load_encoder(source, **options)
+    progress(Progress("load", 1, 1))
+    identity = encoder.identity
+    for path, record in candidates.items():
+        if model_difference(record, identity) == []:
+            run = open_run(path)
+            break
+    else:
+        run = detect(encoder, out=_new_folder(encoder, runs), progress=progress)
+    record_model(run.path, run.record, files)
+    return run, notes
+
+
+def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
+    """Read all finished runs that cover a whole vocabulary with the default method, whatever their model.
+
+    Returns:
+        The records of the runs, keyed by folder, the newest first, and one note for each run that cannot be
+        read.
+    """
+    method = registry.choose_method(None, None, pairs_given=False)
+    with reading(f"the folder of runs {runs}", RunError):
+        is_run_folder = RunFolder(runs).holds_run()
+        paths = [runs] if is_run_folder else sorted(path.parent for path in runs.glob("*/run.json"))
+    records = {}
+    notes = []
+    for path in paths:
+        try:
+            record = RunFolder(path).read_run()
+        except RunError as error:
+            notes.append(f"skipped: {error}")
+            continue
+        covers_vocabulary = (
+            record.identity_parts.get("tokens") is None and record.tokens == record.model.available
+        )
+        if record.method == method.entry.name and record.result is not None and covers_vocabulary:
+            records[path] = record
+    newest_first = sorted(records, key=lambda path: records[path].started, reverse=True)
+    return {path: records[path] for path in newest_first}, notes
+
+
+def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord]) -> Run:
+    """Return the newest run of the model that an endpoint serves under a name.
+
+    Runs whose recorded model differs from the model of the endpoint are skipped.
+
+    Raises:
+        InputError: There is no run of this model.
+        ModelError: The endpoint serves a different model than when its first answers were cached.
+    """
+    for path, record in candidates.items():
+        if record.model.name != model:
+            continue
+        encoder = load_recorded(model, recorded_loading(record))
+        is_same = model_difference(record, encoder.identity) == []
+        if is_same and isinstance(encoder, EndpointEncoder):
+            # The identity comes from cached answers, so check that the server still gives these answers.
+            encoder.require_same_model()
+            return open_run(path)
+    raise InputError(
+        f"{runs} has no run of {model} over its whole vocabulary: run `stickytoken detect` first, which "
+        "shows the cost of the requests"
+    )
+
+
+def _new_folder(encoder: Encoder, runs: Path) -> Path | None:
+    """Return the folder of a new run inside ``runs``; None if `detect` chooses it.
+
+    The name depends only on the model and the version of stickytoken, so that the next call continues an
+    interrupted detection.
+
+    Raises:
+        RunError: ``runs`` is itself a run folder, so it cannot hold another run.
+    """
+    if RunFolder(runs).holds_run():
+        raise RunError(
+            f"the run in {runs} measured a model other than {encoder.name!r}, or does not cover the whole "
+            "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
+            "instead of the model"
+        )
+    if runs == DEFAULT_FOLDER:
+        return None
+    identity = digest([asdict(encoder.identity), resume.package_versions()["stickytoken"]])
+    return runs / store.default_folder(encoder.name, "check", identity).name

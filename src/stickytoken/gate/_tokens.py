@@ -1,0 +1,220 @@
+"""Compare the sticky tokens of a run with a baseline, and decide which of them count against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import stickytoken.measurement as store
+from stickytoken.detection.run import Run
+from stickytoken.detection.run_folder import FLAGGED
+from stickytoken.errors import InputError
+from stickytoken.findings import Finding, Level, Rule, place_of
+from stickytoken.gate.results import COUNTED_GRADES, FailOn
+from stickytoken.methods import wording
+
+STICKY_TOKEN = Rule(
+    "sticky-token",
+    "No token of the model is sticky",
+    "Copies of a sticky token erase the meaning of a text, or move it closer to unrelated texts, so that a "
+    "document is no longer found, or turns up in unrelated searches. Explain the token with "
+    "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
+    Level.ERROR,
+)
+
+
+def require_comparable(run: Run, baseline: Run) -> None:
+    """Raise InputError unless both runs used the same method, texts and settings, and have intervals."""
+    if run.record.method != baseline.record.method:
+        raise InputError(
+            f"the baseline {baseline.path} used the method {baseline.record.method}, but the run in "
+            f"{run.path} used {run.record.method}: make both runs with the same method"
+        )
+    if "lift_sd_low" not in run.method.columns:
+        raise InputError(
+            f"the baseline {baseline.path} used the method {baseline.record.method}, which measures no "
+            "intervals to compare: detect with --method profile"
+        )
+    if run.record.identity_parts.get("corpus") != baseline.record.identity_parts.get("corpus"):
+        raise InputError(
+            f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
+            f"{run.path} on other texts, {run.record.corpus.source}: make both runs with the same sentences"
+        )
+    # The seed and the effort settings affect only the random error, so they may differ.
+    names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
+    # A run from before a setting existed is treated as if it had used the default of that setting.
+    different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
+    if different:
+        raise InputError(
+            f"the baseline {baseline.path} and the run {run.path} have different settings "
+            f"({', '.join(different)}): make both runs with the same settings"
+        )
+
+
+class _Effect(NamedTuple):
+    """A measured effect with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+# Columns of tokens.parquet whose measures have intervals: the erased share of a text, and the lift in
+# standard deviations.
+_MEASURES = ("erased", "lift_sd")
+
+
+def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
+    """Return the measures in a row of tokens.parquet that have an interval, keyed by column."""
+    effects = {}
+    for name in _MEASURES:
+        value = row.get(name)
+        low = row.get(f"{name}_low")
+        high = row.get(f"{name}_high")
+        if value is not None and low is not None and high is not None:
+            effects[name] = _Effect(value, low, high)
+    return effects
+
+
+class _JudgedToken(NamedTuple):
+    """A sticky token, compared with the baseline."""
+
+    row: Mapping[str, Any]  # the token's row in tokens.parquet
+    effects: dict[str, _Effect]  # keyed by column
+    baseline_effects: dict[str, _Effect]  # keyed by column; empty if not in the baseline
+    change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
+    is_counted: bool  # whether the token counts against the model
+
+
+def judge_tokens(
+    run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str, int] | None
+) -> tuple[list[Finding], int]:
+    """Return a finding for each sticky token of a run, and count the tokens that count against the model.
+
+    Args:
+        run: the run.
+        fail_on: mildest grade that counts against the model.
+        max_tokens: number of tokens that may count against the model before the check fails.
+        baseline: the run to compare with; None without a baseline.
+        place: path of a file in the repository and a line number, which the findings refer to; if None, the
+            findings refer to the run's table of tokens.
+
+    Returns:
+        The findings, with the tokens that count against the model first; and their number.
+
+    Raises:
+        InputError: the method of the run does not grade tokens.
+    """
+    grades = COUNTED_GRADES[fail_on]  # None if every sticky token counts, whatever its grade
+    if grades and "severity" not in run.method.columns:
+        raise InputError(
+            f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
+            "--fail-on sticky, or detect with --method profile"
+        )
+    baseline_rows: dict[str, Mapping[str, Any]] = {}
+    if baseline is not None:
+        baseline_rows = {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
+    judged = []
+    for row in run.sticky.iter_rows(named=True):
+        effects = _effects_of(row)
+        baseline_row = baseline_rows.get(row["token"])
+        baseline_effects = {} if baseline_row is None else _effects_of(baseline_row)
+        change = None if baseline is None else _change(baseline_row, effects, baseline_effects)
+        is_counted = change != "known" and (grades is None or row.get("severity") in grades)
+        judged.append(_JudgedToken(row, effects, baseline_effects, change, is_counted))
+    judged.sort(key=lambda token: not token.is_counted)
+    counted = sum(token.is_counted for token in judged)
+    # A file in the repository is named by `path`, a file outside the repository by `outside`; see `Finding`.
+    path: str | None
+    outside: str | None
+    if place is None:
+        path, outside = place_of(run.path / store.TOKENS_FILE)
+        line = 1
+    else:
+        path, line = place
+        outside = None
+    findings = []
+    for token in judged:
+        level = Level.WARNING
+        if token.change == "known":
+            level = Level.NOTE
+        elif token.is_counted and counted > max_tokens:
+            level = Level.ERROR
+        finding = Finding(
+            rule=STICKY_TOKEN.id,
+            level=level,
+            message=_message(token),
+            path=path,
+            line=line,
+            identity=(Path(run.model_name).name, token.row["token"]),
+            properties=_properties(token),
+            outside=outside,
+        )
+        findings.append(finding)
+    return findings, counted
+
+
+def _change(
+    baseline_row: Mapping[str, Any] | None,
+    effects: dict[str, _Effect],
+    baseline_effects: dict[str, _Effect],
+) -> str:
+    """Return how a sticky token has changed since the baseline.
+
+    Args:
+        baseline_row: the token's row in the baseline; None if the baseline lacks the token.
+        effects: the token's measures in the run, keyed by column.
+        baseline_effects: the token's measures in the baseline, keyed by column.
+
+    Returns:
+        ``known`` if no interval lies above the interval of the same measure in the baseline. Otherwise
+        ``worse`` if the baseline flags the token, and ``new`` if not. A token is also ``new`` if the two
+        runs have no measure of it in common.
+    """
+    shared = effects.keys() & baseline_effects.keys()
+    if baseline_row is None or not shared:
+        return "new"
+    if all(effects[name].low <= baseline_effects[name].high for name in shared):
+        return "known"
+    return "worse" if baseline_row["verdict"] in FLAGGED else "new"
+
+
+def _properties(token: _JudgedToken) -> dict[str, Any]:
+    """Return the values of a sticky token for JSON and SARIF; missing values are None."""
+    row = token.row
+    properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
+    for name in _MEASURES:
+        effect = token.effects.get(name)
+        properties[name] = row.get(name)
+        properties[f"{name}_low"] = None if effect is None else effect.low
+        properties[f"{name}_high"] = None if effect is None else effect.high
+    properties |= {"reason": row.get("reason"), "change": token.change}
+    for name in _MEASURES:
+        effect = token.baseline_effects.get(name)
+        properties[f"baseline_{name}"] = None if effect is None else effect.value
+    return properties
+
+
+def _message(token: _JudgedToken) -> str:
+    """Return a sentence with a sticky token's grade, the reason for it, and the change since the baseline."""
+    row = token.row
+    grade = f" ({row['severity']})" if row.get("severity") else ""
+    message = f"the token {wording.quoted(row['token'])} is sticky{grade}"
+    if row.get("reason"):
+        message += f": {row['reason']}"
+    if token.change == "new":
+        return f"{message}; new"
+    if token.change is None:
+        return message
+    return f"{message}; {token.change}, in the baseline: {_in_words(token.baseline_effects)}"
+
+
+def _in_words(effects: dict[str, _Effect]) -> str:
+    """Write the measures of a token, such as ``60% erased, lift 0.7 SD``."""
+    phrases = []
+    if "erased" in effects:
+        phrases.append(f"{wording.percent(effects['erased'].value)} erased")
+    if "lift_sd" in effects:
+        phrases.append(f"lift {wording.in_sd(effects['lift_sd'].value)}")
+    return ", ".join(phrases)
