@@ -10,9 +10,8 @@ import functools
 import inspect
 import re
 import tomllib
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -62,19 +61,10 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
         of --help. The returned function builds the dataclasses of the option groups, and calls ``function``.
         """
         groups = _groups_of(function)  # dataclasses, keyed by the name of the function's parameter
-        specs = _option_specs_of(function, groups)
-        takes_context = "context" in inspect.signature(function).parameters
-        unknown = set(settings) - {spec.name for spec in specs}
+        parameters = _parameters_of(function, groups, settings)
+        unknown = set(settings) - {parameter.name for parameter in parameters}
         if unknown:
             raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
-        for position, spec in enumerate(specs):
-            if spec.name in settings:
-                specs[position] = replace(spec, is_setting=True)
-        specs.append(_option_spec("quiet", field_type(_QUIET), False))
-        specs.append(_option_spec("verbose", field_type(_VERBOSE), False))
-        if any(spec.is_setting for spec in specs):
-            specs.append(_option_spec("set_", field_type(_SET), None))
-        specs.append(_option_spec("config", field_type(_CONFIG), None))
 
         @functools.wraps(function)
         def run(
@@ -105,10 +95,6 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
 
         # Typer reads the options of a command from the signature of its function, and offers no other way to
         # declare them. `inspect.signature` returns a function's `__signature__` attribute if it has one.
-        parameters = [spec.typer_parameter() for spec in specs]
-        if takes_context:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
         signature = inspect.Signature(parameters)
         setattr(run, "__signature__", signature)  # noqa: B010 - mypy knows no such attribute of functions
         run.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
@@ -148,99 +134,75 @@ def _option_names(group: Any) -> dict[str, str]:
     return names
 
 
-@dataclass(frozen=True)
-class _OptionSpec:
-    """An argument or option of a command, made from a parameter of its function or a field of a group.
-
-    Attributes:
-        name: Name of the parameter or, for a field of a group, the name from `_option_names`.
-        field_type: Type and limits of the value.
-        declaration: How the argument or option appears on the command line.
-        default: Default value.
-        description: Help text to use if the declaration has none.
-        is_setting: Whether the option can only be set with --set or in a settings file.
-    """
-
-    name: str
-    field_type: FieldType
-    declaration: Declaration
-    default: Any
-    description: str | None
-    is_setting: bool
-
-    def typer_parameter(self) -> inspect.Parameter:
-        """Return the keyword parameter that Typer turns into the argument or option.
-
-        The annotation of the parameter holds the type of the value and the result of `typer.Argument` or
-        `typer.Option`, to which the help text and the limits of the value are passed.
-        """
-        details: dict[str, Any] = {"help": self.description, **self.declaration.details}
-        if self.is_setting:
-            details["hidden"] = True  # tells `PanelledCommand` that the option is a setting
-        if self.field_type.minimum is not None:
-            details["min"] = self.field_type.minimum
-        if self.field_type.maximum is not None:
-            details["max"] = self.field_type.maximum
-        kind: Any = self.field_type.kind
-        if self.field_type.repeated:
-            kind = list[kind]
-        if self.field_type.optional:
-            kind = kind | None
-        # The factory is `typer.Argument` or `typer.Option`.
-        declared = self.declaration.factory(*self.declaration.names, **details)
-        return inspect.Parameter(
-            self.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=self.default,
-            annotation=Annotated[kind, declared],
-        )
-
-
-def _option_spec(
-    name: str, value_type: FieldType, default: Any, description: str | None = None
-) -> _OptionSpec:
-    """Return the specification of an argument or option.
-
-    The declaration comes from the metadata of the type, or else from `FIELD_DECLARATIONS`. An option without
-    a declaration becomes a setting.
-    """
-    declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
-    declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
-    return _OptionSpec(name, value_type, declaration, default, description, declaration.is_setting)
-
-
-def _option_specs_of(function: _Command, groups: Mapping[str, Any]) -> list[_OptionSpec]:
-    """Return the specifications of all arguments and options of a command, including those in groups.
+def _parameters_of(
+    function: _Command, groups: Mapping[str, Any], settings: Sequence[str]
+) -> list[inspect.Parameter]:
+    """Return the parameters that Typer turns into the arguments and options of a command.
 
     Args:
         function: The function that becomes a command.
         groups: The result of `_groups_of` for the function.
+        settings: Names of options that can be set only with --set or in a settings file.
     """
     hints = _type_hints(function)
     own_descriptions = descriptions(function)
-    specs: list[_OptionSpec] = []
+    parameters = []
+
+    def add(name: str, value_type: FieldType, default: Any, description: str | None) -> None:
+        parameters.append(_parameter(name, value_type, default, description, is_setting=name in settings))
+
+    takes_context = False
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "context":
-            continue
-        if name not in groups:
-            value_type = field_type(hints[name])
-            specs.append(_option_spec(name, value_type, parameter.default, own_descriptions.get(name)))
-            continue
-        specs += _option_specs_of_group(groups[name])
-    return specs
+            takes_context = True
+        elif name not in groups:
+            add(name, field_type(hints[name]), parameter.default, own_descriptions.get(name))
+        else:
+            group = groups[name]
+            value_types = command_line_types(group)
+            defaults = {field.name: field.default for field in fields(group)}
+            group_descriptions = descriptions(*group.__mro__)
+            for field, option in _option_names(group).items():
+                add(option, value_types[field], defaults[field], group_descriptions.get(field))
+    add("quiet", field_type(_QUIET), False, None)
+    add("verbose", field_type(_VERBOSE), False, None)
+    if any(parameter.annotation.__metadata__[0].hidden for parameter in parameters):
+        add("set_", field_type(_SET), None, None)
+    add("config", field_type(_CONFIG), None, None)
+    if takes_context:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
+    return parameters
 
 
-# Cached because many commands use the same group.
-@functools.cache
-def _option_specs_of_group(group: Any) -> tuple[_OptionSpec, ...]:
-    """Return the specifications of a group's options."""
-    value_types = command_line_types(group)
-    defaults = {field.name: field.default for field in fields(group)}
-    group_descriptions = descriptions(*group.__mro__)
-    specs: list[_OptionSpec] = []
-    for field, option in _option_names(group).items():
-        specs.append(_option_spec(option, value_types[field], defaults[field], group_descriptions.get(field)))
-    return tuple(specs)
+def _parameter(
+    name: str, value_type: FieldType, default: Any, description: str | None, *, is_setting: bool
+) -> inspect.Parameter:
+    """Return the keyword parameter that Typer turns into an argument or option.
+
+    The annotation of the parameter holds the type of the value and the result of `typer.Argument` or
+    `typer.Option`, to which the help text and the limits of the value are passed. The declaration comes from
+    the metadata of the type, or else from `FIELD_DECLARATIONS`. An option without a declaration becomes a
+    setting.
+    """
+    declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
+    declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
+    details: dict[str, Any] = {"help": description, **declaration.details}
+    if is_setting or declaration.is_setting:
+        details["hidden"] = True  # tells `PanelledCommand` that the option is a setting
+    if value_type.minimum is not None:
+        details["min"] = value_type.minimum
+    if value_type.maximum is not None:
+        details["max"] = value_type.maximum
+    kind: Any = value_type.kind
+    if value_type.repeated:
+        kind = list[kind]
+    if value_type.optional:
+        kind = kind | None
+    # The factory is `typer.Argument` or `typer.Option`.
+    declared = declaration.factory(*declaration.names, **details)
+    annotation = Annotated[kind, declared]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 # What to use in place of options that users may expect but that do not exist, keyed by command and option.
@@ -260,24 +222,6 @@ _INSTEAD = {
     "probe": {"tokens": "pass the tokens as arguments after the model"},
     "explain": {"tokens": "pass the tokens as arguments after the run or model"},
 }
-
-
-class _DefaultValues(ChainMap[str, Any]):
-    """Values that replace the defaults of options, keyed by parameter name.
-
-    An option gets its value from the first of the three attributes that has a value for the option.
-
-    Attributes:
-        from_set: Values from --set.
-        from_config: Values from the --config file.
-        from_project: Values from pyproject.toml.
-    """
-
-    def __init__(self) -> None:
-        self.from_set: dict[str, Any] = {}
-        self.from_config: dict[str, Any] = {}
-        self.from_project: dict[str, Any] = {}
-        super().__init__(self.from_set, self.from_config, self.from_project)
 
 
 class PanelledCommand(TyperCommand):
@@ -336,8 +280,9 @@ class PanelledCommand(TyperCommand):
             The arguments that no parameter of the command has used.
         """
         # Typer takes the value of an option that is not passed from this map. The callbacks of --set and
-        # --config fill the map; Typer calls them before it handles other options.
-        ctx.default_map = _DefaultValues()
+        # --config fill the map; Typer calls them before it handles other options, in the order in which they
+        # were passed.
+        ctx.default_map = {}
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except typer.TyperException as error:
@@ -391,7 +336,7 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
     This function is the callback of --set. ``value`` is the list of the texts that were passed with --set.
     """
     command: Any = ctx.command
-    defaults: Any = ctx.default_map  # the `_DefaultValues` that `parse_args` has set
+    values: dict[str, Any] = {}
     for assignment in value or ():
         if assignment == "help":
             rows = []
@@ -411,9 +356,10 @@ def _apply_settings(ctx: typer.Context, value: list[str] | None) -> None:
             raise typer.BadParameter(f"{assignment!r} does not have the form name=value")
         option = command.settings[name]
         if option.multiple:
-            defaults.from_set.setdefault(option.name, []).append(text)
+            values.setdefault(option.name, []).append(text)
         else:
-            defaults.from_set[option.name] = text
+            values[option.name] = text
+    ctx.default_map = {**(ctx.default_map or {}), **values}  # --set takes precedence over files
 
 
 # Names of value types in the table that ``--set help`` prints.
@@ -522,16 +468,16 @@ def _apply_files(ctx: typer.Context, value: Path | None) -> None:
         ctx: Context of the command. During shell completion, pyproject.toml is not read.
         value: The --config file; None if --config was not passed.
     """
-    defaults: Any = ctx.default_map  # the `_DefaultValues` that `parse_args` has set
+    values: dict[str, Any] = {}
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
         if project is not None:
-            entries = _entries_of(ctx, project.table, project.file, _PROJECT_TABLE)
-            defaults.from_project.update(entries)
+            values |= _entries_of(ctx, project.table, project.file, _PROJECT_TABLE)
     if value is not None:
         file = value.expanduser()
         _, document = _read_toml(file)
-        defaults.from_config.update(_entries_of(ctx, document, file))
+        values |= _entries_of(ctx, document, file)
+    ctx.default_map = {**values, **(ctx.default_map or {})}  # --set takes precedence over files
 
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
