@@ -5,7 +5,7 @@ import decimal
 import polars as pl
 import pytest
 
-from stickytoken.detection import choose_tokens, find_named, find_token, token_ids_from_file
+from stickytoken.detection.naming import choose_tokens, find_named, find_token, token_ids_from_file
 from stickytoken.errors import InputError
 from stickytoken.vocabulary import Category, Vocabulary
 

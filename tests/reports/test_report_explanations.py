@@ -110,7 +110,11 @@ def test_a_model_without_attention_is_said_to_have_none(run, planted_encoder, tm
     [
         ("heads.parquet", b"PAR1", "is damaged"),
         ("explanation.json", b"{", "is damaged"),
-        ("explanation.json", b'{"schema_version": 1}', "has schema version 1, but this stickytoken reads"),
+        (
+            "explanation.json",
+            b'{"schema_version": 1}',
+            "has schema version 1, but this stickytoken reads",
+        ),
         ("explanation.json", b"[]", "is not a valid record"),
         ("explanation.json", b'{"schema_version": 2}', "is not a valid record"),
         ("measures.parquet", pl.col("value").cast(pl.String), "String values instead of Float64"),

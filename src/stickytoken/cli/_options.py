@@ -706,7 +706,7 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
     A value names either a token or a file of tokens.
     """
     from stickytoken.data.tables import TABLE_SUFFIXES
-    from stickytoken.detection import find_named, token_ids_from_file
+    from stickytoken.detection.naming import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize
 
     if not names:

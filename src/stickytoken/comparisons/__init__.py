@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from stickytoken.detection import IDENTITY_VERSION, drawn_ids
+from stickytoken.detection import IDENTITY_VERSION
+from stickytoken.detection.naming import drawn_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError

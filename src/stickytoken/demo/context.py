@@ -17,7 +17,8 @@ import polars as pl
 
 import stickytoken.measurement as store
 from stickytoken.data import Sentences
-from stickytoken.detection import Reopened, available_tokens, find_named, reopen
+from stickytoken.detection import Reopened, reopen
+from stickytoken.detection.naming import available_tokens, find_named
 from stickytoken.detection.run import Run, flagged_tokens, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.loading import load_encoder

@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 
 from stickytoken.data import SentenceSource, load_sentences, readable
-from stickytoken.detection import TokenSource, available_tokens, token_ids as named_ids
+from stickytoken.detection.naming import TokenSource, available_tokens, token_ids as named_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import IdEncoder, require_ids

@@ -14,7 +14,7 @@ from stickytoken import wall_time
 from stickytoken.data import tasks as task_data
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
-from stickytoken.detection import TokenSource, available_tokens, token_ids
+from stickytoken.detection.naming import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel

@@ -18,7 +18,7 @@ import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import AnyTask, find_task, kinds_task
-from stickytoken.detection import TokenSource, token_ids
+from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run
 from stickytoken.encoders.loading import AnyModel, loaded_like
 from stickytoken.encoders.loading.resolution import load_tokenizer

@@ -1,0 +1,225 @@
+"""Which vocabulary entries a user names: by id, by text, in a list or in a file; and samples of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+
+import stickytoken.validation as checks
+from stickytoken.data import tables
+from stickytoken.errors import InputError
+from stickytoken.insertion import Token
+from stickytoken.validation import shown
+from stickytoken.vocabulary import Vocabulary
+
+TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
+
+_BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
+
+
+def choose_tokens(
+    vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
+) -> list[Token]:
+    """Return the tokens to measure, in order of their ids.
+
+    Args:
+        vocabulary: The vocabulary.
+        ids: Ids of the tokens to choose from. If None, all available tokens are used.
+        sample: Number of tokens to draw at random from ``ids``. If None, all tokens in ``ids`` are returned.
+        seed: Seed for drawing the sample.
+
+    Raises:
+        InputError: There are no tokens, a token in ``ids`` is not available, or the sample is too large.
+    """
+    tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
+    tokens_by_id = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
+    if not tokens_by_id:
+        raise InputError(
+            "there are no tokens to measure: the vocabulary has no available entry, or none was named"
+        )
+    if sample is None:
+        return list(tokens_by_id.values())
+    sample = checks.whole_number("sample", sample)
+    if not 1 <= sample <= len(tokens_by_id):
+        raise InputError(
+            f"sample is {sample}: it must be between 1 and {len(tokens_by_id)}, the number of tokens"
+        )
+    return [tokens_by_id[token_id] for token_id in drawn_ids(list(tokens_by_id), sample, seed)]
+
+
+def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
+    """Draw ids at random without replacement, and return them in ascending order."""
+    sampled_ids = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
+    return sorted(int(token_id) for token_id in sampled_ids)
+
+
+def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
+    """Return the tokens with the given ids, in the order of the ids and without repetitions.
+
+    Raises:
+        InputError: One of the tokens cannot occur in text.
+    """
+    available = {token.id: token for token in vocabulary.available}
+    for token_id in ids:
+        if token_id not in available:
+            categories = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
+            reason = categories.get(token_id, "not in the vocabulary")
+            raise InputError(f"token id {token_id} cannot occur in text ({reason}): leave it out")
+    return [available[token_id] for token_id in dict.fromkeys(ids)]
+
+
+def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
+    """Return the ids of tokens that a caller names by id, by text, in a list of ids and texts, or in a file.
+
+    Raises:
+        InputError: The text of a token is not in the vocabulary, or a token is neither an id nor a text. Ids
+            are not checked.
+    """
+    if isinstance(tokens, PathLike):
+        return token_ids_from_file(vocabulary, checks.file_path("tokens", tokens))
+    names: list[Any]
+    if isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool):
+        names = [tokens]
+    else:
+        names = checks.list_of("token ids or texts", "tokens", tokens, ordered=False)
+    if not names:
+        raise InputError("the list of tokens is empty: name at least one token")
+    ids = []
+    for number, name in enumerate(names, start=1):
+        if isinstance(name, str):
+            ids.append(find_token(vocabulary, name))
+        elif isinstance(name, Integral) and not isinstance(name, bool):
+            ids.append(int(name))
+        else:
+            raise InputError(f"token {number} is {shown(name)}: pass a token id, or the text of a token")
+    return ids
+
+
+def find_token(vocabulary: Vocabulary, text: str) -> int:
+    """Return the id of the vocabulary entry with the given text.
+
+    The text is first looked up among the vocabulary strings, then among the decoded texts, and then among the
+    decoded texts without surrounding spaces. If several entries match, entries that can occur in text take
+    precedence.
+
+    Raises:
+        InputError: No entry matches, or several entries match equally well.
+    """
+    stripped = [name.strip() for name in vocabulary.decoded]
+    for names in (vocabulary.tokens, vocabulary.decoded, stripped):
+        matching_ids = []
+        available_ids = []
+        for token_id, name, category in zip(vocabulary.ids, names, vocabulary.categories, strict=True):
+            if text and name == text:
+                matching_ids.append(token_id)
+                if category.available:
+                    available_ids.append(token_id)
+        candidates = available_ids or matching_ids
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            listed = ", ".join(str(token_id) for token_id in candidates[:5])
+            raise InputError(f"{text!r} matches several token ids ({listed}): pass one of the ids")
+    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists its tokens")
+
+
+def find_named(vocabulary: Vocabulary, name: str) -> int:
+    """Return the id of an entry that is named by ``#`` and its id, or by its text as in `find_token`."""
+    by_id = _BY_ID.fullmatch(name)
+    if by_id is not None:
+        return int(by_id.group(1))
+    try:
+        return find_token(vocabulary, name)
+    except InputError as error:
+        if name.strip().isdecimal():
+            raise InputError(f"{error}; if you mean the id, write #{name.strip()}") from error
+        raise
+
+
+def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
+    """Read tokens from a txt file (one per line), or from a table with a column token_id or token.
+
+    If a table has both columns, they must name the same entries.
+
+    Returns:
+        The token ids, in the order of the file.
+
+    Raises:
+        InputError: The file cannot be read, or a token is not in the vocabulary.
+    """
+    if path.suffix.lower() not in tables.TABLE_SUFFIXES:
+        lines = tables.decode(tables.read_bytes(path), path).split("\n")
+        names = [line for line in lines if line.strip()]
+    else:
+        frame = tables.read_table(path)
+        if "token_id" in frame.columns:
+            ids = _column_of_ids(frame["token_id"], path)
+            if "token" in frame.columns:
+                _require_agreement(vocabulary, ids, frame["token"].to_list(), path)
+            return ids
+        if "token" not in frame.columns:
+            columns = ", ".join(frame.columns) or "none"
+            raise InputError(f"{path} has no column 'token_id' or 'token': it has {columns}")
+        names = _column_of_names(frame["token"], path)
+    ids_by_name = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
+    ids = []
+    for name in names:
+        # The exact vocabulary string comes first, because a token may end with a carriage return or look like
+        # an id such as ``#5``. Otherwise, a carriage return at the end belongs to the line ending.
+        if name in ids_by_name:
+            ids.append(ids_by_name[name])
+        else:
+            ids.append(find_named(vocabulary, name.rstrip("\r")))
+    return ids
+
+
+def _column_of_ids(values: pl.Series, path: Path) -> list[int]:
+    """Return the values of the column token_id as whole numbers, or raise an error."""
+    if not values.dtype.is_numeric() and values.dtype != pl.String:
+        raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
+    integers = values.cast(pl.Int64, strict=False)
+    if values.dtype.is_float() or values.dtype.is_decimal():
+        integers = integers.set(values != integers, None)
+    ids: list[int] = integers.to_list()
+    if None in ids:
+        row = ids.index(None) + 1  # type: ignore[arg-type]
+        raise InputError(f"{path}: the token_id of row {row} is not a whole number")
+    return ids
+
+
+def _column_of_names(values: pl.Series, path: Path) -> list[str]:
+    """Return the values of the column token, or raise an error if any is missing or not text."""
+    if values.dtype != pl.String:
+        raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
+    names: list[str] = values.to_list()
+    if None in names:
+        row = names.index(None) + 1  # type: ignore[arg-type]
+        raise InputError(f"{path}: the token of row {row} is missing")
+    return names
+
+
+def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
+    """Raise an error if the columns token_id and token of a row name different entries.
+
+    Ids that are not in the vocabulary are skipped; they raise an error later, where the tokens are chosen.
+    """
+    index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
+    for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
+        index = index_by_id.get(token_id)
+        if index is None or name is None:
+            continue
+        token = vocabulary.tokens[index]
+        text = vocabulary.decoded[index]
+        is_same = str(name) in (token, text) or str(name).strip() in (token.strip(), text.strip())
+        if not is_same:
+            raise InputError(
+                f"{path}: row {row} says that token id {token_id} is {shown(name)}, but in this model it is "
+                f"{token!r}: use the table of this model, or correct the row"
+            )
