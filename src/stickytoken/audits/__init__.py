@@ -169,7 +169,14 @@ def _measure(
     The documents that already contain copies are ranked with and without these copies.
     """
     folder = held.folder
-    whole_progress = WholeProgress("audit", _texts_by_stage(index, settings), progress)
+    stuffed_documents = settings.stuffed * len(settings.copies)
+    texts_by_stage = {  # approximate numbers
+        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
+        PLAIN_TEXTS: JUDGED_ANCHORS,
+        **{stage: texts // _TEXTS_PER_DOCUMENT for stage, texts in _JUDGED_TEXTS.items()},
+        _stuffing.STUFFED: _TOKEN_GROUPS * settings.tokens * stuffed_documents,
+    }
+    whole_progress = WholeProgress("audit", texts_by_stage, progress)
     scan = _copies.find_copies(run, index, progress)
     search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
     with_findings = _copies.numbers_with_findings(scan)
@@ -224,17 +231,6 @@ def _measure(
     result = _result(index, candidates.predicted, token_rows, first, second, copies_now, folder)
     update = {"result": result, "notes": candidates.notes}
     held.finish(held.record.model_copy(update=update))
-
-
-def _texts_by_stage(index: Index, settings: AuditSettings) -> dict[str, int]:
-    """Return the approximate number of texts that each stage encodes, keyed by the name of the stage."""
-    stuffed_documents = settings.stuffed * len(settings.copies)
-    return {
-        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
-        PLAIN_TEXTS: JUDGED_ANCHORS,
-        **{stage: texts // _TEXTS_PER_DOCUMENT for stage, texts in _JUDGED_TEXTS.items()},
-        _stuffing.STUFFED: _TOKEN_GROUPS * settings.tokens * stuffed_documents,
-    }
 
 
 @dataclass(frozen=True)

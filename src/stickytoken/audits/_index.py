@@ -237,12 +237,6 @@ class _Encoding:
         return rows, len(rows)
 
 
-def _shards_of(probes: Sequence[Probe]) -> list[Shard[Probe]]:
-    """Divide texts into shards."""
-    starts = range(0, len(probes), _SHARD_TEXTS)
-    return [Shard(index, tuple(probes[start : start + _SHARD_TEXTS])) for index, start in enumerate(starts)]
-
-
 def shard_count(index: Index) -> int:
     """Return the number of shards in which the documents and queries of an index are encoded."""
     texts = len(index.fitted) + len(index.fitted_queries)
@@ -265,6 +259,9 @@ def encode_in_shards(
         The vectors, shape (texts, dimensions).
     """
 
+    starts = range(0, len(probes), _SHARD_TEXTS)
+    shards = [Shard(index, tuple(probes[start : start + _SHARD_TEXTS])) for index, start in enumerate(starts)]
+
     def make_work() -> tuple[_Encoding, ShardCost]:
         """Return the work for the engine, and the preparation cost, which is zero."""
         return _Encoding(name), ShardCost(seconds=0, sequences=0)
@@ -279,7 +276,7 @@ def encode_in_shards(
     rows: engines.Rows[Shard[Probe]] = engines.Rows(
         keys=text_numbers, column=UNIT, size=lambda shard: len(shard.items)
     )
-    frames = engines.run_work(name, make_work, _shards_of(probes), rows, engine, folder, progress)
+    frames = engines.run_work(name, make_work, shards, rows, engine, folder, progress)
     return np.concatenate([np.array(frame["vector"].to_list(), dtype=np.float32) for frame in frames])
 
 

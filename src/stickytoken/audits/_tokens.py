@@ -168,7 +168,12 @@ def _groups_by_id(
         The group of each token to measure, keyed by token id, in the order in which they are measured.
     """
     limit = settings.tokens
-    flagged = _flagged_ids(run, judged, shares)
+    flagged = flagged_ids(run.tokens)
+    if judged is not None:
+        sticky_here = judged.filter(pl.col("verdict") == "sticky")
+        flagged += [token_id for token_id in sticky_here["token_id"].to_list() if token_id not in flagged]
+    # Tokens with equal shares, or without shares, keep their order.
+    flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
     groups: dict[int, str] = dict.fromkeys(flagged[:limit], FLAGGED)
     for token_id in _first_without(_ids_of_words(run.tokens, words_found), list(groups), limit):
         groups[token_id] = FLAGGED if token_id in flagged else FOUND
@@ -177,22 +182,12 @@ def _groups_by_id(
         notes.append(_limit_note(len(flagged), limit, measured_flagged - limit, has_shares=bool(shares)))
     for token_id in _strongest_ids(run, judged, shares, flagged, limit):
         groups.setdefault(token_id, STRONGEST)  # a found token stays in the group of found tokens
-    for token_id in _ordinary_ids(run, {*flagged, *groups}, settings):
+    excluded = {*flagged, *groups}
+    others = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in excluded]
+    order = np.random.default_rng([settings.seed, len(others), 2]).permutation(len(others))
+    for token_id in sorted(others[position] for position in order[:limit].tolist()):
         groups[token_id] = ORDINARY
     return groups
-
-
-def _flagged_ids(run: Run, judged: pl.DataFrame | None, shares: Mapping[int, float]) -> list[int]:
-    """Return the ids of the tokens that the run flags and those that are sticky on the documents.
-
-    Tokens with larger predicted shares come first. Tokens with equal shares, or without shares, keep their
-    order: first those that the run flags, then those that are sticky only on the documents.
-    """
-    flagged = flagged_ids(run.tokens)
-    if judged is not None:
-        sticky_here = judged.filter(pl.col("verdict") == "sticky")
-        flagged += [token_id for token_id in sticky_here["token_id"].to_list() if token_id not in flagged]
-    return sorted(flagged, key=lambda token_id: -shares.get(token_id, 0.0))
 
 
 def _strongest_ids(
@@ -261,13 +256,6 @@ def _first_without(ids: Sequence[int], excluded: Sequence[int], count: int) -> l
     """Return the first ``count`` ids that are not in ``excluded``."""
     excluded_ids = set(excluded)
     return [token_id for token_id in ids if token_id not in excluded_ids][:count]
-
-
-def _ordinary_ids(run: Run, excluded: set[int], settings: AuditSettings) -> list[int]:
-    """Return the ids of ``settings.tokens`` random tokens that are not in ``excluded``."""
-    ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in excluded]
-    order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
-    return sorted(ids[position] for position in order[: settings.tokens].tolist())
 
 
 def _judged(

@@ -557,17 +557,12 @@ def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
         raise InputError(f"actions is {shown(values)}: pass a mapping such as {{'special': 'escape'}}")
     actions = dict(DEFAULT_ACTIONS)
     for name, value in values.items():
-        kind = kind_of(name)
+        kind = _member(SpanKind, "kind of finding", name)
         action = _member(Action, "action", value)
         if action is Action.ESCAPE and kind is not SpanKind.SPECIAL:
             raise InputError(f"the action for {kind.value} is escape: only special tokens can be escaped")
         actions[kind] = action
     return actions
-
-
-def kind_of(name: Any) -> SpanKind:
-    """Return the kind of finding with this name."""
-    return _member(SpanKind, "kind of finding", name)
 
 
 def _member(kinds: type[Kind], what: str, value: Any) -> Kind:

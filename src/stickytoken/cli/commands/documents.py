@@ -434,22 +434,24 @@ def _cleaner(
     Words that bring documents into search results, according to the audit, are treated as flagged.
     """
     from stickytoken.cleaning import open_cleaner
-    from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
+    from stickytoken.cleaning.spans import Action, SpanKind, actions_of
 
     action_names: dict[str, str] = {}
     if remove_suspected:
         action_names[SpanKind.SUSPECTED.value] = Action.REMOVE.value
     for value in actions:
-        kind_name, action_name = _kind_and_action(value)
-        action_names[kind_name] = action_name
+        kind_name, sign, action_name = value.partition("=")
+        if not sign:
+            raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")
+        action_names[kind_name.strip()] = action_name.strip()
     try:
         chosen = actions_of(action_names)
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint="--action") from error
     saved = open_cleaner(rules)
     new_actions = dict(saved.actions)
-    for kind in {kind_of(name) for name in action_names}:
-        new_actions[kind] = chosen[kind]
+    for name in action_names:
+        new_actions[SpanKind(name)] = chosen[SpanKind(name)]
     flagged_words = opt.words_of_audit(audit, saved.source.get("identity"))
     return stickytoken.Cleaner(
         saved.rules.with_words(flagged_words),
@@ -458,14 +460,6 @@ def _cleaner(
         source=saved.source,
         remove_all=remove_all or saved.remove_all,
     )
-
-
-def _kind_and_action(value: str) -> tuple[str, str]:
-    """Split an --action value into the kind of finding and the action."""
-    kind, sign, action = value.partition("=")
-    if not sign:
-        raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")
-    return kind.strip(), action.strip()
 
 
 def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> None:

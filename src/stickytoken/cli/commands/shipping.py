@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -136,18 +136,15 @@ _NEED_A_RUN = ("fail_on", "max_tokens", "baseline", "revision", "folder")
 CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 
-def _grade(name: str) -> str:
-    """Return a value of --fail-on, or raise BadParameter if it is not in `_GRADES`."""
-    if name not in _GRADES:
-        raise typer.BadParameter(f"{name!r} is not a severity: use one of {', '.join(_GRADES)}")
-    return name
+def _parser_of(choices: Sequence[str], kind: str) -> Callable[[str], str]:
+    """Return a function that returns a value of an option, or raises BadParameter if it is no choice."""
 
+    def parse(name: str) -> str:
+        if name not in choices:
+            raise typer.BadParameter(f"{name!r} is not a {kind}: use one of {', '.join(choices)}")
+        return name
 
-def _cause(name: str) -> str:
-    """Return a value of --fail-on-documents, or raise BadParameter if it is not in `_CAUSES`."""
-    if name not in _CAUSES:
-        raise typer.BadParameter(f"{name!r} is not a cause: use one of {', '.join(_CAUSES)}")
-    return name
+    return parse
 
 
 @command()
@@ -160,7 +157,7 @@ def check(
     fail_on: Annotated[
         str | None,
         opt.method_option(
-            parser=_grade,
+            parser=_parser_of(_GRADES, "severity"),
             autocompletion=lambda: list(_GRADES),
             metavar="|".join(_GRADES),
             help=_FAIL_ON_HELP,
@@ -173,7 +170,9 @@ def check(
     audit: opt.AuditFolder = None,
     fail_on_documents: Annotated[
         list[str] | None,
-        opt.method_option(parser=_cause, autocompletion=lambda: list(_CAUSES), metavar="CAUSE"),
+        opt.method_option(
+            parser=_parser_of(_CAUSES, "cause"), autocompletion=lambda: list(_CAUSES), metavar="CAUSE"
+        ),
     ] = None,
     output_format: opt.FormatChoice[CheckFormat] = CheckFormat.TABLE,
     out: opt.Output[Path | None] = None,
