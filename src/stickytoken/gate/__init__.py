@@ -16,8 +16,8 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule
+from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
-from stickytoken.gate.results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import base
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number

@@ -11,7 +11,7 @@ from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import FLAGGED
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
-from stickytoken.gate.results import COUNTED_GRADES, FailOn
+from stickytoken.gate._results import COUNTED_GRADES, FailOn
 from stickytoken.methods import wording
 
 STICKY_TOKEN = Rule(
