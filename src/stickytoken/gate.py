@@ -25,8 +25,9 @@ from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods import base, registry, wording
+from stickytoken.methods import METHODS, base, wording
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 
 if TYPE_CHECKING:
@@ -612,7 +613,7 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
-    """List all finished runs that cover a whole vocabulary with the default method, whatever their model.
+    """List all finished runs of profile that cover a whole vocabulary, whatever their model.
 
     Args:
         runs: a folder of runs, or a run folder.
@@ -620,7 +621,6 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
     Returns:
         The runs, the newest first, and one note for each run that cannot be read.
     """
-    method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
         is_run_folder = RunFolder(runs).holds_run()
         paths = [runs] if is_run_folder else sorted(path.parent for path in runs.glob("*/run.json"))
@@ -635,7 +635,7 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
         covers_vocabulary = (
             record.identity_parts.get("tokens") is None and record.tokens == record.model.available
         )
-        if record.method == method.entry.name and record.result is not None and covers_vocabulary:
+        if record.method == "profile" and record.result is not None and covers_vocabulary:
             candidates.append(_Candidate(path, record))
     return sorted(candidates, key=lambda candidate: candidate.record.started, reverse=True), notes
 
@@ -678,7 +678,7 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: too few "
             f"texts of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"
         )
-    verdicts = {verdict.value for verdict in run.method.verdicts}
+    verdicts = {verdict.value for verdict in run.method.VERDICTS}
     is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
     if not tokens.filter(is_unknown).is_empty():
         reasons.append(
@@ -700,17 +700,15 @@ def _tokens_without_verdict(run: Run) -> int:
     A token needs no verdict if the tokenizer reads fewer than half of its written copies as the token.
 
     Returns:
-        The number of tokens; 0 if the method of the run does not judge every token.
+        The number of tokens; 0 for a run of std, which judges only its candidates.
     """
-    if not run.method.judges_every_token:
+    if not run.is_profile:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
-    required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
-    lacks_value = pl.any_horizontal([pl.col(column).is_null() for column in required])
-    return len(tokens.filter(lacks_value))
+    return len(tokens.filter(pl.col("verdict").is_null() | pl.col("lift").is_null()))
 
 
 def _notes_on_run(run: Run) -> list[str]:
@@ -718,7 +716,7 @@ def _notes_on_run(run: Run) -> list[str]:
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
-    defaults = base.adjusted_defaults(run.method.settings(), is_behind_endpoint)
+    defaults = base.adjusted_defaults(METHODS[run.record.method](), is_behind_endpoint)
     changed = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)
@@ -763,7 +761,7 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} used the method {baseline.record.method}, but the run in "
             f"{run.path} used {run.record.method}: make both runs with the same method"
         )
-    if "lift_sd_low" not in run.method.columns:
+    if not run.is_profile:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, which measures no "
             "intervals to compare: detect with --method profile"
@@ -773,8 +771,8 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: make both runs with the same sentences"
         )
-    # The seed and the effort settings affect only the random error, so they may differ.
-    names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
+    # The seed and the settings of the precision affect only the random error, so they may differ.
+    names = {*run.record.settings, *baseline.record.settings} - {"seed", *PRECISION_SETTINGS}
     # A run from before a setting existed is treated as if it had used the default of that setting.
     different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
     if different:
@@ -892,7 +890,7 @@ def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_J
         InputError: the method of the run does not grade tokens.
     """
     grades = _COUNTED_GRADES[fail_on]  # None if every sticky token counts, whatever its grade
-    if grades and "severity" not in run.method.columns:
+    if grades and not run.is_profile:
         raise InputError(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"

@@ -61,7 +61,7 @@ def _list_of_tokens(run: Run) -> list[str]:
     general_sentences: dict[str, None] = {}
     for row in worst.iter_rows(named=True):
         name = wording.quoted(row["token"])
-        thresholds = run.method.thresholds(run, row)
+        thresholds = run.thresholds(row)
         sentences = wording.consequences(row, thresholds, run.harm(row["token_id"]))
         own_sentences = [sentence for sentence in sentences if name in sentence]
         general_sentences |= dict.fromkeys(sentence for sentence in sentences if name not in sentence)

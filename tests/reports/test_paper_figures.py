@@ -27,7 +27,7 @@ def traces(figure):
 
 def test_pair_similarities_are_those_of_texts_encoded_anew(run, planted_encoder):
     record = run.evidence.record
-    anchors = run.method.texts(run.plan).anchors
+    anchors = run.method.plan_texts(run.plan).anchors
     anchor_vectors = unit_vectors(planted_encoder.encode(anchors))
     carrier_vectors = unit_vectors(planted_encoder.encode(record.carriers))
     expected = np.histogram(carrier_vectors @ anchor_vectors.T, SIMILARITY_EDGES)[0]

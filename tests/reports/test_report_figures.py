@@ -226,7 +226,7 @@ def run_with(name, erases_most, lifts_most):
         erases_most=erases_most,
         lifts_most=lifts_most,
         quantiles=lambda measure: quantiles[measure.key],
-        run=SimpleNamespace(method=SimpleNamespace(thresholds=lambda run: thresholds)),
+        run=SimpleNamespace(thresholds=lambda: thresholds),
     )
 
 

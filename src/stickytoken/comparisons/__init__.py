@@ -18,9 +18,10 @@ from stickytoken.detection import IDENTITY_VERSION, drawn_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods import Column, Scale, wording
+from stickytoken.methods import METHODS, Column, wording
 from stickytoken.methods.wording import ERASED, LIFT, MEASURES
 from stickytoken.repairs.result import finished_repair, repairs_in
+from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
 from stickytoken.vocabulary import Category
 
@@ -73,10 +74,9 @@ class ComparedRun:
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.run = run
-        self.scale: Scale | None = run.method.scale(run)
-        # The share of sticky tokens always has an interval. If the method gives no confidence level, it is
-        # 90%.
-        self.confidence = 0.9 if self.scale is None else self.scale.confidence
+        # The share of sticky tokens always has an interval. If the method computes no others, its confidence
+        # is 90%.
+        self.confidence = 0.9 if run.confidence is None else run.confidence
         encoder = run.record.identity_parts.get("encoder")
         self.encoder: dict[str, Any] = encoder if isinstance(encoder, dict) else {}
 
@@ -401,9 +401,9 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             f"the methods differ ({methods}), so the verdicts follow different rules: compare only which "
             "tokens they flag",
         )
-    without_scale = [compared.name for compared in runs if compared.scale is None]
-    if without_scale:  # the method measures neither erased shares nor lifts
-        yield Reason(Answer.NO, f"the method of {listed(without_scale)} measures neither", largest_values)
+    without_measures = [compared.name for compared in runs if not compared.run.is_profile]
+    if without_measures:
+        yield Reason(Answer.NO, f"the method of {listed(without_measures)} measures neither", largest_values)
     yield from _text_reasons(runs)
     yield from _setting_reasons(runs)
     for compared in runs:
@@ -464,7 +464,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         )
         return
     # From the same corpus, runs may have chosen different anchors, for example with another seed.
-    anchors = [set(compared.run.method.texts(compared.run.plan).anchors) for compared in runs]
+    anchors = [set(compared.run.method.plan_texts(compared.run.plan).anchors) for compared in runs]
     smallest_number = min(len(anchors_of_run) for anchors_of_run in anchors)
     shared = len(set.intersection(*anchors)) / max(1, smallest_number)
     if shared < _MIN_SHARED_ANCHORS:
@@ -505,9 +505,8 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
-    method = runs[0].run.method
     # A run of an earlier version may have settings that the method no longer has.
-    settings_of_method = {setting.name for setting in fields(method.settings)}
+    settings_of_method = {setting.name for setting in fields(METHODS[runs[0].run.record.method])}
     settings_of_runs = {name for compared in runs for name in compared.run.settings.values}
     for name in sorted(settings_of_runs & settings_of_method):
         values = _differences(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
@@ -519,7 +518,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
                 Answer.CARE,
                 f"the runs made different random choices {described}: small differences mean nothing",
             )
-        elif name in method.effort:
+        elif name in PRECISION_SETTINGS:
             yield Reason(Answer.CARE, f"the runs measured with different effort {described}")
         else:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")

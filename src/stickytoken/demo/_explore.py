@@ -315,7 +315,7 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
     rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
     order = pl.col("token_id").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
     return tokens.sort(
-        order, content.method.ranked_by.key, "token_id", descending=[False, True, False], nulls_last=True
+        order, content.method.RANKED_BY.key, "token_id", descending=[False, True, False], nulls_last=True
     )
 
 

@@ -304,7 +304,7 @@ class AppContext:
         """The anchors of the run, or the corpus if there is no run."""
         anchors = []
         if self.content is not None and self.content.plan is not None:
-            anchors = self.content.method.texts(self.content.plan).anchors
+            anchors = self.content.method.plan_texts(self.content.plan).anchors
         return anchors or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
@@ -468,7 +468,7 @@ def worst_token(content: RunContent) -> int:
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(
-        content.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
+        content.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True
     )
     return int(ranked["token_id"][0])
 

@@ -1,34 +1,62 @@
-"""Types that describe detection methods and their results. This module has no heavy imports."""
+"""The detection methods, and types that describe their results. This module has no heavy imports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from stickytoken.errors import InputError
+from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.std import StdSettings
+from stickytoken.validation import shown
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from stickytoken.methods.base import Method, MethodSettings
 
-@dataclass(frozen=True, slots=True)
-class MethodEntry:
-    """A registered detection method, whose code is imported only when it is needed.
 
-    Attributes:
-        name: name of the method, as passed to ``--method``.
-        summary: short description of the method.
-        settings: dataclass of the method's settings. The command-line options are derived from its fields.
-        takes_pairs: whether the method accepts sentence pairs instead of sentences.
-        load: function that imports the method's code and returns the method, a
-            `stickytoken.methods.base.Method`.
+METHODS: dict[str, type[Any]] = {"profile": ProfileSettings, "std": StdSettings}
+"""The detection methods and the classes of their settings. Each method is a package of this folder."""
+
+
+def method_named(name: str) -> Method:
+    """Return the package of a method. Its code is imported on the first call."""
+    if name == "std":
+        from stickytoken.methods import std
+
+        return std
+    from stickytoken.methods import profile
+
+    return profile
+
+
+def choose_method(name: object, settings: MethodSettings | None, pairs_given: bool) -> str:
+    """Return the name of the method to use.
+
+    If ``name`` is None, it is the method that the settings belong to. If ``settings`` is None as well, it is
+    ``std`` for pairs and ``profile`` for sentences.
+
+    Raises:
+        InputError: The method is unknown, or does not accept the settings or the pairs.
     """
-
-    name: str
-    summary: str
-    settings: type[Any]
-    takes_pairs: bool
-    load: Callable[[], Any]
+    if name is None and settings is not None:
+        matching = [method for method, kind in METHODS.items() if isinstance(settings, kind)]
+        name = matching[0] if matching else "profile"
+    elif name is None:
+        name = "std" if pairs_given else "profile"
+    if not isinstance(name, str) or name not in METHODS:
+        raise InputError(f"method {shown(name)} is unknown: use {' or '.join(METHODS)}")
+    settings_class = METHODS[name]
+    if settings is not None and not isinstance(settings, settings_class):
+        raise InputError(
+            f"the settings are of type {type(settings).__name__}, which the method {name!r} does not take: "
+            f"pass a {settings_class.__name__}"
+        )
+    if pairs_given and name == "profile":
+        raise InputError("the method profile takes no pairs: pass sentences, or use the method std")
+    return name
 
 
 class Column(NamedTuple):
@@ -65,22 +93,6 @@ class Fact(NamedTuple):
 
     value: str
     meaning: str
-
-
-class Scale(NamedTuple):
-    """The numbers that convert the lifts of different models to a common scale.
-
-    Attributes:
-        ordinary: lift of the ordinary token, as a difference of cosines.
-        spread: standard deviation of the model's own similarities.
-        confidence: coverage of the lift's intervals, between 0 and 1.
-        serious: smallest lift of a serious token, relative to the ordinary token, in standard deviations.
-    """
-
-    ordinary: float
-    spread: float
-    confidence: float
-    serious: float
 
 
 class Moved(NamedTuple):

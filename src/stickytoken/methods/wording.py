@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
 
 from stickytoken.methods import (
     SEVERE_ERASED,
@@ -16,6 +18,9 @@ from stickytoken.methods import (
 )
 from stickytoken.methods.small_search import COPIES, TOP, SearchShares
 from stickytoken.validation import visible
+
+if TYPE_CHECKING:
+    from stickytoken.methods.base import StoredSettings
 
 MINUS = "\N{MINUS SIGN}"
 # How all outputs display the two measures that decide whether a token is sticky.
@@ -305,6 +310,37 @@ def table_row(
         "vector": "unusual" if is_unusual else "",
         "verdict": verdict,
     }
+
+
+# Columns of the table that shows the result of a run of profile, with their types.
+ANSWER_COLUMNS = (
+    Column("token", "token"),
+    ERASED,
+    LIFT,
+    Column("vector", "vector"),
+    Column("verdict", "verdict"),
+)
+_ANSWER_TYPES = {
+    "token": pl.String,
+    "erased": pl.Float64,
+    "lift_sd": pl.Float64,
+    "vector": pl.String,
+    "verdict": pl.String,
+}
+
+
+def answer_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `ANSWER_COLUMNS` for tokens of a run with these settings."""
+    thresholds = [settings.number(name) for name in ("smallest_lift", "smallest_erased", "unusual")]
+    rows = [table_row(row, *thresholds) for row in tokens.iter_rows(named=True)]
+    return pl.DataFrame(rows, schema=_ANSWER_TYPES)
+
+
+def strongest_title(settings: StoredSettings) -> str:
+    """Return the title of the table that lists the strongest unflagged tokens of a run of profile."""
+    smallest_erased = percent(settings.number("smallest_erased"))
+    smallest_lift = in_sd(settings.number("smallest_lift"))
+    return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
 
 
 def is_erasing(row: Mapping[str, Any]) -> bool:

@@ -78,7 +78,7 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
         return []
     rows = row_dicts(content, content.sticky.head(MOST_CARDS) if tokens is None else tokens)
     pairs_by_token = _pairs_by_token(content)
-    scales = {column.key: _Scale.of(content, column, rows) for column in content.method.listed}
+    scales = {column.key: _Scale.of(content, column, rows) for column in content.method.LISTED}
     return [_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
 
 
@@ -93,10 +93,10 @@ def _card(
         scales: The range of each measure's scale, which is the same on all cards, keyed by column.
         pairs: The token's example pairs of texts.
     """
-    thresholds = {} if content.run is None else content.method.thresholds(content.run, row)
+    thresholds = {} if content.run is None else content.run.thresholds(row)
     is_graded = row.get("severity") is not None
     measures = []
-    for column in content.method.listed:
+    for column in content.method.LISTED:
         if column.digits is None or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":
@@ -177,7 +177,7 @@ class _Scale:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
             values += [end for end in ends if end is not None]
             if content.run is not None:
-                thresholds = content.method.thresholds(content.run, row)
+                thresholds = content.run.thresholds(row)
                 if column.key in thresholds:
                     values.append(thresholds[column.key])
         return cls(min(values), max(values))

@@ -241,7 +241,7 @@ def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]
         quantiles = compared.quantiles(measure)
         if worst is None or quantiles is None:
             continue
-        threshold = compared.run.method.thresholds(compared.run).get(measure.key)
+        threshold = compared.run.thresholds().get(measure.key)
         entries.append(_WorstOfRun(compared.name, worst, quantiles, threshold))
     return entries
 

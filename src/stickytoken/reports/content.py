@@ -17,8 +17,8 @@ from stickytoken.explanation.files import StoredExplanation
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement import PLAN_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
-from stickytoken.methods.registry import method_named
+from stickytoken.methods import method_named
+from stickytoken.methods.base import Method, PlanRecord, StoredSettings
 from stickytoken.repairs.result import RepairRecord, repairs_in
 from stickytoken.scanning.scan import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
@@ -64,7 +64,7 @@ class RunContent:
         if self.run is None:
             return self.tokens
         topical = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
-        ranked = topical.sort(self.method.ranked_by.key, "token_id", descending=[True, False])
+        ranked = topical.sort(self.method.RANKED_BY.key, "token_id", descending=[True, False])
         return pl.concat([self.sticky, ranked])
 
     @property
@@ -76,7 +76,7 @@ class RunContent:
         return sticky.select(self.tokens.columns)
 
     @property
-    def method(self) -> AnyMethod:
+    def method(self) -> Method:
         """The method of the run."""
         return method_named(self.record.method)
 
@@ -88,8 +88,8 @@ class RunContent:
     @property
     def confidence(self) -> str | None:
         """Confidence level of the intervals in percent, such as ``95``; None if there are no intervals."""
-        scale = None if self.run is None else self.method.scale(self.run)
-        return None if scale is None else f"{100 * scale.confidence:.4g}"
+        confidence = None if self.run is None else self.run.confidence
+        return None if confidence is None else f"{100 * confidence:.4g}"
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
@@ -128,7 +128,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     if record.result is None:
         return replace(
             unfinished,
-            plan=folder.read_record(PLAN_FILE, method_named(record.method).plan_record),
+            plan=folder.read_record(PLAN_FILE, method_named(record.method).PLAN_RECORD),
             measured=folder.committed(),
             missing=(_UNFINISHED, *unread),
         )

@@ -127,7 +127,9 @@ def strongest(content: RunContent) -> ShownTable | None:
     rows = content.run.strongest(_STRONGEST)
     if rows.is_empty():
         return None
-    title = content.run.method.strongest_title(content.run.settings)
+    title = "Tokens that come next"
+    if content.run.is_profile:
+        title = wording.strongest_title(content.run.settings)
     return ShownTable(title, token_table(content, rows))
 
 
@@ -140,13 +142,15 @@ def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
     """
     if content.run is None:
         return DataTable()
-    answer = content.method.answer_table(content.run, rows)
-    if answer is None:
-        columns = (Column("token", "token"), *content.run.listed(rows), Column("verdict", "verdict"))
-        table = rows
-    else:
-        columns = answer.columns
-        table = answer.rows
+    table = rows
+    columns: Sequence[Column] = (
+        Column("token", "token"),
+        *content.run.listed(rows),
+        Column("verdict", "verdict"),
+    )
+    if content.run.is_profile:
+        table = wording.answer_table(content.run.settings, rows)
+        columns = wording.ANSWER_COLUMNS
     columns = tuple(column for column in columns if _has_values(table, column))
     rows_of_text = [_cells(row, columns) for row in table.iter_rows(named=True)]
     return DataTable([column.title for column in columns], rows_of_text)
@@ -179,11 +183,6 @@ def notes(content: RunContent) -> list[str]:
     if examined < available:
         lines.append(
             f"only {examined:,} of {available:,} available tokens were examined: the others may be sticky too"
-        )
-    if not content.method.measures_lift and content.sticky.is_empty():
-        lines.append(
-            f"the method {content.record.method} puts no tokens into texts, so it cannot tell whether any "
-            "token changes what a text means"
         )
     lines += content.method.notes(content.run)
     cut_curves = None if content.evidence is None else content.evidence.cut_curves()
@@ -303,7 +302,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (
         Column("token", "token"),
         Column("verdict", "verdict"),
-        *content.method.reported,
+        *content.method.REPORTED,
         Column("entry", "entry"),
         Column("script", "script"),
         Column("token_id", "id"),

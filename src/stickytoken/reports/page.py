@@ -49,7 +49,7 @@ def _shared_values(content: RunContent) -> dict[str, Any]:
         "audits": facts.shown_audits(content),
         "scans": facts.shown_scans(content),
         "rows": row_dicts(content, content.flagged),
-        "how": content.method.how(content.settings),
+        "how": content.method.describe(content.settings),
         "computed": facts.run_details(content),
         "glossary": templating.glossary(content.method),
     }

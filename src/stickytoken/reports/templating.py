@@ -12,7 +12,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from stickytoken.methods import wording
-from stickytoken.methods.base import AnyMethod
+from stickytoken.methods.base import Method
 from stickytoken.validation import markdown, visible
 
 _MISSING = "\N{EN DASH}"
@@ -189,9 +189,9 @@ _COLUMN_WORDS = {
 }
 
 
-def glossary(method: AnyMethod) -> dict[str, str]:
+def glossary(method: Method) -> dict[str, str]:
     """Return the meanings of the terms in a method's reports, in the order of the report, keyed by term."""
-    words = {"sticky token": _SHARED_WORDS["sticky token"], **method.glossary}
-    titles = {column.title for column in method.reported}
+    words = {"sticky token": _SHARED_WORDS["sticky token"], **method.GLOSSARY}
+    titles = {column.title for column in method.REPORTED}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}
     return words | {word: meaning for word, meaning in _SHARED_WORDS.items() if word not in words}
