@@ -25,10 +25,12 @@ from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods import METHODS, base, wording
+from stickytoken.methods import METHODS, base
+from stickytoken.methods.measures import LIFT
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
+from stickytoken.words import percent, quoted
 
 if TYPE_CHECKING:
     from stickytoken.data.documents import DocumentSource
@@ -955,7 +957,7 @@ def _message(token: _JudgedToken) -> str:
     """Return a sentence with a sticky token's grade, the reason for it, and the change since the baseline."""
     row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
-    message = f"the token {wording.quoted(row['token'])} is sticky{grade}"
+    message = f"the token {quoted(row['token'])} is sticky{grade}"
     if row.get("reason"):
         message += f": {row['reason']}"
     if token.change == "new":
@@ -969,7 +971,7 @@ def _in_words(effects: dict[str, _Effect]) -> str:
     """Write the measures of a token, such as ``60% erased, lift 0.7 SD``."""
     phrases = []
     if "erased" in effects:
-        phrases.append(f"{wording.percent(effects['erased'].value)} erased")
+        phrases.append(f"{percent(effects['erased'].value)} erased")
     if "lift_sd" in effects:
-        phrases.append(f"lift {wording.in_sd(effects['lift_sd'].value)}")
+        phrases.append(f"lift {LIFT.text(effects['lift_sd'].value)}")
     return ", ".join(phrases)

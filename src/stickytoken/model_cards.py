@@ -15,7 +15,9 @@ from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement import make_folder, write_atomically
 from stickytoken.methods import wording
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES
 from stickytoken.validation import file_path, markdown, markdown_table, shown
+from stickytoken.words import quoted
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry
@@ -60,7 +62,7 @@ def _list_of_tokens(run: Run) -> list[str]:
     items = []
     general_sentences: dict[str, None] = {}
     for row in worst.iter_rows(named=True):
-        name = wording.quoted(row["token"])
+        name = quoted(row["token"])
         thresholds = run.thresholds(row)
         sentences = wording.consequences(row, thresholds, run.harm(row["token_id"]))
         own_sentences = [sentence for sentence in sentences if name in sentence]
@@ -87,7 +89,7 @@ def _list_of_tokens(run: Run) -> list[str]:
 def _facts(row: Mapping[str, Any]) -> str:
     """Return the measures of a token as text, with their intervals and units."""
     facts = []
-    for measure in wording.MEASURES:
+    for measure in MEASURES:
         value = row.get(measure.key)
         if value is None:
             continue
@@ -109,11 +111,11 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     rows = [("sticky tokens", count)]
     if compared.erases_most is not None:
         rows.append(("token that erases most", comparisons.shown_token(compared.erases_most)))
-        erased = comparisons.shown_value(wording.ERASED, compared.erases_most)
+        erased = comparisons.shown_value(ERASED, compared.erases_most)
         rows.append((f"its erased share, compared with an ordinary token ({level})", erased))
     if compared.lifts_most is not None:
         rows.append(("token that lifts most", comparisons.shown_token(compared.lifts_most)))
-        lift = comparisons.shown_value(wording.LIFT, compared.lifts_most)
+        lift = comparisons.shown_value(LIFT, compared.lifts_most)
         rows.append((f"its lift, compared with an ordinary token ({level})", lift))
     if compared.share is not None:
         rows.append((f"sticky per 10,000 (exact {level})", comparisons.shown_share(compared)))
@@ -243,11 +245,11 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
     results: list[tuple[str, float, str]] = []  # task, value and note
     if compared.erases_most is not None:
-        value = comparisons.shown_value(wording.ERASED, compared.erases_most)
+        value = comparisons.shown_value(ERASED, compared.erases_most)
         unit = "how much less of a text's meaning copies leave than copies of an ordinary token"
         results.append((ERASED_TASK, compared.erases_most.value, f"{unit}: {value}, {level}"))
     if compared.lifts_most is not None:
-        value = comparisons.shown_value(wording.LIFT, compared.lifts_most)
+        value = comparisons.shown_value(LIFT, compared.lifts_most)
         unit = "standard deviations of the model's similarities beyond an ordinary token"
         results.append((LIFT_TASK, compared.lifts_most.value, f"{unit}: {value}, {level}"))
     if compared.share is not None:

@@ -18,12 +18,13 @@ from stickytoken.detection import IDENTITY_VERSION, drawn_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods import METHODS, Column, wording
-from stickytoken.methods.wording import ERASED, LIFT, MEASURES
+from stickytoken.methods import METHODS, Column
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
 from stickytoken.vocabulary import Category
+from stickytoken.words import listed, quoted
 
 __all__ = ["Comparison", "compare"]
 
@@ -599,11 +600,6 @@ def _differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str
     return "; ".join(f"{value}: {listed(names)}" for value, names in names_by_value.items())
 
 
-def listed(names: Sequence[str]) -> str:
-    """Join names for a sentence, such as ``a, b and c``."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 # The share of sticky tokens is reported as a number per 10,000 examined tokens.
 PER = 10_000
 
@@ -766,7 +762,7 @@ def shown_token(worst: WorstToken | None) -> str:
     """Return a token as text, with its severity or else its verdict; ``-`` if there is no token."""
     if worst is None:
         return "-"
-    return f"{wording.quoted(worst.token)} ({worst.severity or worst.verdict or 'not judged'})"
+    return f"{quoted(worst.token)} ({worst.severity or worst.verdict or 'not judged'})"
 
 
 def shown_value(measure: Column, worst: WorstToken | None) -> str:

@@ -28,7 +28,8 @@ from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences, package_versions
-from stickytoken.methods import UNUSUAL_SHARE, Column, Moved, Severity, base, method_named, wording
+from stickytoken.methods import Column, Moved, base, method_named, wording
+from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
 from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.validation import file_path, visible, whole_number
@@ -173,11 +174,11 @@ class Run:
         """
         if not self.is_profile:
             return {}
-        number = self.settings.number
+        settings = self.settings
         deviation = None if row is None else row["vector_deviation"]
-        is_unusual = deviation is not None and deviation >= number("unusual")
+        is_unusual = deviation is not None and deviation >= settings.number("unusual")
         share = UNUSUAL_SHARE if is_unusual else 1.0
-        return {"erased": share * number("smallest_erased"), "lift_sd": share * number("smallest_lift")}
+        return {measure.key: share * settings.number(measure.setting) for measure in MEASURES}
 
     @property
     def vocabulary(self) -> pl.DataFrame:

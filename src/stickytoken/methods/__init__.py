@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from stickytoken import words
 from stickytoken.errors import InputError
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.std import StdSettings
 from stickytoken.validation import shown
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from stickytoken.methods.base import Method, MethodSettings
 
 
@@ -59,7 +59,8 @@ def choose_method(name: object, settings: MethodSettings | None, pairs_given: bo
     return name
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True)
+class Column:
     """A column of tokens.parquet, and how it is displayed.
 
     Attributes:
@@ -80,12 +81,7 @@ class Column(NamedTuple):
             return ""
         if self.digits is None or not isinstance(value, int | float):
             return str(value)
-        number = 100 * value if self.unit == "%" else value
-        written = f"{number:,.{self.digits}f}"
-        if float(written.replace(",", "")) == 0:
-            written = written.lstrip("-")  # show -0 as 0
-        separator = "" if self.unit in ("", "%") else " "
-        return f"{written}{separator}{self.unit}".replace("-", "\N{MINUS SIGN}")
+        return words.number(value, self.digits, self.unit)
 
 
 class Fact(NamedTuple):
@@ -171,46 +167,3 @@ class Verdict(StrEnum):
     TOPICAL = "topical"
     """The token lifts only some texts, because of its meaning. That is unusual, but not a defect."""
     BENIGN = "benign"
-
-
-class Severity(StrEnum):
-    """How bad a flagged token is, from mild to severe. `meaning` defines each severity."""
-
-    MILD = "mild"
-    SERIOUS = "serious"
-    SEVERE = "severe"
-
-    @property
-    def meaning(self) -> str:
-        """What a token of this severity does, such as ``reaches a full threshold``."""
-        return _SEVERITY_MEANINGS[self]
-
-
-# Minimum lift and minimum erased share of a severe token; either is enough. A lift of 0.8 SD is a large
-# effect (Cohen 1988): an average unrelated text overtakes about four in five of the others. With 70% erased,
-# a search finds hardly any of the documents with copies.
-SEVERE_LIFT = 0.8
-SEVERE_ERASED = 0.7
-# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
-# to point toward kinds of text that no run measures reach these halved thresholds: they lift texts by at
-# least 0.25 SD or erase at least 20% of a text. Natural tokens with unusual vectors hardly ever reach them.
-UNUSUAL_SHARE = 0.5
-
-_SEVERITY_MEANINGS = {
-    Severity.MILD: "is flagged only because its unusual vector halves the thresholds (by default, an erased "
-    "share of 20% or a lift of 0.25 SD is then enough)",
-    Severity.SERIOUS: "reaches a full threshold (by default, an erased share of 40% or a lift of 0.5 SD)",
-    Severity.SEVERE: f"reaches an erased share of {SEVERE_ERASED:.0%} or a lift of {SEVERE_LIFT} SD",
-}
-
-
-def severities_in_words() -> str:
-    """Return a sentence that defines every severity, the mildest first."""
-    definitions = [f"a {severity.value} token {severity.meaning}" for severity in Severity]
-    sentence = "; ".join(definitions)
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Count the tokens of each severity. Return the counts keyed by severity, from severe to mild."""
-    return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

@@ -19,6 +19,7 @@ from stickytoken.machine import digest, keep, recalled
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, Progress, ProgressCallback, Stage
 from stickytoken.measurement.resume import Record
+from stickytoken.methods.measures import Severity, severity_counts
 from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import real_number
@@ -389,7 +390,7 @@ class Judgement:
 
     def severities(self) -> dict[str, int]:
         """Return the number of flagged tokens per severity, from severe to mild."""
-        return terms.severity_counts(self.tokens)
+        return severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
         """Return the judgement as JSON values, with only the flagged tokens."""
@@ -403,7 +404,7 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     Tokens with the same verdict are sorted by severity, then by erased share, then by lift, worst first.
     """
     verdicts = {verdict.value: rank for rank, verdict in enumerate(terms.Verdict)}
-    grades = {grade.value: rank for rank, grade in enumerate(terms.Severity)}
+    grades = {grade.value: rank for rank, grade in enumerate(Severity)}
     order = [
         pl.col("verdict").replace_strict(verdicts, default=len(verdicts), return_dtype=pl.Int8),
     ]

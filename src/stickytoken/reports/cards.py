@@ -10,6 +10,7 @@ import polars as pl
 
 from stickytoken.comparisons import shown_interval
 from stickytoken.methods import Column, wording
+from stickytoken.methods.measures import LIFT, MEASURES, Measure
 from stickytoken.reports.content import RunContent, row_dicts
 
 MOST_CARDS = 12
@@ -103,13 +104,14 @@ def _card(
             measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
             continue
         # If a token has a severity, its card shows only the thresholds that the token reaches.
-        is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
-        threshold = thresholds.get(column.key) if is_compared else None
+        threshold = thresholds.get(column.key)
+        if isinstance(column, Measure) and is_graded and not column.is_reached(row, thresholds):
+            threshold = None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
     # Example pairs illustrate the lift, so they do not explain a token that is flagged for its erased share
     # alone.
-    shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
+    shows_lift = not is_graded or LIFT.is_reached(row, thresholds)
     return Card(
         row=row,
         reason=_reason(row, thresholds),
@@ -126,16 +128,11 @@ def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
     empty text if there is none. Stored reasons are not used otherwise, because earlier versions worded them
     differently.
     """
-    erases = wording.reaches(row, "erased", thresholds)
-    lifts = wording.reaches(row, "lift_sd", thresholds)
-    if row.get("severity") is None or not (erases or lifts):
+    values = {measure.key: row[measure.key] for measure in MEASURES if measure.is_reached(row, thresholds)}
+    if row.get("severity") is None or not values:
         return row.get("reason") or ""
-    return wording.reason(
-        erased=row["erased"] if erases else None,
-        lift_sd=row["lift_sd"] if lifts else None,
-        # A mild token reaches only the halved thresholds, which apply because its vector is unusual.
-        unusual_vector=row["severity"] == "mild",
-    )
+    # A mild token reaches only the halved thresholds, which apply because its vector is unusual.
+    return wording.reason(values, unusual_vector=row["severity"] == "mild")
 
 
 def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:

@@ -18,13 +18,14 @@ from stickytoken.comparisons import (
     TokenInRun,
     WorstToken,
 )
-from stickytoken.methods import Column, wording
-from stickytoken.methods.wording import ERASED, LIFT, MEASURES
+from stickytoken.methods import Column
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
+from stickytoken.words import listed, quoted
 
 # Warnings for the end of the headline, keyed by whether a measure can be compared. `finding` uses the first
 # warning that applies, so the most serious warning comes first.
@@ -85,8 +86,8 @@ def finding(comparison: Comparison) -> str:
     elif not without:
         answer_line = "Every run found sticky tokens."
     else:
-        finders = comparisons.listed(with_sticky)
-        answer_line = f"{finders} found sticky tokens; {comparisons.listed(without)} found none."
+        finders = listed(with_sticky)
+        answer_line = f"{finders} found sticky tokens; {listed(without)} found none."
     answers = set(comparison.comparability.answers.values())
     for answer, warning in _WARNINGS.items():
         if answer in answers:
@@ -206,9 +207,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
     for measure, entries in worst.items():
         for entry in entries:
             value = comparisons.shown_value(measure, entry.worst)
-            descriptions.append(
-                f"{entry.name}: {measure.title} {value} by {wording.quoted(entry.worst.token)}"
-            )
+            descriptions.append(f"{entry.name}: {measure.title} {value} by {quoted(entry.worst.token)}")
             rows.append(_table_row(measure, entry))
     if left_out:
         descriptions.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")

@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stickytoken.methods import wording
 from stickytoken.methods.base import Method
 from stickytoken.validation import markdown, visible
+from stickytoken.words import MINUS
 
 _MISSING = "\N{EN DASH}"
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
@@ -41,7 +41,7 @@ def spaced(name: str) -> str:
 
 def minus(text: str) -> str:
     """Replace every hyphen with a minus sign. All hyphens in the text must belong to negative numbers."""
-    return text.replace("-", wording.MINUS)
+    return text.replace("-", MINUS)
 
 
 def number(value: Any, digits: int | None = None) -> str:

@@ -16,6 +16,7 @@ from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import METHODS, choose_method, method_named
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
@@ -312,13 +313,13 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
     from stickytoken.methods import base, wording
 
     count = len(judgement.sticky)
-    sticky = wording.counted(count, "sticky token") if count else "no sticky tokens"
+    sticky = counted(count, "sticky token") if count else "no sticky tokens"
     console.print_line(f"{run.model_title} on {judgement.source}: {sticky}")
     topical = len(judgement.flagged) - len(judgement.sticky)
     if topical:
         lift = "lifts" if topical == 1 else "lift"
         console.print_line(
-            f"{wording.counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
+            f"{counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
             "of text, because of their meaning (topical)"
         )
     measured_tokens = base.worst_first(judgement.tokens.drop_nulls("verdict"))
@@ -341,7 +342,7 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
     if judgement.left_out:
         console.inform(f"note: {judgement.left_out} texts were left out: the model cannot read them in full")
     if judgement.undecided:
-        unmeasured = wording.counted(judgement.undecided, "further token")
+        unmeasured = counted(judgement.undecided, "further token")
         console.inform(
             f"note: {unmeasured} may reach a threshold or are flagged by the run, but were not measured on "
             "these texts (pass --all to measure them)"

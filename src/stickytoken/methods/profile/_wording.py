@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
 from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES
+from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
     from stickytoken.methods.profile import ProfileEvidence
@@ -18,21 +21,17 @@ if TYPE_CHECKING:
 _VECTOR = Column("vector_deviation", "vector", 1)
 _SEVERITY = Column("severity", "severity")
 _REASON = Column("reason", "reason")
-LISTED: tuple[Column, ...] = (wording.ERASED, wording.LIFT, _VECTOR, _SEVERITY, _REASON)
+LISTED: tuple[Column, ...] = (*MEASURES, _VECTOR, _SEVERITY, _REASON)
+_WITH_INTERVALS = [(measure, measure.low, measure.high) for measure in MEASURES]
 REPORTED: tuple[Column, ...] = (
     _SEVERITY,
     _REASON,
-    wording.ERASED,
-    Column("erased_low", "erased, low", 0, "%"),
-    Column("erased_high", "erased, high", 0, "%"),
-    wording.LIFT,
-    Column("lift_sd_low", "lift, low", 2, "SD"),
-    Column("lift_sd_high", "lift, high", 2, "SD"),
+    *chain.from_iterable(_WITH_INTERVALS),
     _VECTOR,
     Column("kinds_lifted", "kinds lifted", 0),
     Column("strongest_kind", "strongest kind"),
 )
-RANKED_BY = wording.ERASED
+RANKED_BY = ERASED
 GLOSSARY: Mapping[str, str] = wording.GLOSSARY
 
 
@@ -44,7 +43,7 @@ def headline(run: Run) -> str:
         scope += " examined"
     if not result.sticky:
         return f"{run.model_title}: no sticky tokens {scope}"
-    return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
+    return f"{run.model_title}: {counted(result.sticky, 'sticky token')} {scope}"
 
 
 def lines(run: Run) -> list[str]:
@@ -59,9 +58,8 @@ def lines(run: Run) -> list[str]:
         sentences.append(wording.WITHOUT_VECTORS)
     if result.topical:
         listing = "list them with `stickytoken show RUN --verdict topical`"
-        words = wording.counted(result.topical, "more token")
-        lift = "lifts" if result.topical == 1 else "lift"
-        sentences.append(f"{words} {lift} only some kinds of text, because of their meaning: {listing}")
+        topical = counted(result.topical, "more token lifts", "more tokens lift")
+        sentences.append(f"{topical} only some kinds of text, because of their meaning: {listing}")
     return sentences
 
 
@@ -69,10 +67,10 @@ def notes(run: Run) -> list[str]:
     """Return caveats on the verdicts, such as a small budget or a narrow corpus."""
     caveats = []
     if run.result.unconfirmed:
-        words = wording.counted(run.result.unconfirmed, "token")
+        count = counted(run.result.unconfirmed, "token")
         caveats.append(
-            f"{words} may be sticky, but the budget did not allow measuring them closely: raise "
-            "the budget with --set budget=N (texts per token)"
+            f"{count} may be sticky, but the budget did not allow measuring them closely: raise the budget "
+            "with --set budget=N (texts per token)"
         )
     if run.plan.narrow_limit is not None:
         caveats.append(
@@ -82,31 +80,22 @@ def notes(run: Run) -> list[str]:
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
     if run.plan.left_out:
-        words = wording.counted(run.plan.left_out, "sentence")
-        caveats.append(f"{words} left out because the model does not read them in full")
+        left_out = counted(run.plan.left_out, "sentence")
+        caveats.append(f"{left_out} left out because the model does not read them in full")
     return caveats
 
 
 def key_facts(run: Run) -> list[Fact]:
-    """Return the largest erased share and lift, and the number of topical tokens."""
+    """Return the largest value of each measure, and the number of topical tokens."""
     facts = []
     measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
-    measured = measured.drop_nulls(["erased", "lift_sd"])
+    measured = measured.drop_nulls([measure.key for measure in MEASURES])
     if not measured.is_empty():
-        most_erased = measured.sort("erased", "token_id", descending=[True, False]).row(0, named=True)
-        most_lifted = measured.sort("lift_sd", "token_id", descending=[True, False]).row(0, named=True)
-        smallest_erased = wording.percent(run.settings.number("smallest_erased"))
-        smallest_lift = f"{run.settings.number('smallest_lift'):g} SD"
-        of_erased = (
-            f"the largest erased share, by copies of {wording.quoted(most_erased['token'])}; sticky from "
-            f"{smallest_erased}"
-        )
-        of_lift = (
-            f"the largest lift of unrelated texts, by copies of {wording.quoted(most_lifted['token'])}; "
-            f"sticky from {smallest_lift}"
-        )
-        facts.append(Fact(wording.percent(most_erased["erased"]), of_erased))
-        facts.append(Fact(wording.in_sd(most_lifted["lift_sd"]), of_lift))
+        for measure in MEASURES:
+            largest = measured.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
+            threshold = measure.threshold.format(run.settings.number(measure.setting))
+            meaning = f"{measure.largest}, by copies of {quoted(largest['token'])}; sticky from {threshold}"
+            facts.append(Fact(measure.text(largest[measure.key]), meaning))
     topical = run.result.topical
     if topical:
         noun = "topical token" if topical == 1 else "topical tokens"
@@ -150,7 +139,7 @@ def figures(run: Run) -> list[Figure]:
         Distribution(
             "erased-distribution",
             "Erased shares over the vocabulary",
-            wording.ERASED,
+            ERASED,
             {"threshold": run.settings.number("smallest_erased")},
             "How much less of a text's meaning copies of each token leave than copies of an ordinary "
             "token do. The grey bars count all tokens; the count axis is logarithmic, so that a single "
@@ -159,7 +148,7 @@ def figures(run: Run) -> list[Figure]:
         Distribution(
             "lift-distribution",
             "Lifts over the vocabulary",
-            wording.LIFT,
+            LIFT,
             {"threshold": run.settings.number("smallest_lift")},
             "How much closer copies of each token move texts to unrelated texts than copies of an "
             "ordinary token do, in standard deviations of the model's similarities. A token whose "
@@ -169,8 +158,8 @@ def figures(run: Run) -> list[Figure]:
         Scatter(
             "lift-erased",
             "Lift against erased share",
-            wording.LIFT,
-            wording.ERASED,
+            LIFT,
+            ERASED,
             "Copies of a token in the upper part erase texts: documents with these copies are no longer "
             "found. Copies of a token far to the right lift texts: documents with these copies come "
             "closer to unrelated documents.",
@@ -190,7 +179,7 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
         ),
     ]
     flagged = [evidence for evidence in probed if evidence.reason is not None]
-    blocks += [f"{wording.quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
+    blocks += [f"{quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
     blocks.append(_curve_table(probed, "below"))
     blocks.append(_curve_table(probed, "above"))
     blocks.append(wording.rule(first.smallest_lift, first.smallest_erased))
@@ -208,23 +197,15 @@ def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
     unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())
-    unspelled = len(without_verdict) - unanswered
-    notes = []
-    if unanswered:
-        notes.append(
-            f"{_tokens_have(unanswered)} no verdict: the server gives no vector for texts with copies "
-            "(column reason)"
-        )
-    if unspelled:
-        notes.append(
-            f"{_tokens_have(unspelled)} no verdict: the tokenizer reads copies in texts as other entries "
-            "(column reason)"
-        )
-    return notes
-
-
-def _tokens_have(count: int) -> str:
-    return f"{wording.counted(count, 'token')} {'has' if count == 1 else 'have'}"
+    counts = {
+        "the server gives no vector for texts with copies": unanswered,
+        "the tokenizer reads copies in texts as other entries": len(without_verdict) - unanswered,
+    }
+    return [
+        f"{counted(count, 'token has', 'tokens have')} no verdict: {cause} (column reason)"
+        for cause, count in counts.items()
+        if count
+    ]
 
 
 _PROBE_COLUMNS = ("id", "token", "category", "erased", "interval", "lift", "interval", "vector", "verdict")
@@ -242,10 +223,10 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
         evidence.token_id,
         evidence.token,
         evidence.category,
-        wording.percent(evidence.erased),
-        wording.percent_interval(evidence.erased_low, evidence.erased_high),
-        wording.in_sd(evidence.lift_sd),
-        wording.sd_interval(evidence.lift_sd_low, evidence.lift_sd_high),
+        ERASED.text(evidence.erased),
+        ERASED.interval(evidence.erased_low, evidence.erased_high),
+        LIFT.text(evidence.lift_sd),
+        LIFT.interval(evidence.lift_sd_low, evidence.lift_sd_high),
         vector,
         verdict,
     ]

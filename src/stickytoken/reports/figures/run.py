@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from stickytoken.detection.run_folder import is_flagged
-from stickytoken.methods import Column, Distribution, Scatter, wording
+from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
+from stickytoken.words import counted
 
 # Minimum and maximum number of bins in a histogram. Fewer bins would hide the shape of the distribution, and
 # more bins would be narrower than a pixel on a phone.
@@ -98,7 +99,7 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     """Return sentences with the quantiles of a measure, and with the range of the flagged tokens."""
     low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
     text = (
-        f"{column.title.capitalize()} of {wording.counted(len(measured), 'token')}: median "
+        f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median "
         f"{_exact(column, middle)}, 90% between {_exact(column, low)} and {_exact(column, high)}."
     )
     for verdict in ("sticky", "topical"):
@@ -333,8 +334,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
 def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
     """Return sentences with the medians of both measures, for the sticky tokens and for all tokens."""
     text = (
-        f"{described.x.title.capitalize()} against {described.y.title} of "
-        f"{wording.counted(len(measured), 'token')}."
+        f"{described.x.title.capitalize()} against {described.y.title} of {counted(len(measured), 'token')}."
     )
     sticky = measured.filter(verdict="sticky")
     groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
