@@ -50,11 +50,8 @@ class Run:
     def __init__(self, path: Path) -> None:
         """Read the record and the table of tokens, and check that they can be used."""
         self._folder = RunFolder(path)
-        self.record: RunRecord = self._folder.read_run()
-        if self.record.result is None:
-            raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
+        self.record, self.result = self._folder.read_finished()
         self.method: base.Method = method_named(self.record.method)
-        self.result: base.ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.COLUMNS)
         for column in (*self.method.LISTED, *self.method.REPORTED, self.method.RANKED_BY):
             dtype = self.tokens.schema.get(column.key, pl.Null())

@@ -235,6 +235,19 @@ class RunFolder(store.ResultFolder):
             store.require_version(version, SCHEMA_VERSION, path, "detect")
         return store.validated(RunRecord, raw, path)
 
+    def read_finished(self) -> tuple[RunRecord, base.ResultRecord]:
+        """Return the record and the result in run.json.
+
+        Raises:
+            RunError: As for `read_run`, or the run is not finished.
+        """
+        record = self.read_run()
+        if record.result is None:
+            raise RunError(
+                f"the run in {self.path} is not finished: run the same command again to continue it"
+            )
+        return record, record.result
+
     def read_plan(self, method: str) -> base.PlanRecord | None:
         """Return the record in plan.json; None if the file has not been written yet."""
         path = self.path / store.PLAN_FILE

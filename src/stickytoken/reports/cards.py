@@ -11,7 +11,7 @@ import polars as pl
 from stickytoken.comparisons import shown_interval
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import LIFT, MEASURES, Measure
-from stickytoken.reports.content import RunContent, row_dicts
+from stickytoken.reports.content import RunContent
 
 MOST_CARDS = 12
 """Maximum number of sticky tokens with a card. The table of flagged tokens lists the others."""
@@ -69,17 +69,15 @@ class Card:
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    """Return one card per token; an empty list for an unfinished run.
+    """Return one card per token.
 
     Args:
         content: The run.
         tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
     """
-    if content.run is None:
-        return []
-    rows = row_dicts(content, content.sticky.head(MOST_CARDS) if tokens is None else tokens)
+    rows = (content.sticky.head(MOST_CARDS) if tokens is None else tokens).to_dicts()
     pairs_by_token = _pairs_by_token(content)
-    scales = {column.key: _Scale.of(content, column, rows) for column in content.method.LISTED}
+    scales = {column.key: _Scale.of(content, column, rows) for column in content.run.method.LISTED}
     return [_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
 
 
@@ -94,14 +92,14 @@ def _card(
         scales: The range of each measure's scale, which is the same on all cards, keyed by column.
         pairs: The token's example pairs of texts.
     """
-    thresholds = {} if content.run is None else content.run.thresholds(row)
+    thresholds = content.run.thresholds(row)
     is_graded = row.get("severity") is not None
     measures = []
-    for column in content.method.LISTED:
+    for column in content.run.method.LISTED:
         if column.digits is None or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":
-            measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
+            measures.append(_vector_measure(row["vector_deviation"], content.run.settings.number("unusual")))
             continue
         # If a token has a severity, its card shows only the thresholds that the token reaches.
         threshold = thresholds.get(column.key)
@@ -173,10 +171,9 @@ class _Scale:
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
             values += [end for end in ends if end is not None]
-            if content.run is not None:
-                thresholds = content.run.thresholds(row)
-                if column.key in thresholds:
-                    values.append(thresholds[column.key])
+            thresholds = content.run.thresholds(row)
+            if column.key in thresholds:
+                values.append(thresholds[column.key])
         return cls(min(values), max(values))
 
     def position(self, value: float) -> float:

@@ -13,13 +13,13 @@ from typing import Any
 import polars as pl
 
 from stickytoken.audits import wording as auditing
-from stickytoken.comparisons import ComparedRun, rule_lines, short_headline, tone_of
-from stickytoken.detection.run import NextStep, Run, next_steps
+from stickytoken.comparisons import ComparedRun
+from stickytoken.detection.run import Run
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
 from stickytoken.repairs.documents import mean_curves
-from stickytoken.repairs.result import RepairRecord, last_verified, token_rows
+from stickytoken.repairs.result import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import DataTable, ReportFigure, effects, paper, run as run_figures
@@ -30,7 +30,7 @@ from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
 
 # Approximate number of unflagged tokens to list, as on the command line.
-_STRONGEST = 8
+STRONGEST = 8
 # Maximum numbers of impact measurements, repairs and scans in a report. If there are more, the latest are
 # shown. The limit for scans also applies to audits.
 MOST_IMPACTS = 3
@@ -47,48 +47,15 @@ _MOST_WORDS = 3
 _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
 
 
-def headline(content: RunContent) -> str:
-    """Return a sentence that states the result of a finished run, or the progress of an unfinished run."""
-    if content.run is None:
-        # Several stages may measure the same token, so the counts of the stages cannot be added. The largest
-        # count is used, but at most the number of tokens to examine, because some stages also measure random
-        # tokens that the run does not examine.
-        measured = min(max(content.measured.values(), default=0), content.record.tokens)
-        return (
-            f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
-            "have been measured so far."
-        )
-    return short_headline(content.run)
-
-
-def tone(content: RunContent) -> str:
-    """Return the severity of the worst sticky token.
-
-    Returns:
-        The severity, ``clean`` if no token is sticky, or ``unknown`` if the run is unfinished.
-    """
-    return "unknown" if content.run is None else tone_of(content.sticky)
-
-
 def key_facts(content: RunContent) -> list[Fact]:
     """Return the numbers at the top of a report, each with its meaning."""
-    if content.run is None:
-        return [
-            Fact(f"{count:,}", f"tokens measured in the stage {stage}")
-            for stage, count in content.measured.items()
-        ]
     examined = len(content.tokens)
-    available = content.record.model.available
+    available = content.run.available
     scope = f"{examined:,} tokens examined ({available:,} can appear in text)"
     if examined == available:
         scope = f"all {available:,} tokens that can appear in text"
     count = Fact(f"{len(content.sticky):,}", f"sticky, of {scope}")
-    return [count, *content.method.key_facts(content.run)]
-
-
-def rule(content: RunContent) -> list[str]:
-    """Return sentences on the rule that makes a token sticky; an empty list for an unfinished run."""
-    return [] if content.run is None else rule_lines(content.run)
+    return [count, *content.run.method.key_facts(content.run)]
 
 
 def rank_in_a_search(content: RunContent) -> str | None:
@@ -97,10 +64,10 @@ def rank_in_a_search(content: RunContent) -> str | None:
     Returns:
         The sentence, or None if the change was not measured or no lift is positive.
     """
-    if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
+    if content.evidence is None:
         return None
     # The key facts and the headline of a comparison name this token, the token with the largest lift.
-    largest = ComparedRun(content.record.model.title, content.run).lifts_most
+    largest = ComparedRun(content.run.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None
     moved = content.evidence.moved(largest.token_id)
@@ -115,41 +82,27 @@ class ShownTable:
     table: DataTable
 
 
-def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return the strongest unflagged tokens as dictionaries; an empty list for an unfinished run."""
-    return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
-
-
 def strongest(content: RunContent) -> ShownTable | None:
-    """Return a table of the strongest unflagged tokens; None if there are none or the run is unfinished."""
-    if content.run is None:
-        return None
-    rows = content.run.strongest(_STRONGEST)
+    """Return a table of the strongest unflagged tokens; None if there are none."""
+    rows = content.run.strongest(STRONGEST)
     if rows.is_empty():
         return None
     title = "Tokens that come next"
     if content.run.is_profile:
         title = wording.strongest_title(content.run.settings)
-    return ShownTable(title, token_table(content, rows))
+    return ShownTable(title, _token_table(content.run, rows))
 
 
-def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
-    """Return a table of tokens with the columns that the command line shows, leaving out empty columns.
-
-    Args:
-        content: The run. If the run is unfinished, the returned table is empty.
-        rows: Rows of the run's token table.
-    """
-    if content.run is None:
-        return DataTable()
+def _token_table(run: Run, rows: pl.DataFrame) -> DataTable:
+    """Return a table of tokens with the columns that the command line shows, leaving out empty columns."""
     table = rows
     columns: Sequence[Column] = (
         Column("token", "token"),
-        *content.run.listed(rows),
+        *run.listed(rows),
         Column("verdict", "verdict"),
     )
-    if content.run.is_profile:
-        table = wording.answer_table(content.run.settings, rows)
+    if run.is_profile:
+        table = wording.answer_table(run.settings, rows)
         columns = wording.ANSWER_COLUMNS
     columns = tuple(column for column in columns if _has_values(table, column))
     rows_of_text = [_cells(row, columns) for row in table.iter_rows(named=True)]
@@ -168,23 +121,16 @@ def _has_values(table: pl.DataFrame, column: Column) -> bool:
     return not values.is_empty() and not is_blank
 
 
-def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return the suggested next commands; an empty tuple for an unfinished run."""
-    return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
-
-
 def notes(content: RunContent) -> list[str]:
     """Return the notes of a report: one sentence for each caveat."""
-    if content.run is None:
-        return list(content.missing)
     lines = []
     examined = len(content.tokens)
-    available = content.record.model.available
+    available = content.run.available
     if examined < available:
         lines.append(
             f"only {examined:,} of {available:,} available tokens were examined: the others may be sticky too"
         )
-    lines += content.method.notes(content.run)
+    lines += content.run.method.notes(content.run)
     cut_curves = None if content.evidence is None else content.evidence.cut_curves()
     if cut_curves is not None:
         lines.append(cut_curves)
@@ -228,7 +174,8 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     Returns:
         Groups such as ``model`` and ``settings``, keyed by title. Each group maps names to values.
     """
-    record = content.record
+    run = content.run
+    record = run.record
     model = record.model.model_dump()
     loading = model.get("loading")
     if loading:
@@ -238,22 +185,20 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {
         "model": model | (encoder if isinstance(encoder, dict) else {}),
         "corpus": record.corpus.model_dump(),
-        "result": {} if record.result is None else record.result.model_dump(),
+        "result": run.result.model_dump(),
         "settings": dict(record.settings),
-        "plan": {} if content.plan is None else content.method.plan_facts(content.plan),
-        "vocabulary": {},
+        "plan": run.method.plan_facts(run.plan),
+        "vocabulary": dict(Counter(run.vocabulary["category"]).most_common()),
         "versions": dict(record.versions),
         "hardware": dict(record.hardware),
         "run": {
-            "folder": str(content.path),
+            "folder": str(run.path),
             "identity": record.identity,
             "started": record.started,
             "schema version": record.schema_version,
             "method": record.method,
         },
     }
-    if content.vocabulary is not None:
-        groups["vocabulary"] = dict(Counter(content.vocabulary["category"]).most_common())
     if content.evidence is not None:
         evidence = content.evidence.record
         pictures = evidence.model_dump(mode="json", exclude={"carriers", "similarities_before"})
@@ -302,7 +247,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (
         Column("token", "token"),
         Column("verdict", "verdict"),
-        *content.method.REPORTED,
+        *content.run.method.REPORTED,
         Column("entry", "entry"),
         Column("script", "script"),
         Column("token_id", "id"),
@@ -310,10 +255,8 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures of a report, without explanations; an empty list for an unfinished run."""
-    if content.run is None:
-        return []
-    described = content.method.figures(content.run)
+    """Return the figures of a report, without explanations."""
+    described = content.run.method.figures(content.run)
     figures = [
         run_figures.distribution(content.tokens, figure)
         for figure in described
@@ -397,8 +340,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
-    vocabulary = content.tokens if content.vocabulary is None else content.vocabulary
-    names = vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
+    names = content.run.vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
     rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
     curves = SymptomCurves([], [])
     for row in rows:
@@ -411,7 +353,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
     """Return the figure of the symptom curves, in a list that is empty if the run stores no curves."""
-    if content.evidence is None or content.run is None:
+    if content.evidence is None:
         return []
     curves = curves_of(content)
     return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.plan.mean_similarity)]
@@ -420,34 +362,31 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 def paper_figures(content: RunContent) -> list[ReportFigure]:
     """Return three figures like those in Chen et al. (2025): categories, mean shift and pair similarities.
 
-    These figures can be saved to files; the report does not contain them. The list is empty for an unfinished
-    run.
+    These figures can be saved to files; the report does not contain them.
     """
-    run = content.run
-    if run is None:
-        return []
     figures = [paper.flagged_categories(content.tokens)]
     curves = curves_of(content)
     sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
     # If the run stores no curves of sticky tokens, the figure shows the curves of the strongest other tokens.
     who = "sticky tokens" if sticky_curves else "the strongest tokens"
     figures.append(paper.mean_shift(sticky_curves or curves.tokens, curves.ordinary, who))
-    figures.append(_pair_similarities(content, run))
+    figures.append(_pair_similarities(content))
     return figures
 
 
-def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
+def _pair_similarities(content: RunContent) -> ReportFigure:
     """Return the figure of the similarities of text pairs with and without copies of one token.
 
     The figure shows the worst sticky token whose similarities are stored in the run. If the run stores no
     similarities for sticky tokens, the figure shows the strongest unflagged token that has similarities.
     """
+    run = content.run
     u = run.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
     record = content.evidence.record
     stored = content.evidence.tokens.filter(~pl.col("ordinary"), pl.col("similarities_after").is_not_null())
-    strongest_unflagged = run.strongest(_STRONGEST).select(run.tokens.columns)
+    strongest_unflagged = run.strongest(STRONGEST).select(run.tokens.columns)
     ranked = pl.concat([content.sticky, strongest_unflagged], how="diagonal")  # worst first
     rows = ranked.select("token_id", "token").join(stored, on="token_id", maintain_order="left")
     if rows.is_empty():
@@ -486,9 +425,7 @@ class ExplainedToken:
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
-    rank = {}
-    if content.run is not None:
-        rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
+    rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
 
     def order(explanation: StoredExplanation) -> tuple[int, int]:
         """Return the rank of the explained token among the flagged tokens, and its token id."""
