@@ -14,12 +14,13 @@ import planted
 import web_app
 from stickytoken import load_encoder, load_sentences, open_repair, open_run
 from stickytoken.demo import context as demo
+from stickytoken.detection.run import next_steps
 from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
+from stickytoken.repairs.result import last_verified
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import steps
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import LEAST_BENIGN
@@ -327,7 +328,9 @@ def test_the_packaged_examples_are_small_and_have_their_models():
     assert tampered.is_model_of(repair.record)
     assert not repaired.is_model_of(run.record)
     assert repair.verified
-    assert steps(read_content(demo.TAMPERED))[0].command.startswith("stickytoken embed")
+    content = read_content(demo.TAMPERED)
+    steps = next_steps(content.run, last_verified(content.repairs))
+    assert steps[0].command.startswith("stickytoken embed")
     context = demo.make_context(tampered, demo.find_runs([], Path("no-such")), load_sentences(None), repaired)
     chosen = demo.worked_example(context)
     assert chosen.token_id == run.sticky["token_id"][0]

@@ -23,9 +23,10 @@ from stickytoken import open_run
 from stickytoken.detection import reopen, token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
+from stickytoken.repairs.result import last_verified
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import columns, explained_tokens, report_figures, steps
+from stickytoken.reports.facts import columns, explained_tokens, report_figures
 from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
@@ -365,7 +366,8 @@ def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first
     folder = run_copy / f"repair-{record.identity}"
     folder.mkdir()
     (folder / "repair.json").write_text(record.model_dump_json(), encoding="utf-8")
-    listed_steps = steps(read_content(run_copy))
+    content = read_content(run_copy)
+    listed_steps = next_steps(content.run, last_verified(content.repairs))
     assert [step.command.split()[1] for step in listed_steps] == [first, "scan", "clean", "check"]
     assert ("verified on 2026-01-01:" in stickytoken.report(run_copy)) is bool(passed)
     assert f"stickytoken {first} " in planted.command("show", run_copy).stderr

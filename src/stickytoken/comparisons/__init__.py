@@ -19,7 +19,7 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods import METHODS, Column
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES, Measure
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
@@ -99,17 +99,7 @@ class ComparedRun:
         is_sample = len(examined_ids) <= len(ids) and drawn_ids(ids, len(examined_ids), seed) == examined_ids
         return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
-    @cached_property
-    def erases_most(self) -> WorstToken | None:
-        """The token with the largest erased share; None if the run measured no erased shares."""
-        return self._largest(ERASED)
-
-    @cached_property
-    def lifts_most(self) -> WorstToken | None:
-        """The token with the largest lift in standard deviations; None if the run measured no such lifts."""
-        return self._largest(LIFT)
-
-    def _largest(self, measure: Column) -> WorstToken | None:
+    def largest(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.
 
         If any tokens are confirmed, only confirmed and flagged tokens are considered.
@@ -131,8 +121,8 @@ class ComparedRun:
             verdict=row["verdict"],
             severity=row.get("severity"),
             value=row[measure.key],
-            low=row.get(f"{measure.key}_low"),
-            high=row.get(f"{measure.key}_high"),
+            low=row.get(measure.low.key),
+            high=row.get(measure.high.key),
         )
 
     @cached_property
@@ -284,13 +274,9 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
     Each measure has three columns: its value, and the lower and the upper end of the value's interval. A
     column that the table lacks is added, with nulls.
     """
-    missing = []
-    for measure in MEASURES:
-        for end in ("", "_low", "_high"):
-            name = f"{measure.key}{end}"
-            if name not in tokens.columns:
-                missing.append(pl.lit(None, dtype=pl.Float64).alias(name))
-    return tokens.with_columns(missing)
+    names = [column.key for measure in MEASURES for column in (measure, measure.low, measure.high)]
+    missing = [name for name in names if name not in tokens.columns]
+    return tokens.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in missing)
 
 
 def _most_flagged_first(token: ComparedToken) -> tuple[int, float, float]:
@@ -346,7 +332,7 @@ def _spearman(columns: pl.DataFrame) -> float | None:
 _MIN_SHARED_ANCHORS = 0.9
 
 
-class Measure(StrEnum):
+class ComparedNumber(StrEnum):
     """A number that is compared between runs."""
 
     ERASED = "largest erased share"
@@ -373,7 +359,7 @@ class Reason(NamedTuple):
 
     answer: Answer
     sentence: str
-    measures: tuple[Measure, ...] = tuple(Measure)
+    measures: tuple[ComparedNumber, ...] = tuple(ComparedNumber)
 
 
 class Comparability(NamedTuple):
@@ -385,7 +371,7 @@ class Comparability(NamedTuple):
             measures are comparable.
     """
 
-    answers: dict[Measure, Answer]
+    answers: dict[ComparedNumber, Answer]
     reasons: tuple[Reason, ...]
 
 
@@ -394,7 +380,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
     A `Reason` that is made without measures applies to all measures.
     """
-    largest_values = (Measure.ERASED, Measure.LIFT)
+    largest_values = (ComparedNumber.ERASED, ComparedNumber.LIFT)
     methods = _differences(runs, lambda compared: compared.run.record.method)
     if methods:
         yield Reason(
@@ -418,7 +404,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(
                 Answer.CARE,
                 f"{compared.name}: the share is estimated from a random sample, {compared.counts}",
-                (Measure.SHARE,),
+                (ComparedNumber.SHARE,),
             )
         elif compared.examined is Examined.CHOSEN:
             yield Reason(
@@ -440,7 +426,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             Answer.CARE,
             f"the vocabularies differ ({sizes[0]:,} to {sizes[-1]:,} available tokens), and a share of a "
             "vocabulary is not a share of text",
-            (Measure.SHARE,),
+            (ComparedNumber.SHARE,),
         )
 
 
@@ -618,24 +604,18 @@ READING = {
     "repaired copy": "Whether the run folder records a repaired copy of the model, and whether the copy was "
     "verified.",
 }
-# Columns of the comparison table that may be null, in the order of `WorstToken`'s fields.
-_ERASES_MOST: dict[str, type[pl.DataType]] = {
-    "erases_most_token_id": pl.Int64,
-    "erases_most_token": pl.String,
-    "erases_most_verdict": pl.String,
-    "erases_most_severity": pl.String,
-    "erased": pl.Float64,
-    "erased_low": pl.Float64,
-    "erased_high": pl.Float64,
-}
-_LIFTS_MOST: dict[str, type[pl.DataType]] = {
-    "lifts_most_token_id": pl.Int64,
-    "lifts_most_token": pl.String,
-    "lifts_most_verdict": pl.String,
-    "lifts_most_severity": pl.String,
-    "lift_sd": pl.Float64,
-    "lift_sd_low": pl.Float64,
-    "lift_sd_high": pl.Float64,
+# Columns of the comparison table that may be null: for each measure, in the order of `WorstToken`'s fields.
+_LARGEST: dict[str, dict[str, type[pl.DataType]]] = {
+    measure.key: {
+        f"{measure.verb}_most_token_id": pl.Int64,
+        f"{measure.verb}_most_token": pl.String,
+        f"{measure.verb}_most_verdict": pl.String,
+        f"{measure.verb}_most_severity": pl.String,
+        measure.key: pl.Float64,
+        measure.low.key: pl.Float64,
+        measure.high.key: pl.Float64,
+    }
+    for measure in MEASURES
 }
 _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
     ("sticky_per_10000", "sticky_per_10000_low", "sticky_per_10000_high"), pl.Float64
@@ -693,14 +673,17 @@ class Comparison:
                 "available": run.available,
                 "selection": compared.examined.value,
             }
-            row |= _cells(_ERASES_MOST, compared.erases_most)
-            row |= _cells(_LIFTS_MOST, compared.lifts_most)
+            for measure in MEASURES:
+                row |= _cells(_LARGEST[measure.key], compared.largest(measure))
             row["sticky"] = len(run.sticky)
             row |= _cells(_SHARE, share_per_10000)
             row["confidence"] = compared.confidence
             row["repair"] = compared.repair
             rows.append(row)
-        return pl.DataFrame(rows, schema_overrides={**_ERASES_MOST, **_LIFTS_MOST, **_SHARE})
+        types = dict(_SHARE)
+        for columns in _LARGEST.values():
+            types |= columns
+        return pl.DataFrame(rows, schema_overrides=types)
 
     @property
     def notes(self) -> list[str]:
@@ -752,7 +735,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 def shown_reason(reason: Reason) -> str:
     """Return a reason as text, which begins with the affected measures if the reason affects only some."""
-    if len(reason.measures) == len(Measure):
+    if len(reason.measures) == len(ComparedNumber):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)
     return f"{measures}: {reason.sentence}"
@@ -795,10 +778,10 @@ _SHOWN: dict[str, Callable[[ComparedRun], str]] = {
     "run": lambda compared: compared.name,
     "method": lambda compared: compared.run.record.method,
     "examined": lambda compared: f"{len(compared.run.tokens):,} of {compared.run.available:,}",
-    "erases most": lambda compared: shown_token(compared.erases_most),
-    "erased": lambda compared: shown_value(ERASED, compared.erases_most),
-    "lifts most": lambda compared: shown_token(compared.lifts_most),
-    "lift": lambda compared: shown_value(LIFT, compared.lifts_most),
+    "erases most": lambda compared: shown_token(compared.largest(ERASED)),
+    "erased": lambda compared: shown_value(ERASED, compared.largest(ERASED)),
+    "lifts most": lambda compared: shown_token(compared.largest(LIFT)),
+    "lift": lambda compared: shown_value(LIFT, compared.largest(LIFT)),
     "sticky per 10,000": shown_share,
     "repaired copy": lambda compared: compared.repair,
 }
@@ -841,7 +824,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     most_serious_first = list(Answer)[::-1]
     reasons = sorted(_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
     answers = {}
-    for measure in Measure:
+    for measure in ComparedNumber:
         answers_of_measure = [reason.answer for reason in reasons if measure in reason.measures]
         answers[measure] = answers_of_measure[0] if answers_of_measure else Answer.YES
     return Comparison(

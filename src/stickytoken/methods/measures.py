@@ -24,6 +24,8 @@ class Measure(Column):
     """A column of tokens.parquet that makes a token sticky if its interval reaches a threshold.
 
     Attributes:
+        noun: its name in a sentence.
+        verb: what copies do.
         setting: the setting that holds the threshold.
         severe: value from which a flagged token is severe.
         threshold: format of a threshold.
@@ -34,6 +36,8 @@ class Measure(Column):
         definition: what the measure is.
     """
 
+    noun: str
+    verb: str
     setting: str
     severe: float
     threshold: str
@@ -73,6 +77,8 @@ ERASED = Measure(
     "erased",
     0,
     "%",
+    noun="erased share",
+    verb="erases",
     setting="smallest_erased",
     severe=0.7,  # a search finds hardly any of the documents with such copies
     threshold="{:.0%}",
@@ -88,6 +94,8 @@ LIFT = Measure(
     "lift",
     2,
     "SD",
+    noun="lift",
+    verb="lifts",
     setting="smallest_lift",
     severe=0.8,  # a large effect (Cohen 1988): an average unrelated text overtakes four in five of the others
     threshold="{:g} SD",

@@ -19,7 +19,7 @@ from stickytoken.comparisons import (
     WorstToken,
 )
 from stickytoken.methods import Column
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES, Measure
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
@@ -229,14 +229,14 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 def _has_measures(compared: ComparedRun) -> bool:
     """Return whether a run contains erased shares or lifts."""
-    return compared.erases_most is not None or compared.lifts_most is not None
+    return any(compared.largest(measure) is not None for measure in MEASURES)
 
 
-def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]:
+def _worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun]:
     """Return the token with the largest value of a measure in each run that has the measure."""
     entries = []
     for compared in comparison.runs:
-        worst = compared.erases_most if measure is ERASED else compared.lifts_most
+        worst = compared.largest(measure)
         quantiles = compared.quantiles(measure)
         if worst is None or quantiles is None:
             continue

@@ -18,6 +18,7 @@ from stickytoken.detection.run import Run
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
+from stickytoken.methods.measures import LIFT
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
@@ -67,7 +68,7 @@ def rank_in_a_search(content: RunContent) -> str | None:
     if content.evidence is None:
         return None
     # The key facts and the headline of a comparison name this token, the token with the largest lift.
-    largest = ComparedRun(content.run.record.model.title, content.run).lifts_most
+    largest = ComparedRun(content.run.record.model.title, content.run).largest(LIFT)
     if largest is None or largest.value <= 0:
         return None
     moved = content.evidence.moved(largest.token_id)

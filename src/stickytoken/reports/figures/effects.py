@@ -12,7 +12,7 @@ import polars as pl
 from stickytoken.impacts import wording as impact_wording
 from stickytoken.impacts.results import Impact, measured_kind
 from stickytoken.methods import Column
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES
+from stickytoken.methods.measures import MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
@@ -371,10 +371,11 @@ _SIDES = {"before": _Side(fig.STICKY, "diamond"), "after": _Side(fig.TOPICAL, "c
 _REPAIRED = (
     Column("token", "token"),
     Column("strategy", "strategy"),
-    ERASED._replace(key="erased_before", title="erased before"),
-    ERASED._replace(key="erased_after", title="erased after"),
-    LIFT._replace(key="lift_sd_before", title="lift before"),
-    LIFT._replace(key="lift_sd_after", title="lift after"),
+    *(
+        Column(f"{measure.key}_{side}", f"{measure.title} {side}", measure.digits, measure.unit)
+        for measure in MEASURES
+        for side in _SIDES
+    ),
     Column("verdict_after", "verdict after"),
     Column("reason", "why"),
 )
@@ -413,7 +414,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 def _repaired_in_words(measured: Rows) -> str:
     """Return a sentence on the largest erased share and the largest lift, before and after a repair."""
     sentences = []
-    for measure, name in zip(MEASURES, ("erased share", "lift"), strict=True):
+    for measure in MEASURES:
         largest = []
         for side in _SIDES:
             values = [row[f"{measure.key}_{side}"] for row in measured]
@@ -421,7 +422,7 @@ def _repaired_in_words(measured: Rows) -> str:
             if measured_values:
                 largest.append(f"{measure.text(max(measured_values))} {side}")
         if largest:
-            sentences.append(f"largest {name} {', '.join(largest)}")
+            sentences.append(f"largest {measure.noun} {', '.join(largest)}")
     return f"Of {counted(len(measured), 'repaired token')}: {'; '.join(sentences)}."
 
 

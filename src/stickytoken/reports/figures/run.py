@@ -19,7 +19,7 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
-from stickytoken.words import counted
+from stickytoken.words import counted, number
 
 # Minimum and maximum number of bins in a histogram. Fewer bins would hide the shape of the distribution, and
 # more bins would be narrower than a pixel on a phone.
@@ -140,7 +140,7 @@ def _exact(column: Column, value: float) -> str:
     """Format a value with one more decimal than in tables, or with four if the column has no unit."""
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
-    return column._replace(digits=column.digits + 1).text(value)
+    return number(value, column.digits + 1, column.unit)
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
