@@ -14,7 +14,6 @@ import polars as pl
 
 from stickytoken.audits import wording as auditing
 from stickytoken.comparisons import ComparedRun
-from stickytoken.detection.run import Run
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
@@ -29,6 +28,7 @@ from stickytoken.reports.figures.run import Curve
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
+from stickytoken.words import sentence
 
 # Approximate number of unflagged tokens to list, as on the command line.
 STRONGEST = 8
@@ -84,42 +84,33 @@ class ShownTable:
 
 
 def strongest(content: RunContent) -> ShownTable | None:
-    """Return a table of the strongest unflagged tokens; None if there are none."""
-    rows = content.run.strongest(STRONGEST)
+    """Return the strongest unflagged tokens as the command line shows them; None if there are none.
+
+    Empty columns are left out.
+    """
+    run = content.run
+    rows = run.strongest(STRONGEST)
     if rows.is_empty():
         return None
-    title = "Tokens that come next"
-    if content.run.is_profile:
-        title = wording.strongest_title(content.run.settings)
-    return ShownTable(title, _token_table(content.run, rows))
-
-
-def _token_table(run: Run, rows: pl.DataFrame) -> DataTable:
-    """Return a table of tokens with the columns that the command line shows, leaving out empty columns."""
-    table = rows
-    columns: Sequence[Column] = (
-        Column("token", "token"),
-        *run.listed(rows),
-        Column("verdict", "verdict"),
-    )
     if run.is_profile:
-        table = wording.answer_table(run.settings, rows)
-        columns = wording.ANSWER_COLUMNS
-    columns = tuple(column for column in columns if _has_values(table, column))
-    rows_of_text = [_cells(row, columns) for row in table.iter_rows(named=True)]
-    return DataTable([column.title for column in columns], rows_of_text)
+        title = wording.strongest_title(run.settings)
+        columns = list(wording.ANSWER_COLUMNS)
+        rows = wording.answer_table(run.settings, rows)
+    else:
+        title = "Tokens that come next"
+        columns = [Column("token", "token"), *run.listed(rows), Column("verdict", "verdict")]
+    shown_columns = []
+    for column in columns:
+        texts = rows[column.key].drop_nulls().cast(pl.String)
+        if (texts != "").any():
+            shown_columns.append(column)
+    cells = [_cells(row, shown_columns) for row in rows.iter_rows(named=True)]
+    return ShownTable(title, DataTable([column.title for column in shown_columns], cells))
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
     """Return the formatted values of a row, in the order of the given columns."""
     return [column.text(row[column.key]) for column in columns]
-
-
-def _has_values(table: pl.DataFrame, column: Column) -> bool:
-    """Return whether a column has any value other than null and the empty string."""
-    values = table[column.key].drop_nulls()
-    is_blank = values.dtype == pl.String and (values == "").all()
-    return not values.is_empty() and not is_blank
 
 
 def notes(content: RunContent) -> list[str]:
@@ -136,36 +127,22 @@ def notes(content: RunContent) -> list[str]:
     if cut_curves is not None:
         lines.append(cut_curves)
     lines += content.missing
-    lines += _impact_notes(content.impacts)
-    lines += _repair_notes(content.repairs)
-    return lines
-
-
-def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
-    """Return notes on tasks that could not be measured, and on impact measurements that are left out."""
-    lines = []
-    for impact in impacts[:MOST_IMPACTS]:
+    for impact in content.impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
-    if len(impacts) > MOST_IMPACTS:
+    if len(content.impacts) > MOST_IMPACTS:
         lines.append(
-            f"only the latest {MOST_IMPACTS} of {len(impacts)} impact measurements "
+            f"only the latest {MOST_IMPACTS} of {len(content.impacts)} impact measurements "
             "in the run folder are shown"
         )
-    return lines
-
-
-def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
-    """Return notes on the checks that repairs failed, and on repairs that are left out."""
-    lines = []
-    for record in repairs[:MOST_REPAIRS]:
+    for record in content.repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
         lines += [
             f"repair {record.identity[:12]}: {check.name} FAILED: {check.finding}"
             for check in checks
             if not check.passed
         ]
-    if len(repairs) > MOST_REPAIRS:
-        lines.append(f"only the latest {MOST_REPAIRS} of {len(repairs)} repairs are shown")
+    if len(content.repairs) > MOST_REPAIRS:
+        lines.append(f"only the latest {MOST_REPAIRS} of {len(content.repairs)} repairs are shown")
     return lines
 
 
@@ -301,8 +278,8 @@ def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
 
 def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
     """Return a figure of the repaired tokens and, if measured, a figure of their mean symptom curves."""
-    state = _as_sentence(_STATES[record.verified])
-    findings = " ".join(_as_sentence(finding) for finding in _repair_checks(record).values())
+    state = sentence(_STATES[record.verified])
+    findings = " ".join(sentence(finding) for finding in _repair_checks(record).values())
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
     curves = mean_curves(record)
     if curves is not None:
@@ -316,11 +293,6 @@ def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
         copies, lines = curves
         figures.append(effects.repair_curves(words, copies, lines))
     return figures
-
-
-def _as_sentence(text: str) -> str:
-    """Capitalize the first letter of a phrase and add a full stop."""
-    return f"{text[0].upper()}{text[1:]}."
 
 
 @dataclass(frozen=True)
