@@ -155,9 +155,7 @@ def consequences(
             clauses.append(harm.turns_up(row["token"]))
     elif erases:
         clauses.append(_ELSEWHERE)
-    # A token is mild if it reaches only the lower thresholds for tokens with unusual vectors. Only older runs
-    # have mild tokens without ``vector_deviation``.
-    if row["severity"] == "mild" and row.get("vector_deviation") is not None:
+    if row["severity"] == "mild":  # it reaches only the lower thresholds for tokens with unusual vectors
         clauses.append(f"its vector is unusual: {_UNUSUAL}")
     return [sentence(clause) for clause in clauses]
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from stickytoken.comparisons import shown_interval
 from stickytoken.methods import Column, wording
-from stickytoken.methods.measures import LIFT, MEASURES, Measure
+from stickytoken.methods.measures import LIFT, Measure
 from stickytoken.reports.content import RunContent
 
 MOST_CARDS = 12
@@ -112,25 +112,11 @@ def _card(
     shows_lift = not is_graded or LIFT.is_reached(row, thresholds)
     return Card(
         row=row,
-        reason=_reason(row, thresholds),
+        reason=row.get("reason") or "",
         consequences=wording.consequences(row, thresholds, harm),
         measures=measures,
         pairs=pairs if shows_lift else [],
     )
-
-
-def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
-    """Return a phrase that says why a token is flagged: which thresholds it reaches.
-
-    If the token has no severity or reaches no threshold, return the reason that is stored in the run, or an
-    empty text if there is none. Stored reasons are not used otherwise, because earlier versions worded them
-    differently.
-    """
-    values = {measure.key: row[measure.key] for measure in MEASURES if measure.is_reached(row, thresholds)}
-    if row.get("severity") is None or not values:
-        return row.get("reason") or ""
-    # A mild token reaches only the halved thresholds, which apply because its vector is unusual.
-    return wording.reason(values, unusual_vector=row["severity"] == "mild")
 
 
 def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
