@@ -11,7 +11,7 @@ its effect over all texts. Takes minutes; with --quick, there are fewer and smal
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench import Results, commands
 from stickytoken.methods.base import Job
-from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined
+from stickytoken.methods.profile.estimates import Measured, Measurements, estimate
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import (
     PILOT_TOKENS,
@@ -224,10 +224,9 @@ def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
     )
     confirming_carriers = [carrier for carrier in range(carriers) if carrier not in screening_carriers]
 
-    def confirm(so_far: Measured, ids: Ids, batch: int) -> Measured:
-        """Add the measurements of a batch of tokens in the confirming carriers."""
-        rows = rows_of(in_all_carriers, ids).in_carriers(confirming_carriers)
-        return replace(so_far, confirmed=joined(so_far.confirmed, rows))
+    def confirm(ids: Ids, _: str) -> Measurements:
+        """Return the measurements of a batch of tokens in the confirming carriers."""
+        return rows_of(in_all_carriers, ids).in_carriers(confirming_carriers)
 
     after_screen = with_plan(
         screening_carriers,

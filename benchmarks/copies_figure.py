@@ -62,7 +62,7 @@ def shares_by_copies(search: SearchStage, encoder: Encoder, word: str) -> list[f
 
 def small_search(run: Run, encoder: Encoder) -> SearchStage:
     """Return the small search among the texts of a run, whose documents are texts instead of token ids."""
-    texts = run.method.texts(run.plan)
+    texts = run.method.plan_texts(run.plan)
     search = search_stage(encoder, Insertion.TEXT, [*texts.carriers, *texts.anchors])
     if search is None:
         refuse("the texts of this run are too few, or too short, for a search")

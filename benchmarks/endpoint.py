@@ -32,13 +32,12 @@ from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
 from stickytoken.encoders.endpoint.dry_run import CostEstimate, estimate_cost
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods.registry import method_named
+from stickytoken.methods.profile.rounds import confirming_stage
 from stickytoken.settings.profile import ProfileSettings
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from embedding_server import FAULTS, Behaviour, EmbeddingServer  # type: ignore[import-not-found]
 
-PROFILE = method_named("profile")
 # The API key of the run. The string is so unusual that a file that contains it has got it from the run.
 KEY = "sk-planted-benchmark-0123456789"
 SERVED_NAME = "mini"
@@ -100,7 +99,7 @@ class TokenEstimates:
                     # As in `stickytoken detect`, the dry run must know when the uncertain stage begins.
                     progress=lambda step: dry_run.reached(step.stage),
                 ),
-                uncertain=PROFILE.uncertain_stage,
+                uncertain=confirming_stage(1),
             )
         upper_estimate = estimate.most or estimate
         delivered = self._server.delivered_tokens

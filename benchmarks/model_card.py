@@ -21,9 +21,10 @@ from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import InputError
-from stickytoken.methods import wording
+from stickytoken.methods.measures import MEASURES
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
+from stickytoken.words import counted
 
 PAGES = ROOT / "docs" / "models"
 # Maximum number of rows in the table of sticky tokens, and in the other tables of tokens.
@@ -34,7 +35,7 @@ EXAMPLES = 5
 # Largest p-value at which the lifts of published and random tokens count as different.
 SIGNIFICANT = 0.05
 # Explains the columns *erased* and *lift* of all tables.
-MEASURES = (
+EXPLANATION = (
     "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave half as "
     "much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a token raise "
     "the similarity between unrelated texts, compared with copies of an ordinary token. Lift is given in "
@@ -53,11 +54,9 @@ def token_table(tokens: pl.DataFrame) -> str:
 
 def measures(row: dict[str, Any]) -> list[str]:
     """Return the erased share and the lift of a token with their intervals, from its row of the table."""
-    erased_interval = wording.percent_interval(row["erased_low"], row["erased_high"])
-    lift_interval = wording.sd_interval(row["lift_sd_low"], row["lift_sd_high"])
     return [
-        f"{wording.percent(row['erased'])} ({erased_interval})",
-        f"{wording.in_sd(row['lift_sd'])} ({lift_interval})",
+        f"{measure.text(row[measure.key])} ({measure.interval(row[measure.low.key], row[measure.high.key])})"
+        for measure in MEASURES
     ]
 
 
@@ -65,7 +64,7 @@ def introduction(run: Run, title: str) -> list[str]:
     """Return paragraphs on when and how the model was measured, and on the numbers of a run."""
     plan = run.plan_of(ProfilePlanRecord)
     result = run.result_of(ProfileResultRecord)
-    sticky = wording.counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
+    sticky = counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
     topical = f" and found {result.topical} topical tokens" if result.topical else ""
     texts_per_token = result.sequences / len(run.tokens)
     return [
@@ -253,7 +252,7 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     paragraphs = [
         f"# {title}",
         *introduction(opened_run, title),
-        MEASURES,
+        EXPLANATION,
         *sticky_section(opened_run),
         *strongest_sections(measured_tokens),
         *special_section(measured_tokens),

@@ -30,8 +30,8 @@ from stickytoken.detection import Run, judge as judge_corpus, open_run
 from stickytoken.detection.run import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
 from stickytoken.machine import Precision
-from stickytoken.methods import UNUSUAL_SHARE
 from stickytoken.methods.base import MemoryRunner
+from stickytoken.methods.measures import UNUSUAL_SHARE
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.estimates import measurements
 from stickytoken.methods.profile.plan import spread_of, usable_carriers

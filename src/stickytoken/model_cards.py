@@ -15,7 +15,9 @@ from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement import make_folder, write_atomically
 from stickytoken.methods import wording
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES
 from stickytoken.validation import file_path, markdown, markdown_table, shown
+from stickytoken.words import quoted
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry
@@ -60,8 +62,8 @@ def _list_of_tokens(run: Run) -> list[str]:
     items = []
     general_sentences: dict[str, None] = {}
     for row in worst.iter_rows(named=True):
-        name = wording.quoted(row["token"])
-        thresholds = run.method.thresholds(run, row)
+        name = quoted(row["token"])
+        thresholds = run.thresholds(row)
         sentences = wording.consequences(row, thresholds, run.harm(row["token_id"]))
         own_sentences = [sentence for sentence in sentences if name in sentence]
         general_sentences |= dict.fromkeys(sentence for sentence in sentences if name not in sentence)
@@ -87,7 +89,7 @@ def _list_of_tokens(run: Run) -> list[str]:
 def _facts(row: Mapping[str, Any]) -> str:
     """Return the measures of a token as text, with their intervals and units."""
     facts = []
-    for measure in wording.MEASURES:
+    for measure in MEASURES:
         value = row.get(measure.key)
         if value is None:
             continue
@@ -107,14 +109,12 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     level = f"{100 * compared.confidence:.4g}% interval"
     count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({compared.examined.value})"
     rows = [("sticky tokens", count)]
-    if compared.erases_most is not None:
-        rows.append(("token that erases most", comparisons.shown_token(compared.erases_most)))
-        erased = comparisons.shown_value(wording.ERASED, compared.erases_most)
-        rows.append((f"its erased share, compared with an ordinary token ({level})", erased))
-    if compared.lifts_most is not None:
-        rows.append(("token that lifts most", comparisons.shown_token(compared.lifts_most)))
-        lift = comparisons.shown_value(wording.LIFT, compared.lifts_most)
-        rows.append((f"its lift, compared with an ordinary token ({level})", lift))
+    for measure in MEASURES:
+        largest = compared.largest(measure)
+        if largest is not None:
+            rows.append((f"token that {measure.verb} most", comparisons.shown_token(largest)))
+            title = f"its {measure.noun}, compared with an ordinary token ({level})"
+            rows.append((title, comparisons.shown_value(measure, largest)))
     if compared.share is not None:
         rows.append((f"sticky per 10,000 (exact {level})", comparisons.shown_share(compared)))
     vocabulary = f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
@@ -216,8 +216,17 @@ def write_block(block: str, card: str | Path) -> bool:
     return True
 
 
-ERASED_TASK = "sticky_tokens_worst_erased"
-LIFT_TASK = "sticky_tokens_worst_lift"
+# For each measure, the name of the task that its largest value is published under, and its unit in words.
+_TASKS = {
+    ERASED: (
+        "sticky_tokens_worst_erased",
+        "how much less of a text's meaning copies leave than copies of an ordinary token",
+    ),
+    LIFT: (
+        "sticky_tokens_worst_lift",
+        "standard deviations of the model's similarities beyond an ordinary token",
+    ),
+}
 SHARE_TASK = "sticky_tokens_per_10000"
 
 
@@ -242,14 +251,11 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     level = f"{100 * compared.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
     results: list[tuple[str, float, str]] = []  # task, value and note
-    if compared.erases_most is not None:
-        value = comparisons.shown_value(wording.ERASED, compared.erases_most)
-        unit = "how much less of a text's meaning copies leave than copies of an ordinary token"
-        results.append((ERASED_TASK, compared.erases_most.value, f"{unit}: {value}, {level}"))
-    if compared.lifts_most is not None:
-        value = comparisons.shown_value(wording.LIFT, compared.lifts_most)
-        unit = "standard deviations of the model's similarities beyond an ordinary token"
-        results.append((LIFT_TASK, compared.lifts_most.value, f"{unit}: {value}, {level}"))
+    for measure, (task, unit) in _TASKS.items():
+        largest = compared.largest(measure)
+        if largest is not None:
+            note = f"{unit}: {comparisons.shown_value(measure, largest)}, {level}"
+            results.append((task, largest.value, note))
     if compared.share is not None:
         note = f"{comparisons.shown_share(compared)}, exact {level}"
         sticky_per_10000 = comparisons.PER * compared.share.value
@@ -318,7 +324,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
             f"{target} does not contain evaluation results: choose another file for the results of "
             "stickytoken"
         ) from error
-    other_tasks = sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK})
+    other_tasks = sorted(tasks - {*(task for task, _ in _TASKS.values()), SHARE_TASK})
     if other_tasks:
         others = ", ".join(map(shown, other_tasks))
         raise InputError(

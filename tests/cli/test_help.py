@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ from stickytoken.encoders import Prompting
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
-from stickytoken.methods import MethodEntry
-from stickytoken.methods.registry import entries, method_named, register
+from stickytoken.methods import METHODS
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.vocabulary import Category
@@ -174,7 +172,7 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["explain", "impact"])
 def test_intervals_have_the_coverage_of_those_of_a_run(name):
     own = settings(name)["confidence"].default
-    assert own == method_named("profile").settings().confidence
+    assert own == METHODS["profile"]().confidence
 
 
 def test_a_setting_can_have_another_name_on_the_command_line():
@@ -206,9 +204,9 @@ def test_settings_out_of_range_are_refused(kind, values):
             kind(**{name: value})
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
-def test_commands_have_all_settings_of_a_method(entry):
-    for name, setting_type in command_line_types(entry.settings).items():
+@pytest.mark.parametrize("method", METHODS)
+def test_commands_have_all_settings_of_a_method(method):
+    for name, setting_type in command_line_types(METHODS[method]).items():
         for command in ["detect", *([] if DETECT_ONLY in setting_type.metadata else ["probe"])]:
             assert (options(command) | settings(command))[name].default is None
     helps = {name: option.help for name, option in (options("detect") | settings("detect")).items()}
@@ -218,22 +216,14 @@ def test_commands_have_all_settings_of_a_method(entry):
     assert helps["method"].endswith(" Default: profile, or std with --set pairs=FILE.")
 
 
-def test_one_name_has_one_meaning():
-    @dataclass(frozen=True)
-    class OtherSettings:
-        copies: float = 1.0
-
-    entry = MethodEntry("other", "", OtherSettings, takes_pairs=False, load=lambda: method_named("std"))
-    with pytest.raises(InputError, match="the setting copies of the method other differs from copies"):
-        register(entry)
-    assert "other" not in {entry.name for entry in entries()}
-
-
-def test_settings_that_methods_share_have_one_description():
+def test_settings_that_methods_share_have_one_type_and_one_description():
+    types_by_name = {}
     texts_by_name = {}
-    for entry in entries():
-        for name in command_line_types(entry.settings):
-            texts_by_name.setdefault(name, set()).add(descriptions(entry.settings)[name])
+    for settings_class in METHODS.values():
+        for name, setting_type in command_line_types(settings_class).items():
+            types_by_name.setdefault(name, set()).add((setting_type.kind, setting_type.repeated))
+            texts_by_name.setdefault(name, set()).add(descriptions(settings_class)[name])
+    assert {name for name, types in types_by_name.items() if len(types) > 1} == set()
     assert {name for name, texts in texts_by_name.items() if len(texts) > 1} == set()
 
 

@@ -20,7 +20,7 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
 from stickytoken import compare, load_encoder, open_run
-from stickytoken.comparisons import Answer, Measure, published
+from stickytoken.comparisons import Answer, ComparedNumber, published
 from stickytoken.comparisons.published import (
     beside_run,
     mention_of_paper,
@@ -102,7 +102,7 @@ def test_the_numbers_are_those_of_the_runs(run, clean):
     assert first["selection"] == "all available tokens"
     assert (first["repair"], first["confidence"]) == ("no", 0.9)
     assert (second["sticky"], second["sticky_per_10000_low"]) == (0, 0.0)
-    assert comparison.comparability.answers == dict.fromkeys(Measure, YES)
+    assert comparison.comparability.answers == dict.fromkeys(ComparedNumber, YES)
 
 
 def test_runs_agree_with_themselves(run, tmp_path):
@@ -178,7 +178,7 @@ def test_methods_are_not_compared(clean, planted_run):
 def test_what_differs_is_said(clean, changed, parts, answer, said):
     comparison = compare([clean, changed(**parts)])
     assert said in reasons(comparison)
-    assert comparison.comparability.answers[Measure.ERASED] is answer
+    assert comparison.comparability.answers[ComparedNumber.ERASED] is answer
     old = sum("made by an earlier version of the method: detect again" in note for note in comparison.notes)
     assert old == ("identity_parts__version" in parts)
 
@@ -186,7 +186,11 @@ def test_what_differs_is_said(clean, changed, parts, answer, said):
 def test_a_vocabulary_limits_the_share_alone(clean, changed):
     folder = changed(identity_parts__encoder__weights="x", identity_parts__encoder__tokenizer="y")
     comparison = compare([clean, folder])
-    assert comparison.comparability.answers == {Measure.ERASED: YES, Measure.LIFT: YES, Measure.SHARE: CARE}
+    assert comparison.comparability.answers == {
+        ComparedNumber.ERASED: YES,
+        ComparedNumber.LIFT: YES,
+        ComparedNumber.SHARE: CARE,
+    }
     assert "335 to 335 available tokens" in reasons(comparison)
 
 
@@ -197,7 +201,7 @@ def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
         anchor["text"] = f"another text {number}"
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     comparison = compare([clean, folder])
-    assert comparison.comparability.answers[Measure.ERASED] is CARE
+    assert comparison.comparability.answers[ComparedNumber.ERASED] is CARE
     assert "choices of the same texts (model (clean); model (changed)); 50% of these" in reasons(comparison)
 
 

@@ -34,7 +34,7 @@ from stickytoken.data import (
     text_kinds_frame,
 )
 from stickytoken.errors import InputError, StickyTokenWarning
-from stickytoken.methods.registry import entries
+from stickytoken.methods import METHODS
 from tables import TABLES, table
 
 TEXTS = (
@@ -268,7 +268,7 @@ def test_a_corpus_of_unknown_characters_is_refused(wordpiece, tmp_path):
             readable(collect_sentences(texts, "test"), tokenizer, "tiny")
 
 
-@pytest.mark.parametrize("method", [entry.name for entry in entries()])
+@pytest.mark.parametrize("method", list(METHODS))
 def test_a_run_on_such_a_corpus_is_refused_before_anything_is_encoded(encoder, tmp_path, method):
     """It would say: no sticky tokens."""
     texts = [f"{first}{second}" for first in CHINESE for second in CHINESE] * 2

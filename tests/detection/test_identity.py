@@ -13,7 +13,7 @@ from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.registry import entries, method_named
+from stickytoken.methods import METHODS
 from stickytoken.methods.std import Scores, StdSettings
 from stickytoken.settings.profile import ProfileSettings
 
@@ -68,7 +68,7 @@ def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(na
         )
 
 
-@pytest.mark.parametrize("settings", [method_named(entry.name).settings() for entry in entries()])
+@pytest.mark.parametrize("settings", [settings_class() for settings_class in METHODS.values()])
 def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
     """Else every setting that JSON spells otherwise would be named as a difference."""
     written = parts(chosen=settings)

@@ -21,7 +21,7 @@ from stickytoken.detection.run import open_run
 from stickytoken.errors import InputError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
-from stickytoken.methods import UNUSUAL_SHARE, Severity, severities_in_words
+from stickytoken.methods.measures import UNUSUAL_SHARE, Severity, severities_in_words
 from stickytoken.settings.profile import ProfileSettings
 
 

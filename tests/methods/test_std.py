@@ -16,10 +16,10 @@ from stickytoken.insertion import Insertion, Placement
 from stickytoken.methods.std import (
     PlacementWeights,
     ScoreConstants,
-    StdMethod,
     StdSettings,
     candidate_threshold,
     distances,
+    figures,
     outlier_threshold,
 )
 from word_bag import WordBag
@@ -53,7 +53,7 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
 def test_the_caption_says_whose_scores_the_figure_shows(scores, sampled, column, shown):
     tokens = pl.DataFrame({"sticky_score": scores, "sampled_score": sampled})
     thresholds = SimpleNamespace(score_threshold=1.5, rate_threshold=0.5)
-    figure = StdMethod().figures(SimpleNamespace(tokens=tokens, result=thresholds))[0]
+    figure = figures(SimpleNamespace(tokens=tokens, result=thresholds))[0]
     assert figure.column.key == column
     assert figure.reading.startswith(f"Scores of {shown} in the paper's first stage")
 

@@ -231,9 +231,9 @@ def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_pa
     entries = cards.eval_results(run, "someone/sticky-tokens")
     assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
     assert [entry.task_id for entry in entries] == [
-        cards.ERASED_TASK,
-        cards.LIFT_TASK,
-        cards.SHARE_TASK,
+        "sticky_tokens_worst_erased",
+        "sticky_tokens_worst_lift",
+        "sticky_tokens_per_10000",
     ]
     assert entries[0].value == pytest.approx(run.sticky["erased"][0], abs=1e-4)
     assert entries[1].value == pytest.approx(run.sticky["lift_sd"][0], abs=1e-4)

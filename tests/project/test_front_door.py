@@ -217,7 +217,7 @@ def test_a_notebook_shows_hostile_tokens_as_text(small_run, monkeypatch):
     assert page.isprintable()
     assert page.count("<tr>") == 21
     assert "75 more in" in page
-    titles = ["id", "token", "category", *(column.title for column in small_run.method.listed), "verdict"]
+    titles = ["id", "token", "category", *(column.title for column in small_run.method.LISTED), "verdict"]
     assert "".join(f"<th>{title}</th>" for title in titles) in page
 
 

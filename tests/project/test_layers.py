@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import stickytoken
-from stickytoken.methods.registry import entries
 
 PACKAGE = Path(stickytoken.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     {"errors", "version", "wall_time"},
     {"bootstrap", "insertion", "machine", "token_vectors", "unit_vectors", "validation"},
-    {"findings", "settings"},
+    {"findings", "settings", "words"},
     {"vocabulary"},
     {"data"},
     {"encoders"},
@@ -41,8 +40,8 @@ HEAVY = (
     "torch", "transformers", "sentence_transformers", "scipy.stats", "polars", "datasets", "plotly", "jinja2",
     "gradio", "mteb", "ray", "sklearn",
 )  # fmt: skip
-# What the benchmarks need, and a method that is no part of the package, is public.
-OUTSIDE = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "tests" / "support" / "norm_method.py"]
+# What the benchmarks need is public.
+OUTSIDE = list((ROOT / "benchmarks").glob("*.py"))
 # Modules that only their own folder imports today, and that are public all the same.
 OPEN_MODULES = {
     "stickytoken.audits.results",
@@ -52,7 +51,6 @@ OPEN_MODULES = {
     "stickytoken.explanation.result",
     "stickytoken.explanation.measuring",
 } | {f"stickytoken.repairs.{name}" for name in ("model_folder", "rows", "tokenizer_edit")}
-METHODS = {entry.name for entry in entries()}
 
 
 MODULES = {
@@ -118,15 +116,6 @@ def within(folder, importer):
     return importer == folder or importer.startswith(f"{folder}.")
 
 
-def knows_methods(tree, imported, methods=frozenset(METHODS)):
-    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    module_path = [name.split(".") for name, *_ in imported]
-    folders = {
-        names[2] for names in module_path if names[:2] == ["stickytoken", "methods"] and len(names) > 2
-    }
-    return not methods.isdisjoint(constants | folders)
-
-
 def public_names_without_docstring(tree, name, public):
     """The module, and what it defines of the names in `public`, with their methods."""
     undocumented = [] if ast.get_docstring(tree) else [name]
@@ -163,22 +152,6 @@ def test_a_module_has_an_underscore_if_and_only_if_its_own_folder_alone_imports_
         if private is not inside and users and folder != PACKAGE.name and (private or last[0] != "_"):
             wrong.add(name)
     assert wrong == OPEN_MODULES
-
-
-def test_nothing_but_the_registry_and_its_own_folder_knows_a_method():
-    # The front door exports the settings of the methods that come with the package; it asks for none.
-    knowing_modules = {name for name, tree in TREES.items() if knows_methods(tree, imports()[name])}
-    knowing_modules -= {"stickytoken.__init__", "stickytoken.methods.registry"}
-    # A repair is always measured by the default method, whatever the method of the run.
-    knowing_modules -= {"stickytoken.repairs.recheck"}
-    for method in METHODS:
-        folder = f"stickytoken.methods.{method}"
-        inside_folder = {name for name in knowing_modules if within(folder, name)}
-        assert [
-            name for name in inside_folder if knows_methods(TREES[name], imports()[name], METHODS - {method})
-        ] == []
-        knowing_modules -= inside_folder
-    assert knowing_modules == set()
 
 
 def modules_that_import(*libraries, depths=("module", "typing", "function")):
@@ -282,9 +255,5 @@ def test_the_checks_find_what_they_look_for():
         assert points_up(f"stickytoken.{importer}", name, depth), line
     typing = f"if TYPE_CHECKING:\n    {front}"
     assert not points_up("stickytoken.__init__", *first("__init__", typing)[::2])
-    for line in ("match method:\n    case 'std': pass", "from stickytoken.methods import profile"):
-        tree = ast.parse(line)
-        assert knows_methods(tree, imports_of("stickytoken.cli.main", tree))
-    assert not knows_methods(ast.parse("help = 'std: pairs'"), [])
     bare = '"""M."""\nclass A:\n    def b(self): ...\n    def _c(self): ...\ndef d(): ...\ndef e(): ...\n'
     assert public_names_without_docstring(ast.parse(bare), "m", {"A", "d"}) == ["m:A", "m:b", "m:d"]

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import planted
 import stickytoken
 from report_pages import Page
 from stickytoken.methods.probes import SIMILARITY_EDGES, similarity_counts
@@ -27,7 +26,7 @@ def traces(figure):
 
 def test_pair_similarities_are_those_of_texts_encoded_anew(run, planted_encoder):
     record = run.evidence.record
-    anchors = run.method.texts(run.plan).anchors
+    anchors = run.method.plan_texts(run.plan).anchors
     anchor_vectors = unit_vectors(planted_encoder.encode(anchors))
     carrier_vectors = unit_vectors(planted_encoder.encode(record.carriers))
     expected = np.histogram(carrier_vectors @ anchor_vectors.T, SIMILARITY_EDGES)[0]
@@ -95,11 +94,6 @@ def test_what_a_run_lacks_is_named(run_copy):
     assert "similarities of pairs" in figures["pair-similarities"].alt
     none_sticky = read_content(run_copy).tokens.with_columns(verdict=pl.lit("benign"))
     assert "no sticky token" in flagged_categories(none_sticky).alt
-
-
-def test_an_unfinished_run_has_none(run_copy):
-    planted.edit_record(run_copy, result=None)
-    assert figures_of(run_copy) == {}
 
 
 def test_copies_that_are_read_as_unknown_are_not_drawn(run, tmp_path):

@@ -23,9 +23,10 @@ from stickytoken import open_run
 from stickytoken.detection import reopen, token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
+from stickytoken.repairs.result import last_verified
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import columns, explained_tokens, report_figures, steps
+from stickytoken.reports.facts import columns, explained_tokens, report_figures
 from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
@@ -236,25 +237,10 @@ def test_a_run_without_evidence_says_what_is_missing_and_shows_the_rest(run_copy
     assert "made without symptom curves and example pairs. Run the same stickytoken detect" in Page(html).text
 
 
-def test_a_run_that_is_not_finished_shows_what_is_there(run_copy):
+def test_a_run_that_is_not_finished_has_no_report(run_copy):
     planted.edit_record(run_copy, result=None)
-    (run_copy / "tokens.parquet").unlink()
-    html = stickytoken.report(run_copy)
-    page = Page(html)
-    assert section_ids(html) == ["computed", "words"]
-    assert f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been" in page.text
-    assert "tokens measured in the stage screen" in page.text
-    assert "UNREACHABLE_SPECIAL" in page.text
-    plan = json.loads((run_copy / "plan.json").read_text("utf-8"))
-    assert f"{plan['mean_similarity']:.6g}" in page.text
-    assert 'id="plotly-gz"' not in html
-    document = json.loads(stickytoken.report(run_copy, format="json"))
-    assert (document["finished"], document["flagged"], document["figures"]) == (False, [], [])
-    assert "not finished" in stickytoken.report(run_copy, format="md")
-    for name in ("plan.json", "vocabulary.parquet"):
-        (run_copy / name).unlink()
-    shutil.rmtree(run_copy / "shards")
-    assert "not finished, 0 of" in stickytoken.report(run_copy)
+    with pytest.raises(RunError, match="is not finished: run the same command again"):
+        stickytoken.report(run_copy)
 
 
 def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
@@ -380,7 +366,8 @@ def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first
     folder = run_copy / f"repair-{record.identity}"
     folder.mkdir()
     (folder / "repair.json").write_text(record.model_dump_json(), encoding="utf-8")
-    listed_steps = steps(read_content(run_copy))
+    content = read_content(run_copy)
+    listed_steps = next_steps(content.run, last_verified(content.repairs))
     assert [step.command.split()[1] for step in listed_steps] == [first, "scan", "clean", "check"]
     assert ("verified on 2026-01-01:" in stickytoken.report(run_copy)) is bool(passed)
     assert f"stickytoken {first} " in planted.command("show", run_copy).stderr

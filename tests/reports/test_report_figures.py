@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from stickytoken.comparisons import ComparedToken, Quantiles, TokenInRun, WorstToken
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
+from stickytoken.methods.measures import ERASED
 from stickytoken.reports.comparison import tokens_by_run, worst_by_run
 from stickytoken.reports.figures import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
 from stickytoken.reports.figures.effects import costs, token_costs
@@ -223,10 +224,9 @@ def run_with(name, erases_most, lifts_most):
     thresholds = {"erased": 0.4, "lift_sd": 0.5}
     return SimpleNamespace(
         name=name,
-        erases_most=erases_most,
-        lifts_most=lifts_most,
+        largest=lambda measure: erases_most if measure is ERASED else lifts_most,
         quantiles=lambda measure: quantiles[measure.key],
-        run=SimpleNamespace(method=SimpleNamespace(thresholds=lambda run: thresholds)),
+        run=SimpleNamespace(thresholds=lambda: thresholds),
     )
 
 

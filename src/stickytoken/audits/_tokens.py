@@ -21,6 +21,7 @@ from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.unit_vectors import Similarity
@@ -306,13 +307,13 @@ def _predicted_by_id(
     Returns:
         The predicted shares of all tokens, keyed by token id; empty if a prediction is not possible.
     """
-    effects = run.method.token_effects(run) if run.method.judges_corpora else None
-    if effects is None:
+    if not run.is_profile:
         notes.append(
             f"the run is of the method {run.record.method}, which does not measure what a prediction for all "
             "tokens needs"
         )
         return {}
+    effects = read_effects(run.path)
     if search.similarity is not Similarity.COSINE:
         notes.append(f"shares cannot be predicted, because the model compares vectors by {search.similarity}")
         return {}

@@ -14,8 +14,8 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.impacts.statistics import TOP
 from stickytoken.methods import Column
-from stickytoken.methods.wording import counted, points, points_interval, quoted
 from stickytoken.validation import beginning
+from stickytoken.words import counted, interval as interval_of, number, quoted
 
 # Maximum number of tokens that a sentence names.
 _NAMED = 3
@@ -42,6 +42,11 @@ DOCUMENT_COLUMNS = (
 def share(value: float) -> str:
     """Return a share of queries as a percentage, such as "12.5%"."""
     return f"{value:.1%}"
+
+
+def _points_interval(low: float, high: float) -> str:
+    """Format an interval of differences in percentage points, such as "0.7 to 2.2"."""
+    return interval_of(low, high, 1, "%").replace("%", "")
 
 
 def conclusions(audit: Audit) -> list[str]:
@@ -90,12 +95,12 @@ def _closest_sentences(audit: Audit) -> list[str]:
     largest = largest_share(audit)
     closest = _closest(audit)
     if closest is not None:
-        interval = points_interval(closest["rise_low"], closest["rise_high"])
+        interval = _points_interval(closest["rise_low"], closest["rise_high"])
         sentences.append(
             f"{quoted(closest['token'])} comes closest: {closest['copies']} copies raise this share from "
             f"{share(closest['share_without'])} to {share(closest['share'])}, "
-            f"{_rounded_down(closest['ratio']):.2f} times as many (by {points(closest['rise'])} points, "
-            f"interval {interval})."
+            f"{_rounded_down(closest['ratio']):.2f} times as many (by {number(100 * closest['rise'], 1)} "
+            f"points, interval {interval})."
         )
     without = _share_of(audit, largest["token_id"], 0)["share"]
     sentences.append(
@@ -149,10 +154,10 @@ def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
         best: the row of shares.parquet for a token and its best number of copies.
     """
     baseline = _share_of(audit, best["token_id"], 0)
-    interval = points_interval(best["rise_low"], best["rise_high"])
+    interval = _points_interval(best["rise_low"], best["rise_high"])
     return (
         f"Without copies, the share is {share(baseline['share'])}: the copies change it by "
-        f"{points(best['rise'])} points (interval {interval}). {_chance(audit)}"
+        f"{number(100 * best['rise'], 1)} points (interval {interval}). {_chance(audit)}"
     )
 
 
@@ -278,7 +283,7 @@ def title(audit: Audit) -> str:
 
 def counted_queries(count: int) -> str:
     """Return a number of queries in words, such as "3 queries"."""
-    return "1 query" if count == 1 else f"{count:,} queries"
+    return counted(count, "query", "queries")
 
 
 def share_columns(audit: Audit) -> tuple[Column, ...]:
@@ -313,11 +318,11 @@ def share_rows(audit: Audit) -> pl.DataFrame:
             row[f"share_{share_row['copies']}"] = share_row["share"]
         # In tokens.parquet, "copies" is the best number of copies.
         best = _share_of(audit, token["token_id"], token["copies"])
-        interval = points_interval(best["rise_low"], best["rise_high"])
+        interval = _points_interval(best["rise_low"], best["rise_high"])
         share_without = _share_of(audit, token["token_id"], 0)["share"]
         row["copies"] = token["copies"]
         row["ratio"] = _rounded_down(best["share"] / share_without) if share_without else None
-        row["rise"] = f"{points(best['rise'])} ({interval})"
+        row["rise"] = f"{number(100 * best['rise'], 1)} ({interval})"
         row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
         rows.append(row)

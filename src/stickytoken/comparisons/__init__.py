@@ -19,11 +19,13 @@ from stickytoken.detection.naming import drawn_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods import Column, Scale, wording
-from stickytoken.methods.wording import ERASED, LIFT, MEASURES
+from stickytoken.methods import METHODS, Column
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES, Measure
 from stickytoken.repairs.result import finished_repair, repairs_in
+from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
 from stickytoken.vocabulary import Category
+from stickytoken.words import listed, quoted
 
 __all__ = ["Comparison", "compare"]
 
@@ -74,10 +76,9 @@ class ComparedRun:
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.run = run
-        self.scale: Scale | None = run.method.scale(run)
-        # The share of sticky tokens always has an interval. If the method gives no confidence level, it is
-        # 90%.
-        self.confidence = 0.9 if self.scale is None else self.scale.confidence
+        # The share of sticky tokens always has an interval. If the method computes no others, its confidence
+        # is 90%.
+        self.confidence = 0.9 if run.confidence is None else run.confidence
         encoder = run.record.identity_parts.get("encoder")
         self.encoder: dict[str, Any] = encoder if isinstance(encoder, dict) else {}
 
@@ -99,17 +100,7 @@ class ComparedRun:
         is_sample = len(examined_ids) <= len(ids) and drawn_ids(ids, len(examined_ids), seed) == examined_ids
         return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
-    @cached_property
-    def erases_most(self) -> WorstToken | None:
-        """The token with the largest erased share; None if the run measured no erased shares."""
-        return self._largest(ERASED)
-
-    @cached_property
-    def lifts_most(self) -> WorstToken | None:
-        """The token with the largest lift in standard deviations; None if the run measured no such lifts."""
-        return self._largest(LIFT)
-
-    def _largest(self, measure: Column) -> WorstToken | None:
+    def largest(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.
 
         If any tokens are confirmed, only confirmed and flagged tokens are considered.
@@ -131,8 +122,8 @@ class ComparedRun:
             verdict=row["verdict"],
             severity=row.get("severity"),
             value=row[measure.key],
-            low=row.get(f"{measure.key}_low"),
-            high=row.get(f"{measure.key}_high"),
+            low=row.get(measure.low.key),
+            high=row.get(measure.high.key),
         )
 
     @cached_property
@@ -284,13 +275,9 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
     Each measure has three columns: its value, and the lower and the upper end of the value's interval. A
     column that the table lacks is added, with nulls.
     """
-    missing = []
-    for measure in MEASURES:
-        for end in ("", "_low", "_high"):
-            name = f"{measure.key}{end}"
-            if name not in tokens.columns:
-                missing.append(pl.lit(None, dtype=pl.Float64).alias(name))
-    return tokens.with_columns(missing)
+    names = [column.key for measure in MEASURES for column in (measure, measure.low, measure.high)]
+    missing = [name for name in names if name not in tokens.columns]
+    return tokens.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in missing)
 
 
 def _most_flagged_first(token: ComparedToken) -> tuple[int, float, float]:
@@ -346,7 +333,7 @@ def _spearman(columns: pl.DataFrame) -> float | None:
 _MIN_SHARED_ANCHORS = 0.9
 
 
-class Measure(StrEnum):
+class ComparedNumber(StrEnum):
     """A number that is compared between runs."""
 
     ERASED = "largest erased share"
@@ -373,7 +360,7 @@ class Reason(NamedTuple):
 
     answer: Answer
     sentence: str
-    measures: tuple[Measure, ...] = tuple(Measure)
+    measures: tuple[ComparedNumber, ...] = tuple(ComparedNumber)
 
 
 class Comparability(NamedTuple):
@@ -385,7 +372,7 @@ class Comparability(NamedTuple):
             measures are comparable.
     """
 
-    answers: dict[Measure, Answer]
+    answers: dict[ComparedNumber, Answer]
     reasons: tuple[Reason, ...]
 
 
@@ -394,7 +381,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
     A `Reason` that is made without measures applies to all measures.
     """
-    largest_values = (Measure.ERASED, Measure.LIFT)
+    largest_values = (ComparedNumber.ERASED, ComparedNumber.LIFT)
     methods = _differences(runs, lambda compared: compared.run.record.method)
     if methods:
         yield Reason(
@@ -402,9 +389,9 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             f"the methods differ ({methods}), so the verdicts follow different rules: compare only which "
             "tokens they flag",
         )
-    without_scale = [compared.name for compared in runs if compared.scale is None]
-    if without_scale:  # the method measures neither erased shares nor lifts
-        yield Reason(Answer.NO, f"the method of {listed(without_scale)} measures neither", largest_values)
+    without_measures = [compared.name for compared in runs if not compared.run.is_profile]
+    if without_measures:
+        yield Reason(Answer.NO, f"the method of {listed(without_measures)} measures neither", largest_values)
     yield from _text_reasons(runs)
     yield from _setting_reasons(runs)
     for compared in runs:
@@ -418,7 +405,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(
                 Answer.CARE,
                 f"{compared.name}: the share is estimated from a random sample, {compared.counts}",
-                (Measure.SHARE,),
+                (ComparedNumber.SHARE,),
             )
         elif compared.examined is Examined.CHOSEN:
             yield Reason(
@@ -440,7 +427,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             Answer.CARE,
             f"the vocabularies differ ({sizes[0]:,} to {sizes[-1]:,} available tokens), and a share of a "
             "vocabulary is not a share of text",
-            (Measure.SHARE,),
+            (ComparedNumber.SHARE,),
         )
 
 
@@ -465,7 +452,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         )
         return
     # From the same corpus, runs may have chosen different anchors, for example with another seed.
-    anchors = [set(compared.run.method.texts(compared.run.plan).anchors) for compared in runs]
+    anchors = [set(compared.run.method.plan_texts(compared.run.plan).anchors) for compared in runs]
     smallest_number = min(len(anchors_of_run) for anchors_of_run in anchors)
     shared = len(set.intersection(*anchors)) / max(1, smallest_number)
     if shared < _MIN_SHARED_ANCHORS:
@@ -506,9 +493,8 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
-    method = runs[0].run.method
     # A run of an earlier version may have settings that the method no longer has.
-    settings_of_method = {setting.name for setting in fields(method.settings)}
+    settings_of_method = {setting.name for setting in fields(METHODS[runs[0].run.record.method])}
     settings_of_runs = {name for compared in runs for name in compared.run.settings.values}
     for name in sorted(settings_of_runs & settings_of_method):
         values = _differences(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
@@ -520,7 +506,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
                 Answer.CARE,
                 f"the runs made different random choices {described}: small differences mean nothing",
             )
-        elif name in method.effort:
+        elif name in PRECISION_SETTINGS:
             yield Reason(Answer.CARE, f"the runs measured with different effort {described}")
         else:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
@@ -601,11 +587,6 @@ def _differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str
     return "; ".join(f"{value}: {listed(names)}" for value, names in names_by_value.items())
 
 
-def listed(names: Sequence[str]) -> str:
-    """Join names for a sentence, such as ``a, b and c``."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 # The share of sticky tokens is reported as a number per 10,000 examined tokens.
 PER = 10_000
 
@@ -624,24 +605,18 @@ READING = {
     "repaired copy": "Whether the run folder records a repaired copy of the model, and whether the copy was "
     "verified.",
 }
-# Columns of the comparison table that may be null, in the order of `WorstToken`'s fields.
-_ERASES_MOST: dict[str, type[pl.DataType]] = {
-    "erases_most_token_id": pl.Int64,
-    "erases_most_token": pl.String,
-    "erases_most_verdict": pl.String,
-    "erases_most_severity": pl.String,
-    "erased": pl.Float64,
-    "erased_low": pl.Float64,
-    "erased_high": pl.Float64,
-}
-_LIFTS_MOST: dict[str, type[pl.DataType]] = {
-    "lifts_most_token_id": pl.Int64,
-    "lifts_most_token": pl.String,
-    "lifts_most_verdict": pl.String,
-    "lifts_most_severity": pl.String,
-    "lift_sd": pl.Float64,
-    "lift_sd_low": pl.Float64,
-    "lift_sd_high": pl.Float64,
+# Columns of the comparison table that may be null: for each measure, in the order of `WorstToken`'s fields.
+_LARGEST: dict[str, dict[str, type[pl.DataType]]] = {
+    measure.key: {
+        f"{measure.verb}_most_token_id": pl.Int64,
+        f"{measure.verb}_most_token": pl.String,
+        f"{measure.verb}_most_verdict": pl.String,
+        f"{measure.verb}_most_severity": pl.String,
+        measure.key: pl.Float64,
+        measure.low.key: pl.Float64,
+        measure.high.key: pl.Float64,
+    }
+    for measure in MEASURES
 }
 _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
     ("sticky_per_10000", "sticky_per_10000_low", "sticky_per_10000_high"), pl.Float64
@@ -699,14 +674,17 @@ class Comparison:
                 "available": run.available,
                 "selection": compared.examined.value,
             }
-            row |= _cells(_ERASES_MOST, compared.erases_most)
-            row |= _cells(_LIFTS_MOST, compared.lifts_most)
+            for measure in MEASURES:
+                row |= _cells(_LARGEST[measure.key], compared.largest(measure))
             row["sticky"] = len(run.sticky)
             row |= _cells(_SHARE, share_per_10000)
             row["confidence"] = compared.confidence
             row["repair"] = compared.repair
             rows.append(row)
-        return pl.DataFrame(rows, schema_overrides={**_ERASES_MOST, **_LIFTS_MOST, **_SHARE})
+        types = dict(_SHARE)
+        for columns in _LARGEST.values():
+            types |= columns
+        return pl.DataFrame(rows, schema_overrides=types)
 
     @property
     def notes(self) -> list[str]:
@@ -758,7 +736,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 def shown_reason(reason: Reason) -> str:
     """Return a reason as text, which begins with the affected measures if the reason affects only some."""
-    if len(reason.measures) == len(Measure):
+    if len(reason.measures) == len(ComparedNumber):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)
     return f"{measures}: {reason.sentence}"
@@ -768,7 +746,7 @@ def shown_token(worst: WorstToken | None) -> str:
     """Return a token as text, with its severity or else its verdict; ``-`` if there is no token."""
     if worst is None:
         return "-"
-    return f"{wording.quoted(worst.token)} ({worst.severity or worst.verdict or 'not judged'})"
+    return f"{quoted(worst.token)} ({worst.severity or worst.verdict or 'not judged'})"
 
 
 def shown_value(measure: Column, worst: WorstToken | None) -> str:
@@ -801,10 +779,10 @@ _SHOWN: dict[str, Callable[[ComparedRun], str]] = {
     "run": lambda compared: compared.name,
     "method": lambda compared: compared.run.record.method,
     "examined": lambda compared: f"{len(compared.run.tokens):,} of {compared.run.available:,}",
-    "erases most": lambda compared: shown_token(compared.erases_most),
-    "erased": lambda compared: shown_value(ERASED, compared.erases_most),
-    "lifts most": lambda compared: shown_token(compared.lifts_most),
-    "lift": lambda compared: shown_value(LIFT, compared.lifts_most),
+    "erases most": lambda compared: shown_token(compared.largest(ERASED)),
+    "erased": lambda compared: shown_value(ERASED, compared.largest(ERASED)),
+    "lifts most": lambda compared: shown_token(compared.largest(LIFT)),
+    "lift": lambda compared: shown_value(LIFT, compared.largest(LIFT)),
     "sticky per 10,000": shown_share,
     "repaired copy": lambda compared: compared.repair,
 }
@@ -847,7 +825,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     most_serious_first = list(Answer)[::-1]
     reasons = sorted(_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
     answers = {}
-    for measure in Measure:
+    for measure in ComparedNumber:
         answers_of_measure = [reason.answer for reason in reasons if measure in reason.measures]
         answers[measure] = answers_of_measure[0] if answers_of_measure else Answer.YES
     return Comparison(

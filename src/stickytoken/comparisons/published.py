@@ -116,7 +116,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
     models = published_models()
     rows = []
     for run in runs:
-        if not _is_of_paper(run):
+        if run.record.method != "std":
             raise InputError(
                 f"{run.path} is a run of the method {run.record.method}, which has no candidates: add a run "
                 "of --method std"
@@ -197,7 +197,7 @@ def mention_of_paper(run: Run) -> str | None:
         model is recognised by its name and its vocabulary: every published token must have its published id
         in the vocabulary of the run.
     """
-    if _is_of_paper(run):
+    if run.record.method == "std":
         return None
     name = Path(run.model_name).name
     models = published_models().filter(pl.col("model") == name)
@@ -241,7 +241,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
             f"only {len(published) - unknown} of the {len(published)} published tokens of {name} are in the "
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
         )
-    if _is_of_paper(run):
+    if run.record.method == "std":
         return _beside_paper(run, published, unknown)
     run_tokens = with_measures(run.tokens)
     lift_columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
@@ -268,11 +268,6 @@ def beside_run(run: Run, name: str) -> BesideRun:
         sticky=int((examined["verdict"] == "sticky").sum()),
         chance=p_value,
     )
-
-
-def _is_of_paper(run: Run) -> bool:
-    """Return whether a run was made with the paper's method, judged by the columns of its tokens."""
-    return {"sticky_score", "validation_rate"} <= set(run.tokens.columns)
 
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:

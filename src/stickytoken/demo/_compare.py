@@ -53,7 +53,7 @@ def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
         if first_label == second_label:
             raise InputError("both runs are the same: choose two different ones")
         contents = [library.content(label) for label in (first_label, second_label)]
-        comparison = compare([content.run or content.path for content in contents])
+        comparison = compare([content.run for content in contents])
         answer = ui.render("comparison.html.j2", **comparison_parts(comparison))
         figures: list[ReportFigure | None] = [*comparison_figures(comparison)]
         figures += [None] * (_FIGURES - len(figures))

@@ -10,15 +10,18 @@ from typing import Any
 import gradio as gr
 import polars as pl
 
+from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, checked_token_id, worst_token
 from stickytoken.detection import token_evidence
+from stickytoken.detection.run import next_steps
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
+from stickytoken.repairs.result import last_verified
 from stickytoken.reports import facts
 from stickytoken.reports.cards import FIRST_CARDS, cards
-from stickytoken.reports.content import RunContent, row_dicts
+from stickytoken.reports.content import RunContent
 from stickytoken.validation import visible
 
 # Maximum number of rows in the table; more would make the page slow.
@@ -28,7 +31,6 @@ _FILTERED = ("verdict", "entry", "script")
 _NO_RUN = (
     "There is no run to explore: make one with `stickytoken detect MODEL`, then start the app with --run RUN."
 )
-_NOT_FINISHED = "this run is not finished, so no token has evidence yet"
 
 
 @dataclass(frozen=True)
@@ -189,14 +191,12 @@ class _Handlers:
         """Return the card and the figure that show the evidence for a token; empty if no token is chosen.
 
         Raises:
-            InputError: The run is not finished or did not examine the token.
+            InputError: The run did not examine the token.
         """
         if token_id is None:
             return _without_evidence("")
         content = self._library.content(label)
         chosen_id = checked_token_id(token_id)
-        if content.run is None:
-            raise InputError(_NOT_FINISHED)
         # If no evidence can exist for the token, this call raises an error that says why.
         content = replace(content, evidence=_evidence_of(self._startup, content, chosen_id))
         rows_of_token = content.tokens.filter(token_id=chosen_id)
@@ -234,17 +234,17 @@ def _without_evidence(error: str) -> list[Any]:
 
 
 def _first_token(content: RunContent) -> int | None:
-    return None if content.run is None else worst_token(content)
+    return worst_token(content)
 
 
 def _first_screen(content: RunContent) -> dict[str, str]:
     """Return, as HTML, the run's ``headline``, and the rest of its report's first screen (``about``)."""
-    steps = list(facts.steps(content))
-    if content.path.is_relative_to(EXAMPLES):
+    steps = list(next_steps(content.run, last_verified(content.repairs)))
+    if content.run.path.is_relative_to(EXAMPLES):
         # The path of the installed package is of no use to visitors.
-        installed = quote(str(content.path))
+        installed = quote(str(content.run.path))
         steps = [step._replace(command=step.command.replace(installed, "RUN")) for step in steps]
-    tone = facts.tone(content)
+    tone = tone_of(content.sticky)
     sticky = len(content.sticky)
     about = ui.render(
         "run.html.j2",
@@ -253,12 +253,12 @@ def _first_screen(content: RunContent) -> dict[str, str]:
         sticky=sticky,
         strongest=None if sticky else facts.strongest(content),
         steps=steps,
-        rule=facts.rule(content),
+        rule=rule_lines(content.run),
         confidence=content.confidence,
         facts=facts.key_facts(content),
         notes=facts.notes(content),
     )
-    headline = ui.render("headline.html.j2", tone=tone, headline=facts.headline(content))
+    headline = ui.render("headline.html.j2", tone=tone, headline=short_headline(content.run))
     return {"headline": headline, "about": about}
 
 
@@ -285,8 +285,6 @@ _NO_TEXT = "–"
 
 def _choices(content: RunContent, column: str) -> list[str]:
     """Return the choices of a filter: the distinct values of its column."""
-    if content.run is None:
-        return []
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
@@ -301,8 +299,6 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
     Raises:
         InputError: A filter's value is not a list of strings.
     """
-    if content.run is None:
-        return content.tokens
     tokens = content.tokens
     for column, values in zip(_FILTERED, filter_values, strict=False):
         accepted = _filter_values(column, values)
@@ -315,7 +311,7 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
     rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
     order = pl.col("token_id").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
     return tokens.sort(
-        order, content.method.ranked_by.key, "token_id", descending=[False, True, False], nulls_last=True
+        order, content.run.method.RANKED_BY.key, "token_id", descending=[False, True, False], nulls_last=True
     )
 
 
@@ -333,7 +329,7 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     columns = facts.columns(content)
     values = []
     texts = []
-    for row in row_dicts(content, tokens.head(_TABLE_ROWS)):
+    for row in tokens.head(_TABLE_ROWS).to_dicts():
         values.append([_sort_value(row.get(column.key), column) for column in columns])
         texts.append([_cell_text(row.get(column.key), column) for column in columns])
     return {
@@ -376,7 +372,7 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
     are measured with the loaded model.
 
     Raises:
-        InputError: The run is not finished, or its model is not the loaded model.
+        InputError: The run's model is not the loaded model.
     """
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
@@ -385,8 +381,6 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
         # An ordinary token that the visitor chose is drawn as the chosen token, not as an ordinary one.
         rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
         return stored._replace(tokens=rows)
-    if content.run is None:
-        raise InputError(_NOT_FINISHED)
     model = startup.context().model
     with model.encoder():
         reopened = model.reopened(content.run)

@@ -92,11 +92,12 @@ def find_runs(
 
     Args:
         named: Run folders that the user named.
-        folder: Folder that may contain run folders. Runs that cannot be read are left out.
+        folder: Folder that may contain run folders. Runs that cannot be read or are not finished are left
+            out.
         examples: Packaged run folders. Folders that do not exist are left out.
 
     Raises:
-        RunError: A folder in ``named`` is not a run folder, or its run is damaged.
+        RunError: A folder in ``named`` is not a run folder, or its run is damaged or not finished.
     """
     runs = [_listed(path.expanduser()) for path in named]
     named_paths = {path.expanduser().resolve() for path in named}
@@ -143,10 +144,8 @@ def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
-    """Read the record of a run folder, and label the run with the name of the folder."""
-    record = RunFolder(path).read_run()
-    name = visible(path.resolve().name)
-    return ListedRun(name if record.result else f"{name} (not finished)", path, record)
+    """Read the record of a finished run, and label the run with the name of its folder."""
+    return ListedRun(visible(path.resolve().name), path, RunFolder(path).read_finished()[0])
 
 
 # Seed for the choice of benign tokens.
@@ -304,8 +303,8 @@ class AppContext:
     def sentences(self) -> list[str]:
         """The anchors of the run, or the corpus if there is no run."""
         anchors = []
-        if self.content is not None and self.content.plan is not None:
-            anchors = self.content.method.texts(self.content.plan).anchors
+        if self.run is not None:
+            anchors = self.run.method.plan_texts(self.run.plan).anchors
         return anchors or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
@@ -430,10 +429,10 @@ def worked_example(context: AppContext) -> Example:
     If the run stores no pairs, two sentences of its corpus are used.
     """
     content = context.content
-    if content is None or content.run is None:
+    if content is None:
         return _example_without_run(context)
     which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
-    why = f"It is {which} in the run {content.path.name}; the sentences are"
+    why = f"It is {which} in the run {content.run.path.name}; the sentences are"
     if content.evidence is not None:
         known = pl.col("largest_before").is_not_null()
         rows = content.evidence.tokens.filter(known, token_id=worst_token(content))
@@ -469,7 +468,7 @@ def worst_token(content: RunContent) -> int:
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(
-        content.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
+        content.run.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True
     )
     return int(ranked["token_id"][0])
 
@@ -479,7 +478,7 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
     Flagged tokens come first, then other tokens that the run has evidence for.
     """
-    if content is None or content.run is None:
+    if content is None:
         return []
     listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())
     if content.evidence is not None:

@@ -37,7 +37,7 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods import base, probes, registry, small_search
+from stickytoken.methods import METHODS, base, choose_method, method_named, probes, small_search
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
@@ -136,15 +136,16 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             written.
     """
     began = wall_time.beginning()
-    chosen_method = registry.choose_method(method, settings, pairs is not None)
-    settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
+    name = choose_method(method, settings, pairs is not None)
+    chosen_method = method_named(name)
+    settings = settings or base.adjusted_defaults(METHODS[name](), reads_texts_only(encoder))
     if seed is not None:
         settings = replace(settings, seed=seed)
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     out = None if out is None else checks.file_path("out", out)
     if out is not None:
-        run_folder.require_usable(out, chosen_method.entry.name, settings)
+        run_folder.require_usable(out, name, settings)
     # The states of the model's files are read before the model is loaded, so that a change of a file during
     # loading is noticed.
     model_files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
@@ -164,23 +165,22 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     restricted = tokens is not None or sample is not None
     sampled = tokens is None  # also true if all available tokens are measured
     job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
-    record = _record(job, chosen_method, model_identity)
+    record = _record(job, name, model_identity)
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
     with resume.resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
-                entries = vocabulary.frame()
-                plan = folder.read_plan(chosen_method.entry.name)
+                plan = folder.read_plan(name)
                 if plan is None:
                     plan = without_refused_texts(encoder, lambda: chosen_method.make_plan(job, progress))
                 held.begin(held.record.model_copy(update={"result": None}))
                 folder.write_record(store.PLAN_FILE, plan)
-                folder.write_table(store.VOCABULARY_FILE, entries)
+                folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
                 if shard_probes is None:
                     shard_probes = base.shard_probes_for(encoder.device)
                 runner = base.FolderRunner(opened, folder, progress, shard_probes)
-                table, result = chosen_method.compute(job, plan, entries, runner)
+                table, result = chosen_method.compute(job, plan, runner)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
@@ -193,14 +193,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 def _write_evidence(
     job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
 ) -> None:
-    """Measure curves, pairs and search results, and write them into the run folder.
-
-    Nothing is written if the method of the run measures no curves.
-    """
+    """Measure curves, pairs and search results, and write them into the run folder."""
     stage = run.method.evidence_stage(job, run.plan)
-    if stage is None:
-        return
-    texts = run.method.texts(run.plan)
+    texts = run.method.plan_texts(run.plan)
     search = small_search.search_stage(job.encoder, job.settings.insertion, [*texts.carriers, *texts.anchors])
     measured = _evidence.measured_evidence(job, stage, run, search=search, progress=progress)
     folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
@@ -219,15 +214,12 @@ def _warn_unless_cosine(encoder: Encoder) -> None:
         )
 
 
-def _record(
-    job: base.Job[base.MethodSettings], method: base.AnyMethod, model: EncoderIdentity
-) -> run_folder.RunRecord:
+def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdentity) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
-    name = method.entry.name
-    fingerprint = readers.corpus_fingerprint(job.corpus, method.uses_topics)
+    fingerprint = readers.corpus_fingerprint(job.corpus, uses_topics=method == "profile")
     tokens = job.tokens if job.restricted else None
-    parts = identity_parts(model, name, job.settings, fingerprint, tokens)
+    parts = identity_parts(model, method, job.settings, fingerprint, tokens)
     capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,
@@ -241,7 +233,7 @@ def _record(
     return run_folder.RunRecord(
         identity=digest(parts),
         identity_parts=parts,
-        method=name,
+        method=method,
         model=model_record,
         corpus=_corpus_record(job.corpus),
         tokens=len(job.tokens),
@@ -317,8 +309,8 @@ def probe(
     Raises:
         InputError: A token cannot be probed, or an input cannot be used.
     """
-    chosen = registry.choose_method(method, settings, pairs is not None)
-    settings = settings or base.adjusted_defaults(chosen.settings(), reads_texts_only(encoder))
+    name = choose_method(method, settings, pairs is not None)
+    settings = settings or base.adjusted_defaults(METHODS[name](), reads_texts_only(encoder))
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)
@@ -336,7 +328,7 @@ def probe(
             )
         probed.append(vocabulary.token(index))
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
-    return chosen.probe(job, progress)
+    return method_named(name).probe(job, progress)
 
 
 def judge(
@@ -379,9 +371,11 @@ def judge(
         RunError: The folder is damaged or does not contain a finished run, or the run was made with another
             model.
     """
+    from stickytoken.methods.profile import judge_corpus
+
     began = wall_time.beginning()
     opened = open_run(run)
-    opened.method.require_judging(opened)
+    runs_of.require_judging(opened)
     checks.require_callable("progress", progress)
     anchors = checks.whole_number("anchors", anchors, 2)
     corpus = readers.load_sentences(sentences, column)
@@ -397,9 +391,8 @@ def judge(
     sampled = not restricted
     job = base.Job(model, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=sampled)
     asked = None if queries is None else _truncated(readers.load_sentences(queries), model).texts
-    judged: base.Judgement = opened.method.judge(
-        job, opened, anchors, progress, measure_all=measure_all, queries=asked
-    )
+    run_of_profile: Any = opened
+    judged = judge_corpus(job, run_of_profile, anchors, progress, measure_all=measure_all, queries=asked)
     return replace(judged, seconds=round(time.perf_counter() - began, 1))
 
 
@@ -429,19 +422,12 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
     Raises:
         RunError: The run was made with another model.
-        InputError: The method of the run measures no curves.
     """
     runs_of.require_same_model(run, encoder)
     settings = runs_of.restored_settings(run)
     no_corpus = readers.Sentences((), "the plan of the run")
     job = base.Job(encoder, settings, no_corpus, vocabulary, [], restricted=True, sampled=False)
-    stage = run.method.evidence_stage(job, run.plan)
-    if stage is None:
-        raise InputError(
-            f"the method {run.record.method} puts no tokens into texts, so it has no curves to show: pass a "
-            "run of another method"
-        )
-    return Reopened(run, job, stage)
+    return Reopened(run, job, run.method.evidence_stage(job, run.plan))
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:

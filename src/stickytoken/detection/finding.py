@@ -20,7 +20,6 @@ from stickytoken.errors import InputError, RunError, reading
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods import registry
 
 DEFAULT_FOLDER = Path("runs")
 
@@ -80,13 +79,12 @@ def find_run(
 
 
 def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
-    """Read all finished runs that cover a whole vocabulary with the default method, whatever their model.
+    """Read all finished runs of profile that cover a whole vocabulary, whatever their model.
 
     Returns:
         The records of the runs, keyed by folder, the newest first, and one note for each run that cannot be
         read.
     """
-    method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
         is_run_folder = RunFolder(runs).holds_run()
         paths = [runs] if is_run_folder else sorted(path.parent for path in runs.glob("*/run.json"))
@@ -101,7 +99,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
         covers_vocabulary = (
             record.identity_parts.get("tokens") is None and record.tokens == record.model.available
         )
-        if record.method == method.entry.name and record.result is not None and covers_vocabulary:
+        if record.method == "profile" and record.result is not None and covers_vocabulary:
             records[path] = record
     newest_first = sorted(records, key=lambda path: records[path].started, reverse=True)
     return {path: records[path] for path in newest_first}, notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -18,8 +19,8 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, differences
-from stickytoken.methods import Column, Moved, Severity, base, wording
-from stickytoken.methods.registry import method_named
+from stickytoken.methods import Column, Moved, base, method_named, wording
+from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
 from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.validation import file_path, visible, whole_number
@@ -40,23 +41,20 @@ class Run:
     def __init__(self, path: Path) -> None:
         """Read the record and the table of tokens, and check that they can be used."""
         self._folder = RunFolder(path)
-        self.record: RunRecord = self._folder.read_run()
-        if self.record.result is None:
-            raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
-        self.method: base.AnyMethod = method_named(self.record.method)
-        self.result: base.ResultRecord = self.record.result
-        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
-        for column in (*self.method.listed, *self.method.reported, self.method.ranked_by):
+        self.record, self.result = self._folder.read_finished()
+        self.method: base.Method = method_named(self.record.method)
+        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.COLUMNS)
+        for column in (*self.method.LISTED, *self.method.REPORTED, self.method.RANKED_BY):
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
                 raise RunError(
                     f"the column {column.key!r} of {path / TOKENS_FILE} has the type {dtype}, but must hold "
                     "numbers: delete the file and run the same command again"
                 )
-        if self.sticky[self.method.ranked_by.key].null_count():
+        if self.sticky[self.method.RANKED_BY.key].null_count():
             raise RunError(
                 f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
-                f"{self.method.ranked_by.key!r}: delete the file and run the same command again"
+                f"{self.method.RANKED_BY.key!r}: delete the file and run the same command again"
             )
 
     def __repr__(self) -> str:
@@ -91,7 +89,7 @@ class Run:
         sticky = self.tokens.filter(pl.col("verdict") == "sticky")
         if "severity" in sticky.columns:
             return base.worst_first(sticky)
-        return sticky.sort(self.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
+        return sticky.sort(self.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
 
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
@@ -104,7 +102,7 @@ class Run:
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
             unflagged = unflagged.with_columns(confirmed=pl.lit(value=False))
-        measures = [self.method.ranked_by.key]
+        measures = [self.method.RANKED_BY.key]
         if "lift_sd" in unflagged.columns:
             measures.append("lift_sd")
         count_per_measure = max(1, count // len(measures))
@@ -119,7 +117,7 @@ class Run:
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Return the columns to show in a short table of the given rows, without empty text columns."""
         columns = []
-        for column in self.method.listed:
+        for column in self.method.LISTED:
             is_number = column.digits is not None
             if is_number or (column.key in rows.columns and rows[column.key].null_count() < len(rows)):
                 columns.append(column)
@@ -144,6 +142,31 @@ class Run:
     def settings(self) -> base.StoredSettings:
         """Settings of the method."""
         return self._folder.settings_of(self.record)
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether the method is profile, which measures every token with intervals and grades sticky ones."""
+        return self.record.method == "profile"
+
+    @property
+    def confidence(self) -> float | None:
+        """Coverage of the intervals of the run, between 0 and 1; None for std, which computes none."""
+        return self.settings.number("confidence") if self.is_profile else None
+
+    def thresholds(self, row: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Return the thresholds for a token, keyed by column; empty for std, which has none.
+
+        Args:
+            row: The token's row of tokens.parquet. A token with an unusual vector has lower thresholds. If
+                None, return the thresholds for all other tokens.
+        """
+        if not self.is_profile:
+            return {}
+        settings = self.settings
+        deviation = None if row is None else row["vector_deviation"]
+        is_unusual = deviation is not None and deviation >= settings.number("unusual")
+        share = UNUSUAL_SHARE if is_unusual else 1.0
+        return {measure.key: share * settings.number(measure.setting) for measure in MEASURES}
 
     @property
     def vocabulary(self) -> pl.DataFrame:
@@ -388,6 +411,27 @@ def worst_tokens(run: Run, count: int) -> list[int]:
     return sticky_ids[:count]
 
 
+def require_judging(run: Run) -> None:
+    """Raise an error if the tokens of a run cannot be judged on another corpus.
+
+    Raises:
+        InputError: The run is not of profile.
+        RunError: The run lacks the file from which lifts on another corpus are predicted.
+    """
+    from stickytoken.methods.profile.estimates import EFFECTS_FILE
+
+    if not run.is_profile:
+        raise InputError(
+            f"{run.path} is a run of the method {run.record.method}, which cannot judge another corpus: "
+            "detect with --method profile"
+        )
+    if not (run.path / EFFECTS_FILE).is_file():
+        raise RunError(
+            f"{run.path} has no {EFFECTS_FILE}, which is needed to judge a corpus: run the detection again, "
+            "in another folder"
+        )
+
+
 # What to do next.
 
 
@@ -411,7 +455,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     if run.sticky.is_empty():
         scanned = NextStep("find documents that repeat a word or contain special tokens", scan)
         judged = NextStep("see what tokens do among your own documents", judge)
-        return (judged, scanned) if run.method.judges_corpora else (scanned,)
+        return (judged, scanned) if run.is_profile else (scanned,)
     clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading
@@ -428,9 +472,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             f"encode your documents again with the repaired model (YOUR_FOLDER), verified on {repaired}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
-    elif not run.method.judges_corpora:
-        # Only the default method can judge its tokens on a corpus. The other methods define stickiness
-        # differently: most of the tokens that they call sticky affect texts no more than ordinary tokens do.
+    elif not run.is_profile:
+        # Most of the tokens that the paper's method calls sticky affect texts no more than ordinary ones do.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",

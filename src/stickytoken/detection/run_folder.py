@@ -24,8 +24,7 @@ import stickytoken.measurement as store
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
-from stickytoken.methods import Moved, Verdict, base
-from stickytoken.methods.registry import entries, method_named
+from stickytoken.methods import METHODS, Moved, Verdict, base, method_named
 from stickytoken.methods.small_search import SearchShares
 from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.loading import RecordedLoading
@@ -153,9 +152,8 @@ class RunRecord(resume.MeasurementRecord):
     @field_validator("method")
     @classmethod
     def _registered(cls, method: str) -> str:
-        names = [entry.name for entry in entries()]
-        if method not in names:
-            raise ValueError(f"Input should be {' or '.join(map(repr, names))}")
+        if method not in METHODS:
+            raise ValueError(f"Input should be {' or '.join(map(repr, METHODS))}")
         return method
 
     @field_validator("result", mode="wrap")
@@ -163,7 +161,7 @@ class RunRecord(resume.MeasurementRecord):
     def _of_method(cls, result: Any, _: Any, info: ValidationInfo) -> Any:
         if result is None or isinstance(result, base.ResultRecord) or "method" not in info.data:
             return result
-        return method_named(info.data["method"]).result_record.model_validate(result)
+        return method_named(info.data["method"]).RESULT_RECORD.model_validate(result)
 
 
 # Text columns of token tables. Only columns of the second group may be null.
@@ -237,12 +235,25 @@ class RunFolder(store.ResultFolder):
             store.require_version(version, SCHEMA_VERSION, path, "detect")
         return store.validated(RunRecord, raw, path)
 
+    def read_finished(self) -> tuple[RunRecord, base.ResultRecord]:
+        """Return the record and the result in run.json.
+
+        Raises:
+            RunError: As for `read_run`, or the run is not finished.
+        """
+        record = self.read_run()
+        if record.result is None:
+            raise RunError(
+                f"the run in {self.path} is not finished: run the same command again to continue it"
+            )
+        return record, record.result
+
     def read_plan(self, method: str) -> base.PlanRecord | None:
         """Return the record in plan.json; None if the file has not been written yet."""
         path = self.path / store.PLAN_FILE
         if not path.is_file():
             return None
-        plan: base.PlanRecord = store.validated(method_named(method).plan_record, store.read_json(path), path)
+        plan: base.PlanRecord = store.validated(method_named(method).PLAN_RECORD, store.read_json(path), path)
         return plan
 
     def read_table(
@@ -256,7 +267,7 @@ class RunFolder(store.ResultFolder):
         return table
 
     def settings_of(self, record: RunRecord) -> base.StoredSettings:
-        defaults = method_named(record.method).settings()
+        defaults = METHODS[record.method]()
         return base.StoredSettings(record.settings, defaults, str(self.path / store.RUN_FILE))
 
 

@@ -168,7 +168,7 @@ def gather(
 
 def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
     """Return the carriers and the anchors of a run, and the name of the run for display."""
-    material = run.method.texts(run.plan)
+    material = run.method.plan_texts(run.plan)
     anchors = list(material.anchors)
     if material.by_topic and len(anchors) > _MAX_ANCHORS:
         # The anchors of a run are sorted by topic, so evenly spaced anchors cover all topics.

@@ -15,8 +15,10 @@ from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.statistics import AREAS
 from stickytoken.measurement import ResultFolder
-from stickytoken.methods import Verdict, wording
+from stickytoken.methods import Verdict
+from stickytoken.methods.measures import LIFT
 from stickytoken.settings.explain import ExplainSettings
+from stickytoken.words import percent
 
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
@@ -196,9 +198,9 @@ def _compared_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -
 def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
     numbers = []
     if run.get("erased") is not None:
-        numbers.append(f"{wording.percent(run['erased'])} erased")
+        numbers.append(f"{percent(run['erased'])} erased")
     if run.get("lift_sd") is not None:
-        numbers.append(f"lift {wording.in_sd(run['lift_sd'])}")
+        numbers.append(f"lift {LIFT.text(run['lift_sd'])}")
     if run.get("texts"):
         numbers.append(f"over {_texts(run['texts'])}")
     if run.get("verdict") == Verdict.TOPICAL and run.get("strongest_kind") is not None:

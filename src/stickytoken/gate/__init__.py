@@ -19,7 +19,7 @@ from stickytoken.findings import Finding, Level, Rule
 from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import base
+from stickytoken.methods import METHODS, base
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: too few "
             f"texts of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"
         )
-    verdicts = {verdict.value for verdict in run.method.verdicts}
+    verdicts = {verdict.value for verdict in run.method.VERDICTS}
     is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
     if not tokens.filter(is_unknown).is_empty():
         reasons.append(
@@ -334,17 +334,15 @@ def _tokens_without_verdict(run: Run) -> int:
     A token needs no verdict if the tokenizer reads fewer than half of its written copies as the token.
 
     Returns:
-        The number of tokens; 0 if the method of the run does not judge every token.
+        The number of tokens; 0 for a run of std, which judges only its candidates.
     """
-    if not run.method.judges_every_token:
+    if not run.is_profile:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
-    required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
-    lacks_value = pl.any_horizontal([pl.col(column).is_null() for column in required])
-    return len(tokens.filter(lacks_value))
+    return len(tokens.filter(pl.col("verdict").is_null() | pl.col("lift").is_null()))
 
 
 def _notes_on_run(run: Run) -> list[str]:
@@ -352,7 +350,7 @@ def _notes_on_run(run: Run) -> list[str]:
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
-    defaults = base.adjusted_defaults(run.method.settings(), is_behind_endpoint)
+    defaults = base.adjusted_defaults(METHODS[run.record.method](), is_behind_endpoint)
     changed = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)

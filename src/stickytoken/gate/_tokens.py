@@ -12,7 +12,9 @@ from stickytoken.detection.run_folder import FLAGGED
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
-from stickytoken.methods import wording
+from stickytoken.methods.measures import LIFT
+from stickytoken.settings.profile import PRECISION_SETTINGS
+from stickytoken.words import percent, quoted
 
 STICKY_TOKEN = Rule(
     "sticky-token",
@@ -31,7 +33,7 @@ def require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} used the method {baseline.record.method}, but the run in "
             f"{run.path} used {run.record.method}: make both runs with the same method"
         )
-    if "lift_sd_low" not in run.method.columns:
+    if not run.is_profile:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, which measures no "
             "intervals to compare: detect with --method profile"
@@ -41,8 +43,8 @@ def require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: make both runs with the same sentences"
         )
-    # The seed and the effort settings affect only the random error, so they may differ.
-    names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
+    # The seed and the settings of the precision affect only the random error, so they may differ.
+    names = {*run.record.settings, *baseline.record.settings} - {"seed", *PRECISION_SETTINGS}
     # A run from before a setting existed is treated as if it had used the default of that setting.
     different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
     if different:
@@ -107,7 +109,7 @@ def judge_tokens(
         InputError: the method of the run does not grade tokens.
     """
     grades = COUNTED_GRADES[fail_on]  # None if every sticky token counts, whatever its grade
-    if grades and "severity" not in run.method.columns:
+    if grades and not run.is_profile:
         raise InputError(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"
@@ -200,7 +202,7 @@ def _message(token: _JudgedToken) -> str:
     """Return a sentence with a sticky token's grade, the reason for it, and the change since the baseline."""
     row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
-    message = f"the token {wording.quoted(row['token'])} is sticky{grade}"
+    message = f"the token {quoted(row['token'])} is sticky{grade}"
     if row.get("reason"):
         message += f": {row['reason']}"
     if token.change == "new":
@@ -214,7 +216,7 @@ def _in_words(effects: dict[str, _Effect]) -> str:
     """Write the measures of a token, such as ``60% erased, lift 0.7 SD``."""
     phrases = []
     if "erased" in effects:
-        phrases.append(f"{wording.percent(effects['erased'].value)} erased")
+        phrases.append(f"{percent(effects['erased'].value)} erased")
     if "lift_sd" in effects:
-        phrases.append(f"lift {wording.in_sd(effects['lift_sd'].value)}")
+        phrases.append(f"lift {LIFT.text(effects['lift_sd'].value)}")
     return ", ".join(phrases)

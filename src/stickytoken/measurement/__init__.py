@@ -445,20 +445,6 @@ class ResultFolder:
         """Delete all shards."""
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
-    def committed(self) -> dict[str, int]:
-        """Return the number of tokens in complete shards, keyed by stage.
-
-        The stages are in the order their shards were written.
-        """
-        ids_by_stage: dict[str, set[int]] = {}
-        paths = (self.path / _SHARDS).glob("*-*.parquet")
-        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
-            frame = _read_shard(path)
-            if frame is not None and "token_id" in frame.columns:  # damaged shards will be recomputed
-                stage = path.name.rpartition("-")[0]
-                ids_by_stage.setdefault(stage, set()).update(frame["token_id"].to_list())
-        return {stage: len(ids) for stage, ids in ids_by_stage.items()}
-
     def _shard(self, stage: str, index: int) -> Path:
         """Return the path of a shard's file."""
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"

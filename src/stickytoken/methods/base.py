@@ -1,18 +1,12 @@
-"""The base class of detection methods (`Method`), and the data that every method works with.
-
-To add a method, write a package with a subclass of `Method`, and register it in
-`stickytoken.methods.registry`.
-"""
+"""What a detection method is (`Method`), and the data and runners that both methods work with."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import polars as pl
 
@@ -20,14 +14,13 @@ import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
 from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
 from stickytoken.encoders.protocol import Encoder, reads_ids, shown
-from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest, keep, recalled
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, Progress, ProgressCallback, Stage
 from stickytoken.measurement.resume import Record
+from stickytoken.methods.measures import Severity, severity_counts
 from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
-from stickytoken.methods.statistics import TokenEffects
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import real_number
 from stickytoken.vocabulary import Vocabulary
@@ -397,7 +390,7 @@ class Judgement:
 
     def severities(self) -> dict[str, int]:
         """Return the number of flagged tokens per severity, from severe to mild."""
-        return terms.severity_counts(self.tokens)
+        return severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
         """Return the judgement as JSON values, with only the flagged tokens."""
@@ -411,7 +404,7 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     Tokens with the same verdict are sorted by severity, then by erased share, then by lift, worst first.
     """
     verdicts = {verdict.value: rank for rank, verdict in enumerate(terms.Verdict)}
-    grades = {grade.value: rank for rank, grade in enumerate(terms.Severity)}
+    grades = {grade.value: rank for rank, grade in enumerate(Severity)}
     order = [
         pl.col("verdict").replace_strict(verdicts, default=len(verdicts), return_dtype=pl.Int8),
     ]
@@ -438,8 +431,6 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def path(self) -> Path: ...
     @property
-    def model_name(self) -> str: ...  # the model's name as the user passed it
-    @property
     def model_title(self) -> str: ...  # the name, with the layer and dimensions if they are not the defaults
     @property
     def available(self) -> int: ...  # number of vocabulary entries that can occur in text
@@ -453,192 +444,60 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     def tokens(self) -> pl.DataFrame: ...
     @property
     def sticky(self) -> pl.DataFrame: ...  # The sticky tokens, worst first.
-    def moved(self, token_id: int) -> terms.Moved | None: ...  # None if search ranks were not measured.
 
 
-class AnswerTable(NamedTuple):
-    """The table of tokens that the terminal and the report show as the result of a run."""
+class Method(Protocol):
+    """What a detection method is: a package of this folder with these constants and functions.
 
-    columns: tuple[terms.Column, ...]
-    rows: pl.DataFrame
+    tokens.parquet has at least the columns token_id, token, decoded, category, lift and verdict.
+    """
 
-
-class MethodWording(ABC):
-    """How a method describes its runs in the terminal, in reports, on model cards and in the web app."""
-
-    entry: terms.MethodEntry  # set by the registry
+    PLAN_RECORD: type[PlanRecord]  # class of the plan in plan.json
+    RESULT_RECORD: type[ResultRecord]  # class of the result in run.json
+    COLUMNS: tuple[str, ...]  # columns that tokens.parquet must have
+    VERDICTS: tuple[terms.Verdict, ...]
     # Columns that `stickytoken show` prints between the category and the verdict. A text column is omitted if
     # it has no values.
-    listed: tuple[terms.Column, ...]
-    # Columns that a report shows after the verdict.
-    reported: tuple[terms.Column, ...]
-    # The column that tokens are ranked by. The worst token has the highest value.
-    ranked_by: terms.Column
-    # Explanations of the terms in reports, keyed by term.
-    glossary: Mapping[str, str] = MappingProxyType({})
+    LISTED: tuple[terms.Column, ...]
+    REPORTED: tuple[terms.Column, ...]  # columns that a report shows after the verdict
+    RANKED_BY: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
+    GLOSSARY: Mapping[str, str]  # explanations of the terms in reports, keyed by term
 
-    @abstractmethod
+    def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
+        """Prepare a run before any token is measured, and return the plan, a `PLAN_RECORD`."""
+
+    def compute(self, job: Job[Any], plan: Any, run: FolderRunner) -> tuple[pl.DataFrame, Any]:
+        """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`."""
+
+    def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
+        """Measure the job's tokens without a run folder. Return one result per token, in the same order."""
+
+    def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage:
+        """Return the stage that measures the evidence for reports."""
+
+    def plan_texts(self, plan: Any) -> terms.PlanTexts:
+        """Return the carriers and the anchors of a plan."""
+
     def headline(self, run: FinishedRun[Any, Any]) -> str:
         """Return one or two sentences that say whether the model has sticky tokens, and how bad they are."""
 
-    @abstractmethod
-    def how(self, settings: StoredSettings) -> str:
+    def describe(self, settings: StoredSettings) -> str:
         """Return an explanation of the method in a few sentences."""
 
     def lines(self, run: FinishedRun[Any, Any]) -> list[str]:
         """Return the lines that summarize a run in the terminal, first the result and then its basis."""
-        return [self.headline(run)]
-
-    def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Return the table that the terminal and the report show for the given tokens of a run.
-
-        The default is None, which means a table with the columns in `listed`.
-        """
-        return None
-
-    def strongest_title(self, settings: StoredSettings) -> str:
-        """Return the title of the table that lists the strongest unflagged tokens."""
-        return "Tokens that come next"
 
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
         """Return the caveats that a reader should know before relying on the run."""
-        return []
 
     def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
         """Return the method's own numbers for the top of a report."""
-        return []
 
     def plan_facts(self, plan: Any) -> dict[str, Any]:
         """Return the plan's numeric fields for the JSON report, keyed by name."""
-        return {name: value for name, value in plan if isinstance(value, int | float)}
 
     def figures(self, run: FinishedRun[Any, Any]) -> list[terms.Figure]:
         """Return descriptions of the figures that a report draws from tokens.parquet."""
-        title = self.ranked_by.title
-        return [
-            terms.Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")
-        ]
-
-    def scale(self, run: FinishedRun[Any, Any]) -> terms.Scale | None:
-        """Return the numbers that convert the run's lifts to a scale shared by all models.
-
-        Return None if the lifts cannot be compared with those of other models.
-        """
-        return None
 
     def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
-        """Return the results of `Method.probe` as tables and sentences."""
-        names = [column.name for column in fields(probed[0])]
-        rows = [[getattr(evidence, name) for name in names] for evidence in probed]
-        return [terms.ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
-
-
-class Method(MethodWording):
-    """A detection method.
-
-    tokens.parquet has at least the columns token_id, token, decoded, category, lift and verdict. A method
-    that grades flagged tokens adds a column severity (severe, serious or mild; null for benign tokens). A
-    method that computes intervals adds two columns for the ends of each interval, with names that end in _low
-    and _high. Reports use the optional columns if they exist.
-    """
-
-    plan_record: type[PlanRecord]  # class of the plan in plan.json
-    result_record: type[ResultRecord]  # class of the result in run.json
-    columns: tuple[str, ...]  # columns that tokens.parquet must have
-    verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
-    judges_every_token: bool = True  # whether every measured token gets a verdict
-    judges_corpora: bool = False  # whether `judge` can apply a finished run to another corpus
-    measures_lift: bool = True  # whether the method measures the lift; if not, the column lift is null
-    uncertain_stage: str | None = None  # stage whose number of texts depends on earlier results, if any
-    uses_topics: bool = False  # whether results depend on corpus topics and on the bundled kinds of text
-    effort: frozenset[str] = (
-        frozenset()
-    )  # settings that change the precision of the results, but not their meaning
-
-    @property
-    def settings(self) -> type[Any]:
-        """The class of the method's settings."""
-        return self.entry.settings
-
-    @abstractmethod
-    def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
-        """Prepare a run before any token is measured, and return the plan, a `plan_record`."""
-
-    @abstractmethod
-    def compute(
-        self, job: Job[Any], plan: Any, vocabulary: pl.DataFrame, run: FolderRunner
-    ) -> tuple[pl.DataFrame, Any]:
-        """Run all stages and judge the tokens. Return the table tokens.parquet and a `result_record`."""
-
-    def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
-        """Measure the job's tokens without a run folder. Return one result per token, in the same order."""
-        raise InputError(
-            f"the method {self.entry.name} does not measure single tokens: use detect, or another method"
-        )
-
-    def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage | None:
-        """Return the stage that measures the evidence for reports, or None if the plan has no texts."""
-        return None
-
-    def texts(self, plan: Any) -> terms.PlanTexts:
-        """Return the carriers and the anchors of a plan."""
-        return terms.PlanTexts([], [], by_topic=False)
-
-    def thresholds(
-        self, run: FinishedRun[Any, Any], row: Mapping[str, Any] | None = None
-    ) -> dict[str, float]:
-        """Return the thresholds for a token, keyed by column.
-
-        ``row`` is the token's row of tokens.parquet. If the token has an unusual vector, the thresholds are
-        lower. If ``row`` is None, return the thresholds for a token without an unusual vector.
-        """
-        return {}
-
-    def token_effects(self, run: FinishedRun[Any, Any]) -> TokenEffects | None:
-        """Return the contraction and pull of every token, or None if the method does not measure them."""
-        return None
-
-    def require_judging(self, run: FinishedRun[Any, Any]) -> None:
-        """Raise an error if the tokens of the run cannot be judged on another corpus."""
-        raise InputError(
-            f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
-            "with --method profile"
-        )
-
-    def judge(
-        self,
-        job: Job[Any],
-        run: FinishedRun[Any, Any],
-        anchors: int,
-        progress: ProgressCallback,
-        *,
-        measure_all: bool = False,
-        queries: Sequence[str] | None = None,
-    ) -> Judgement:
-        """Judge the tokens of a finished run on another corpus.
-
-        A method that sets `judges_corpora` must override `judge`. Call `judge` only for a run that
-        `require_judging` accepts.
-
-        Args:
-            job: provides the model, the settings and the vocabulary of the run, and the corpus to judge the
-                tokens on.
-            run: the finished run.
-            anchors: maximum number of anchors. An anchor is a text that the texts with copies are compared
-                with.
-            progress: called with the progress after every step.
-            measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-            queries: texts from which the anchors are drawn. If ``queries`` is None, the anchors are drawn
-                from the corpus.
-
-        Returns:
-            A table of the run's tokens with their lifts and verdicts on the other corpus, and the numbers
-            that describe the corpus and the measurement (see `Judgement`).
-
-        Raises:
-            NotImplementedError: The method cannot judge another corpus.
-        """
-        raise NotImplementedError
-
-
-AnyMethod: TypeAlias = Method
+        """Return the results of `probe` as tables and sentences."""

@@ -28,7 +28,7 @@ from stickytoken.insertion import Token
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import wording
+from stickytoken.methods.measures import LIFT
 from stickytoken.repairs import model_folder, result
 from stickytoken.repairs._plans import (
     Candidate,
@@ -59,6 +59,7 @@ from stickytoken.validation import (
     require_callable,
 )
 from stickytoken.vocabulary import Category, Vocabulary, categorize
+from stickytoken.words import percent, quoted
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -451,7 +452,7 @@ class RepairJob:
             # The reason for the repair, followed by the token whose row is copied, and the rejected repairs.
             reason = plans[token_id].reason_for(strategy)
             if token_id in nearest:
-                reason += f" ({wording.quoted(self._name(nearest[token_id]))})"
+                reason += f" ({quoted(self._name(nearest[token_id]))})"
             rejected = [
                 _described(tried_strategy, effect)
                 for tried_strategy, effect in choice.tried.items()
@@ -619,7 +620,7 @@ def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:
     """Describe a rejected strategy by the effect that copies still have: ``relatives (lifts by 0.4 SD)``."""
-    lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
+    lift = f"lifts by {LIFT.text(effect.lift_sd)}"
     if effect.erased is None:
         return f"{strategy} ({lift})"
-    return f"{strategy} (erases {wording.percent(effect.erased)}, {lift})"
+    return f"{strategy} (erases {percent(effect.erased)}, {lift})"

@@ -24,12 +24,14 @@ from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.encoders.protocol import similarity_of
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.methods import Verdict, wording
+from stickytoken.methods import Verdict
+from stickytoken.methods.measures import LIFT
 from stickytoken.repairs import result
 from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, written_tokens
 from stickytoken.repairs.result import CheckRecord, MeasuredRecord, NeighbourRecord, RepairedTokenRecord
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary
+from stickytoken.words import MINUS, counted, percent, quoted
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -423,18 +425,18 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
         return CheckRecord(name=name, passed=False, finding=finding)
     lift = max(after.lift_sd for after in measured.values())
     subject = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
-    finding = f"the {subject} not sticky: at most {wording.in_sd(lift)} beyond an ordinary token"
+    finding = f"the {subject} not sticky: at most {LIFT.text(lift)} beyond an ordinary token"
     erased_shares = [after.erased for after in measured.values() if after.erased is not None]
     if erased_shares:
-        finding += f", and at most {wording.percent(max(erased_shares))} erased"
+        finding += f", and at most {percent(max(erased_shares))} erased"
     return CheckRecord(name=name, passed=True, finding=finding)
 
 
 def _described(token: str, after: RecheckedToken) -> str:
-    lift = wording.in_sd(after.lift_sd)
+    lift = LIFT.text(after.lift_sd)
     if after.erased is None:
-        return f"{wording.quoted(token)} ({lift})"
-    return f"{wording.quoted(token)} ({wording.percent(after.erased)} erased, {lift})"
+        return f"{quoted(token)} ({lift})"
+    return f"{quoted(token)} ({percent(after.erased)} erased, {lift})"
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
@@ -445,17 +447,17 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
     """
     sticky = [neighbour for neighbour in neighbours if neighbour.after.verdict == Verdict.STICKY]
     harmed = [neighbour for neighbour in sticky if _acts_more(neighbour)]
-    counted = wording.counted(len(neighbours), "nearest neighbour")
+    count = counted(len(neighbours), "nearest neighbour")
     if harmed:
         finding = (
-            f"of the {counted} of repaired tokens, some are sticky, and their copies act more than before: "
+            f"of the {count} of repaired tokens, some are sticky, and their copies act more than before: "
             f"{_names(harmed)}"
         )
         return CheckRecord(name="neighbours", passed=False, finding=finding)
-    finding = f"none of the {counted} of repaired tokens became sticky"
+    finding = f"none of the {count} of repaired tokens became sticky"
     if sticky:
         finding = (
-            f"of the {counted} of repaired tokens, some are sticky, but their copies act no more than "
+            f"of the {count} of repaired tokens, some are sticky, but their copies act no more than "
             f"before; they need a repair too: {_names(sticky)}"
         )
     return CheckRecord(name="neighbours", passed=True, finding=finding)
@@ -470,7 +472,7 @@ def _acts_more(neighbour: NeighbourRecord) -> bool:
 
 
 def _names(neighbours: Sequence[NeighbourRecord]) -> str:
-    return ", ".join(wording.quoted(neighbour.token) for neighbour in neighbours[:_SHOWN_TOKENS])
+    return ", ".join(quoted(neighbour.token) for neighbour in neighbours[:_SHOWN_TOKENS])
 
 
 def _spellings(text: str) -> list[str]:
@@ -642,8 +644,8 @@ def check_score(
         (interval,) = contrast_intervals(scores, np.array([[-1.0, 1.0]]), _COVERAGE)
         if interval.low is not None and interval.high is not None:
             chance_explains = interval.low <= 0 <= interval.high
-            low = f"{100 * interval.low:+.2f}".replace("-", wording.MINUS)
-            high = f"{100 * interval.high:+.2f}".replace("-", wording.MINUS)
+            low = f"{100 * interval.low:+.2f}".replace("-", MINUS)
+            high = f"{100 * interval.high:+.2f}".replace("-", MINUS)
             finding += f" (with other {task.unit}, {low} to {high}"
             finding += "; chance alone may explain it)" if chance_explains else ")"
     largest_loss = _EXCUSED_LOSS if chance_explains else _TOLERATED_LOSS

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
+from stickytoken.methods.measures import LIFT
 from stickytoken.repairs import result
 from stickytoken.repairs.result import DOCUMENT_FILE, MeasuredRecord, RepairRecord, VerificationRecord
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import markdown, markdown_table
+from stickytoken.words import MINUS, counted, percent
 
 _MEANINGS = {
     Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
@@ -79,7 +81,7 @@ def repair_document(record: RepairRecord) -> str:
 
 
 def _headline(record: RepairRecord) -> str:
-    tokens = wording.counted(len(record.tokens), "token")
+    tokens = counted(len(record.tokens), "token")
     if record.verified is None:
         return f"{tokens} repaired. NOT VERIFIED: the verification was switched off."
     if record.verified:
@@ -91,7 +93,7 @@ def _changes(record: RepairRecord) -> str:
     """Return a Markdown list of the strategies, with the number of tokens that each of them repaired."""
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
-        f"- {wording.counted(counts[strategy], 'token')} ({strategy}): {meaning}"
+        f"- {counted(counts[strategy], 'token')} ({strategy}): {meaning}"
         for strategy, meaning in _MEANINGS.items()
         if counts[strategy]
     )
@@ -143,18 +145,18 @@ _MISSING = "\N{EN DASH}"
 def _erased(measured: MeasuredRecord | None) -> str:
     if measured is None or measured.erased is None:
         return _MISSING
-    return wording.percent(measured.erased)
+    return percent(measured.erased)
 
 
 def _lift(measured: MeasuredRecord | None) -> str:
-    return _MISSING if measured is None else wording.in_sd(measured.lift_sd)
+    return _MISSING if measured is None else LIFT.text(measured.lift_sd)
 
 
 def _meaning_of_columns(verification: VerificationRecord) -> str:
     """Return a paragraph that explains the columns of the table and the rule for sticky tokens."""
     sentences = [
         "Erased: how much less of a text's meaning copies leave than copies of an ordinary token do. Copies "
-        f"of an ordinary token leave {wording.percent(1 - verification.ordinary_contraction)} of the "
+        f"of an ordinary token leave {percent(1 - verification.ordinary_contraction)} of the "
         "meaning. The share is missing for a token that is now read as several pieces, because more pieces "
         "erase more, whichever tokens they are.",
         "Lift: how much closer copies move texts to unrelated texts than copies of an ordinary token do, in "
@@ -188,7 +190,7 @@ def _scores(verification: VerificationRecord) -> list[str]:
 
 def _number(value: float, digits: int) -> str:
     rounded = round(value, digits) + 0.0  # adding 0.0 turns -0.0 into 0.0
-    return f"{rounded:.{digits}f}".replace("-", wording.MINUS)
+    return f"{rounded:.{digits}f}".replace("-", MINUS)
 
 
 class MeanCurves(NamedTuple):

@@ -372,6 +372,6 @@ def used_texts(run: Run) -> list[str]:
     if isinstance(plan, ProfilePlanRecord):
         texts = [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
     else:
-        of_plan = run.method.texts(plan)
+        of_plan = run.method.plan_texts(plan)
         texts = [*of_plan.carriers, *of_plan.anchors]
     return list(dict.fromkeys(texts))

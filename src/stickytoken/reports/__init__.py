@@ -48,7 +48,7 @@ def report(
     """Report on a run, or on a comparison made by `stickytoken.compare`. No model is needed.
 
     Args:
-        what: Exactly one run, run folder or comparison. The report of an unfinished run says what is missing.
+        what: Exactly one finished run, run folder or comparison.
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File that the report is also written to, in an existing folder.

@@ -10,7 +10,8 @@ import polars as pl
 
 from stickytoken.comparisons import shown_interval
 from stickytoken.methods import Column, wording
-from stickytoken.reports.content import RunContent, row_dicts
+from stickytoken.methods.measures import LIFT, Measure
+from stickytoken.reports.content import RunContent
 
 MOST_CARDS = 12
 """Maximum number of sticky tokens with a card. The table of flagged tokens lists the others."""
@@ -68,17 +69,15 @@ class Card:
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    """Return one card per token; an empty list for an unfinished run.
+    """Return one card per token.
 
     Args:
         content: The run.
         tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
     """
-    if content.run is None:
-        return []
-    rows = row_dicts(content, content.sticky.head(MOST_CARDS) if tokens is None else tokens)
+    rows = (content.sticky.head(MOST_CARDS) if tokens is None else tokens).to_dicts()
     pairs_by_token = _pairs_by_token(content)
-    scales = {column.key: _Scale.of(content, column, rows) for column in content.method.listed}
+    scales = {column.key: _Scale.of(content, column, rows) for column in content.run.method.LISTED}
     return [_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
 
 
@@ -93,48 +92,30 @@ def _card(
         scales: The range of each measure's scale, which is the same on all cards, keyed by column.
         pairs: The token's example pairs of texts.
     """
-    thresholds = {} if content.run is None else content.method.thresholds(content.run, row)
+    thresholds = content.run.thresholds(row)
     is_graded = row.get("severity") is not None
     measures = []
-    for column in content.method.listed:
+    for column in content.run.method.LISTED:
         if column.digits is None or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":
-            measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
+            measures.append(_vector_measure(row["vector_deviation"], content.run.settings.number("unusual")))
             continue
         # If a token has a severity, its card shows only the thresholds that the token reaches.
-        is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
-        threshold = thresholds.get(column.key) if is_compared else None
+        threshold = thresholds.get(column.key)
+        if isinstance(column, Measure) and is_graded and not column.is_reached(row, thresholds):
+            threshold = None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
     # Example pairs illustrate the lift, so they do not explain a token that is flagged for its erased share
     # alone.
-    shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
+    shows_lift = not is_graded or LIFT.is_reached(row, thresholds)
     return Card(
         row=row,
-        reason=_reason(row, thresholds),
+        reason=row.get("reason") or "",
         consequences=wording.consequences(row, thresholds, harm),
         measures=measures,
         pairs=pairs if shows_lift else [],
-    )
-
-
-def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
-    """Return a phrase that says why a token is flagged: which thresholds it reaches.
-
-    If the token has no severity or reaches no threshold, return the reason that is stored in the run, or an
-    empty text if there is none. Stored reasons are not used otherwise, because earlier versions worded them
-    differently.
-    """
-    erases = wording.reaches(row, "erased", thresholds)
-    lifts = wording.reaches(row, "lift_sd", thresholds)
-    if row.get("severity") is None or not (erases or lifts):
-        return row.get("reason") or ""
-    return wording.reason(
-        erased=row["erased"] if erases else None,
-        lift_sd=row["lift_sd"] if lifts else None,
-        # A mild token reaches only the halved thresholds, which apply because its vector is unusual.
-        unusual_vector=row["severity"] == "mild",
     )
 
 
@@ -176,10 +157,9 @@ class _Scale:
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
             values += [end for end in ends if end is not None]
-            if content.run is not None:
-                thresholds = content.method.thresholds(content.run, row)
-                if column.key in thresholds:
-                    values.append(thresholds[column.key])
+            thresholds = content.run.thresholds(row)
+            if column.key in thresholds:
+                values.append(thresholds[column.key])
         return cls(min(values), max(values))
 
     def position(self, value: float) -> float:

@@ -18,13 +18,14 @@ from stickytoken.comparisons import (
     TokenInRun,
     WorstToken,
 )
-from stickytoken.methods import Column, wording
-from stickytoken.methods.wording import ERASED, LIFT, MEASURES
+from stickytoken.methods import Column
+from stickytoken.methods.measures import ERASED, LIFT, MEASURES, Measure
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
+from stickytoken.words import listed, quoted
 
 # Warnings for the end of the headline, keyed by whether a measure can be compared. `finding` uses the first
 # warning that applies, so the most serious warning comes first.
@@ -85,8 +86,8 @@ def finding(comparison: Comparison) -> str:
     elif not without:
         answer_line = "Every run found sticky tokens."
     else:
-        finders = comparisons.listed(with_sticky)
-        answer_line = f"{finders} found sticky tokens; {comparisons.listed(without)} found none."
+        finders = listed(with_sticky)
+        answer_line = f"{finders} found sticky tokens; {listed(without)} found none."
     answers = set(comparison.comparability.answers.values())
     for answer, warning in _WARNINGS.items():
         if answer in answers:
@@ -206,9 +207,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
     for measure, entries in worst.items():
         for entry in entries:
             value = comparisons.shown_value(measure, entry.worst)
-            descriptions.append(
-                f"{entry.name}: {measure.title} {value} by {wording.quoted(entry.worst.token)}"
-            )
+            descriptions.append(f"{entry.name}: {measure.title} {value} by {quoted(entry.worst.token)}")
             rows.append(_table_row(measure, entry))
     if left_out:
         descriptions.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
@@ -230,18 +229,18 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 def _has_measures(compared: ComparedRun) -> bool:
     """Return whether a run contains erased shares or lifts."""
-    return compared.erases_most is not None or compared.lifts_most is not None
+    return any(compared.largest(measure) is not None for measure in MEASURES)
 
 
-def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]:
+def _worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun]:
     """Return the token with the largest value of a measure in each run that has the measure."""
     entries = []
     for compared in comparison.runs:
-        worst = compared.erases_most if measure is ERASED else compared.lifts_most
+        worst = compared.largest(measure)
         quantiles = compared.quantiles(measure)
         if worst is None or quantiles is None:
             continue
-        threshold = compared.run.method.thresholds(compared.run).get(measure.key)
+        threshold = compared.run.thresholds().get(measure.key)
         entries.append(_WorstOfRun(compared.name, worst, quantiles, threshold))
     return entries
 
@@ -263,7 +262,7 @@ def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str
     return changes
 
 
-def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
+def _draw_worst(names: Sequence[str], worst: Mapping[Measure, Sequence[_WorstOfRun]]) -> go.Figure:
     """Draw one panel per measure, with one row per run.
 
     In each row, a bar extends from the median to the 99th percentile, and a mark shows the worst token.

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from stickytoken.audits import Audit, audits_in
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RunEvidence, RunFolder, RunRecord, is_flagged, read_evidence
+from stickytoken.detection.run_folder import RunEvidence, is_flagged
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
 from stickytoken.impacts.results import Impact, impacts_in
-from stickytoken.measurement import PLAN_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.base import AnyMethod, PlanRecord, StoredSettings
-from stickytoken.methods.registry import method_named
 from stickytoken.repairs.result import RepairRecord, repairs_in
 from stickytoken.scanning.scan import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 
-_UNFINISHED = (
-    "This run is not finished, so there are no verdicts yet. Run the same `stickytoken detect` command "
-    "again to continue it."
-)
 _WITHOUT_EVIDENCE = (
     "This run was made without symptom curves and example pairs. Run the same `stickytoken detect` "
     "command again to add them; nothing else is recomputed."
@@ -35,25 +27,26 @@ _WITHOUT_EVIDENCE = (
 
 @dataclass(frozen=True)
 class RunContent:
-    """The content of a run folder."""
+    """A finished run, and what else its folder contains.
 
-    path: Path  # the run folder
-    record: RunRecord  # run.json
-    plan: PlanRecord | None  # plan.json; None if not yet written
-    vocabulary: pl.DataFrame | None  # all entries with their categories; None if not yet written
-    run: Run | None = None  # the finished run; None if it is unfinished
-    # tokens.parquet with the columns that `_with_properties` adds; an empty table if the run is unfinished
-    tokens: pl.DataFrame = field(default_factory=pl.DataFrame)
-    evidence: RunEvidence | None = None  # symptom curves and example pairs; None if they were not stored
-    # Number of tokens whose results are already stored, keyed by stage; empty if the run is finished
-    measured: dict[str, int] = field(default_factory=dict)
-    # One explanation per explained token; empty if the run is unfinished
-    explanations: tuple[StoredExplanation, ...] = ()
-    impacts: tuple[Impact, ...] = ()  # finished impact measurements in the run folder, latest first
-    scans: tuple[Scan, ...] = ()  # finished scans in the run folder, latest first
-    audits: tuple[Audit, ...] = ()  # finished audits in the run folder, latest first
-    repairs: tuple[RepairRecord, ...] = ()  # repairs recorded in the run folder, latest first
-    missing: tuple[str, ...] = ()  # sentences that each name something that is absent or cannot be shown
+    Attributes:
+        run: the run.
+        tokens: its tokens, with the columns that `_with_properties` adds.
+        evidence: symptom curves and example pairs; None if they were not stored.
+        explanations: one for each explained token.
+        impacts: finished measurements of what tokens cost, latest first, as are the next three.
+        missing: sentences that each name something that is absent or cannot be shown.
+    """
+
+    run: Run
+    tokens: pl.DataFrame
+    evidence: RunEvidence | None
+    explanations: tuple[StoredExplanation, ...]
+    impacts: tuple[Impact, ...]
+    scans: tuple[Scan, ...]
+    audits: tuple[Audit, ...]
+    repairs: tuple[RepairRecord, ...]
+    missing: tuple[str, ...]
 
     @property
     def flagged(self) -> pl.DataFrame:
@@ -61,89 +54,52 @@ class RunContent:
 
         Topical tokens are sorted by the measure that the method ranks tokens by, largest value first.
         """
-        if self.run is None:
-            return self.tokens
         topical = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
-        ranked = topical.sort(self.method.ranked_by.key, "token_id", descending=[True, False])
+        ranked = topical.sort(self.run.method.RANKED_BY.key, "token_id", descending=[True, False])
         return pl.concat([self.sticky, ranked])
 
     @property
     def sticky(self) -> pl.DataFrame:
         """The rows of `tokens` whose verdict is sticky, worst first."""
-        if self.run is None:
-            return self.tokens
         sticky = self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
         return sticky.select(self.tokens.columns)
 
     @property
-    def method(self) -> AnyMethod:
-        """The method of the run."""
-        return method_named(self.record.method)
-
-    @property
-    def settings(self) -> StoredSettings:
-        """The settings of the run."""
-        return RunFolder(self.path).settings_of(self.record)
-
-    @property
     def confidence(self) -> str | None:
         """Confidence level of the intervals in percent, such as ``95``; None if there are no intervals."""
-        scale = None if self.run is None else self.method.scale(self.run)
-        return None if scale is None else f"{100 * scale.confidence:.4g}"
+        return None if self.run.confidence is None else f"{100 * self.run.confidence:.4g}"
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
-    """Read a run folder, finished or not.
+    """Read the folder of a finished run.
 
     Args:
         path: The run folder.
         explanations: Folder with explanations of tokens. Default: the folder ``explain`` in the run folder.
-            No explanations are read if the run is unfinished.
 
     Raises:
         InputError: The folder `explanations` contains no explanation.
-        RunError: `path` is not a run folder, the run folder is damaged, or the explanations belong to another
-            model.
+        RunError: `path` is not a run folder, the run is damaged or not finished, or the explanations belong
+            to another model.
     """
-    folder = RunFolder(Path(path).expanduser())
-    record = folder.read_run()
-    vocabulary = None
-    if (folder.path / VOCABULARY_FILE).is_file():
-        vocabulary = folder.read_table(VOCABULARY_FILE, ("token_id", "token", "decoded", "category"))
-    impacts, unread_impacts = impacts_in(folder.path)
-    scans, unread_scans = scans_in(folder.path)
-    audits, unread_audits = audits_in(folder.path)
-    repairs, unread_repairs = repairs_in(folder.path)
-    unread = (*unread_impacts, *unread_scans, *unread_audits, *unread_repairs)
-    unfinished = RunContent(
-        path=folder.path,
-        record=record,
-        plan=None,
-        vocabulary=vocabulary,
+    run = open_run(Path(path).expanduser())
+    impacts, unread_impacts = impacts_in(run.path)
+    scans, unread_scans = scans_in(run.path)
+    audits, unread_audits = audits_in(run.path)
+    repairs, unread_repairs = repairs_in(run.path)
+    stored_explanations, unread_explanations = _read_explanations(run, explanations)
+    missing = [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits, *unread_repairs]
+    if run.evidence is None:
+        missing.insert(0, _WITHOUT_EVIDENCE)
+    return RunContent(
+        run=run,
+        tokens=_with_properties(run.tokens, run.vocabulary),
+        evidence=run.evidence,
+        explanations=tuple(stored_explanations),
         impacts=impacts,
         scans=scans,
         audits=audits,
         repairs=repairs,
-    )
-    if record.result is None:
-        return replace(
-            unfinished,
-            plan=folder.read_record(PLAN_FILE, method_named(record.method).plan_record),
-            measured=folder.committed(),
-            missing=(_UNFINISHED, *unread),
-        )
-    run = open_run(folder.path)
-    evidence = read_evidence(folder)
-    missing = [] if evidence else [_WITHOUT_EVIDENCE]
-    stored_explanations, unread_explanations = _read_explanations(run, explanations)
-    missing += [*unread_explanations, *unread]
-    return replace(
-        unfinished,
-        plan=run.plan,
-        run=run,
-        tokens=_with_properties(run.tokens, run.tokens if vocabulary is None else vocabulary),
-        evidence=evidence,
-        explanations=tuple(stored_explanations),
         missing=tuple(missing),
     )
 
@@ -238,8 +194,3 @@ def _require_same_model(
             f"{folder} explains the token {token!r} with the id {token_id}, but that id belongs to "
             f"{token_by_id[token_id]!r} in the run: run explain with the run's model"
         )
-
-
-def row_dicts(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of the token table as dictionaries; an empty list if the run is unfinished."""
-    return [] if content.run is None else tokens.to_dicts()

@@ -13,13 +13,13 @@ from typing import Any
 import polars as pl
 
 from stickytoken.audits import wording as auditing
-from stickytoken.comparisons import ComparedRun, rule_lines, short_headline, tone_of
-from stickytoken.detection.run import NextStep, Run, next_steps
+from stickytoken.comparisons import ComparedRun
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
+from stickytoken.methods.measures import LIFT
 from stickytoken.repairs.documents import mean_curves
-from stickytoken.repairs.result import RepairRecord, last_verified, token_rows
+from stickytoken.repairs.result import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import DataTable, ReportFigure, effects, paper, run as run_figures
@@ -28,9 +28,10 @@ from stickytoken.reports.figures.run import Curve
 from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
+from stickytoken.words import sentence
 
 # Approximate number of unflagged tokens to list, as on the command line.
-_STRONGEST = 8
+STRONGEST = 8
 # Maximum numbers of impact measurements, repairs and scans in a report. If there are more, the latest are
 # shown. The limit for scans also applies to audits.
 MOST_IMPACTS = 3
@@ -47,48 +48,15 @@ _MOST_WORDS = 3
 _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
 
 
-def headline(content: RunContent) -> str:
-    """Return a sentence that states the result of a finished run, or the progress of an unfinished run."""
-    if content.run is None:
-        # Several stages may measure the same token, so the counts of the stages cannot be added. The largest
-        # count is used, but at most the number of tokens to examine, because some stages also measure random
-        # tokens that the run does not examine.
-        measured = min(max(content.measured.values(), default=0), content.record.tokens)
-        return (
-            f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
-            "have been measured so far."
-        )
-    return short_headline(content.run)
-
-
-def tone(content: RunContent) -> str:
-    """Return the severity of the worst sticky token.
-
-    Returns:
-        The severity, ``clean`` if no token is sticky, or ``unknown`` if the run is unfinished.
-    """
-    return "unknown" if content.run is None else tone_of(content.sticky)
-
-
 def key_facts(content: RunContent) -> list[Fact]:
     """Return the numbers at the top of a report, each with its meaning."""
-    if content.run is None:
-        return [
-            Fact(f"{count:,}", f"tokens measured in the stage {stage}")
-            for stage, count in content.measured.items()
-        ]
     examined = len(content.tokens)
-    available = content.record.model.available
+    available = content.run.available
     scope = f"{examined:,} tokens examined ({available:,} can appear in text)"
     if examined == available:
         scope = f"all {available:,} tokens that can appear in text"
     count = Fact(f"{len(content.sticky):,}", f"sticky, of {scope}")
-    return [count, *content.method.key_facts(content.run)]
-
-
-def rule(content: RunContent) -> list[str]:
-    """Return sentences on the rule that makes a token sticky; an empty list for an unfinished run."""
-    return [] if content.run is None else rule_lines(content.run)
+    return [count, *content.run.method.key_facts(content.run)]
 
 
 def rank_in_a_search(content: RunContent) -> str | None:
@@ -97,10 +65,10 @@ def rank_in_a_search(content: RunContent) -> str | None:
     Returns:
         The sentence, or None if the change was not measured or no lift is positive.
     """
-    if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
+    if content.evidence is None:
         return None
     # The key facts and the headline of a comparison name this token, the token with the largest lift.
-    largest = ComparedRun(content.record.model.title, content.run).lifts_most
+    largest = ComparedRun(content.run.record.model.title, content.run).largest(LIFT)
     if largest is None or largest.value <= 0:
         return None
     moved = content.evidence.moved(largest.token_id)
@@ -115,41 +83,29 @@ class ShownTable:
     table: DataTable
 
 
-def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return the strongest unflagged tokens as dictionaries; an empty list for an unfinished run."""
-    return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
-
-
 def strongest(content: RunContent) -> ShownTable | None:
-    """Return a table of the strongest unflagged tokens; None if there are none or the run is unfinished."""
-    if content.run is None:
-        return None
-    rows = content.run.strongest(_STRONGEST)
+    """Return the strongest unflagged tokens as the command line shows them; None if there are none.
+
+    Empty columns are left out.
+    """
+    run = content.run
+    rows = run.strongest(STRONGEST)
     if rows.is_empty():
         return None
-    title = content.run.method.strongest_title(content.run.settings)
-    return ShownTable(title, token_table(content, rows))
-
-
-def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
-    """Return a table of tokens with the columns that the command line shows, leaving out empty columns.
-
-    Args:
-        content: The run. If the run is unfinished, the returned table is empty.
-        rows: Rows of the run's token table.
-    """
-    if content.run is None:
-        return DataTable()
-    answer = content.method.answer_table(content.run, rows)
-    if answer is None:
-        columns = (Column("token", "token"), *content.run.listed(rows), Column("verdict", "verdict"))
-        table = rows
+    if run.is_profile:
+        title = wording.strongest_title(run.settings)
+        columns = list(wording.ANSWER_COLUMNS)
+        rows = wording.answer_table(run.settings, rows)
     else:
-        columns = answer.columns
-        table = answer.rows
-    columns = tuple(column for column in columns if _has_values(table, column))
-    rows_of_text = [_cells(row, columns) for row in table.iter_rows(named=True)]
-    return DataTable([column.title for column in columns], rows_of_text)
+        title = "Tokens that come next"
+        columns = [Column("token", "token"), *run.listed(rows), Column("verdict", "verdict")]
+    shown_columns = []
+    for column in columns:
+        texts = rows[column.key].drop_nulls().cast(pl.String)
+        if (texts != "").any():
+            shown_columns.append(column)
+    cells = [_cells(row, shown_columns) for row in rows.iter_rows(named=True)]
+    return ShownTable(title, DataTable([column.title for column in shown_columns], cells))
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
@@ -157,69 +113,36 @@ def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
     return [column.text(row[column.key]) for column in columns]
 
 
-def _has_values(table: pl.DataFrame, column: Column) -> bool:
-    """Return whether a column has any value other than null and the empty string."""
-    values = table[column.key].drop_nulls()
-    is_blank = values.dtype == pl.String and (values == "").all()
-    return not values.is_empty() and not is_blank
-
-
-def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return the suggested next commands; an empty tuple for an unfinished run."""
-    return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
-
-
 def notes(content: RunContent) -> list[str]:
     """Return the notes of a report: one sentence for each caveat."""
-    if content.run is None:
-        return list(content.missing)
     lines = []
     examined = len(content.tokens)
-    available = content.record.model.available
+    available = content.run.available
     if examined < available:
         lines.append(
             f"only {examined:,} of {available:,} available tokens were examined: the others may be sticky too"
         )
-    if not content.method.measures_lift and content.sticky.is_empty():
-        lines.append(
-            f"the method {content.record.method} puts no tokens into texts, so it cannot tell whether any "
-            "token changes what a text means"
-        )
-    lines += content.method.notes(content.run)
+    lines += content.run.method.notes(content.run)
     cut_curves = None if content.evidence is None else content.evidence.cut_curves()
     if cut_curves is not None:
         lines.append(cut_curves)
     lines += content.missing
-    lines += _impact_notes(content.impacts)
-    lines += _repair_notes(content.repairs)
-    return lines
-
-
-def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
-    """Return notes on tasks that could not be measured, and on impact measurements that are left out."""
-    lines = []
-    for impact in impacts[:MOST_IMPACTS]:
+    for impact in content.impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
-    if len(impacts) > MOST_IMPACTS:
+    if len(content.impacts) > MOST_IMPACTS:
         lines.append(
-            f"only the latest {MOST_IMPACTS} of {len(impacts)} impact measurements "
+            f"only the latest {MOST_IMPACTS} of {len(content.impacts)} impact measurements "
             "in the run folder are shown"
         )
-    return lines
-
-
-def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
-    """Return notes on the checks that repairs failed, and on repairs that are left out."""
-    lines = []
-    for record in repairs[:MOST_REPAIRS]:
+    for record in content.repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
         lines += [
             f"repair {record.identity[:12]}: {check.name} FAILED: {check.finding}"
             for check in checks
             if not check.passed
         ]
-    if len(repairs) > MOST_REPAIRS:
-        lines.append(f"only the latest {MOST_REPAIRS} of {len(repairs)} repairs are shown")
+    if len(content.repairs) > MOST_REPAIRS:
+        lines.append(f"only the latest {MOST_REPAIRS} of {len(content.repairs)} repairs are shown")
     return lines
 
 
@@ -229,7 +152,8 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     Returns:
         Groups such as ``model`` and ``settings``, keyed by title. Each group maps names to values.
     """
-    record = content.record
+    run = content.run
+    record = run.record
     model = record.model.model_dump()
     loading = model.get("loading")
     if loading:
@@ -239,22 +163,20 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {
         "model": model | (encoder if isinstance(encoder, dict) else {}),
         "corpus": record.corpus.model_dump(),
-        "result": {} if record.result is None else record.result.model_dump(),
+        "result": run.result.model_dump(),
         "settings": dict(record.settings),
-        "plan": {} if content.plan is None else content.method.plan_facts(content.plan),
-        "vocabulary": {},
+        "plan": run.method.plan_facts(run.plan),
+        "vocabulary": dict(Counter(run.vocabulary["category"]).most_common()),
         "versions": dict(record.versions),
         "hardware": dict(record.hardware),
         "run": {
-            "folder": str(content.path),
+            "folder": str(run.path),
             "identity": record.identity,
             "started": record.started,
             "schema version": record.schema_version,
             "method": record.method,
         },
     }
-    if content.vocabulary is not None:
-        groups["vocabulary"] = dict(Counter(content.vocabulary["category"]).most_common())
     if content.evidence is not None:
         evidence = content.evidence.record
         pictures = evidence.model_dump(mode="json", exclude={"carriers", "similarities_before"})
@@ -303,7 +225,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (
         Column("token", "token"),
         Column("verdict", "verdict"),
-        *content.method.reported,
+        *content.run.method.REPORTED,
         Column("entry", "entry"),
         Column("script", "script"),
         Column("token_id", "id"),
@@ -311,10 +233,8 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures of a report, without explanations; an empty list for an unfinished run."""
-    if content.run is None:
-        return []
-    described = content.method.figures(content.run)
+    """Return the figures of a report, without explanations."""
+    described = content.run.method.figures(content.run)
     figures = [
         run_figures.distribution(content.tokens, figure)
         for figure in described
@@ -358,8 +278,8 @@ def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
 
 def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
     """Return a figure of the repaired tokens and, if measured, a figure of their mean symptom curves."""
-    state = _as_sentence(_STATES[record.verified])
-    findings = " ".join(_as_sentence(finding) for finding in _repair_checks(record).values())
+    state = sentence(_STATES[record.verified])
+    findings = " ".join(sentence(finding) for finding in _repair_checks(record).values())
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
     curves = mean_curves(record)
     if curves is not None:
@@ -373,11 +293,6 @@ def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
         copies, lines = curves
         figures.append(effects.repair_curves(words, copies, lines))
     return figures
-
-
-def _as_sentence(text: str) -> str:
-    """Capitalize the first letter of a phrase and add a full stop."""
-    return f"{text[0].upper()}{text[1:]}."
 
 
 @dataclass(frozen=True)
@@ -398,8 +313,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
-    vocabulary = content.tokens if content.vocabulary is None else content.vocabulary
-    names = vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
+    names = content.run.vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
     rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
     curves = SymptomCurves([], [])
     for row in rows:
@@ -412,7 +326,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
     """Return the figure of the symptom curves, in a list that is empty if the run stores no curves."""
-    if content.evidence is None or content.run is None:
+    if content.evidence is None:
         return []
     curves = curves_of(content)
     return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.plan.mean_similarity)]
@@ -421,34 +335,31 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 def paper_figures(content: RunContent) -> list[ReportFigure]:
     """Return three figures like those in Chen et al. (2025): categories, mean shift and pair similarities.
 
-    These figures can be saved to files; the report does not contain them. The list is empty for an unfinished
-    run.
+    These figures can be saved to files; the report does not contain them.
     """
-    run = content.run
-    if run is None:
-        return []
     figures = [paper.flagged_categories(content.tokens)]
     curves = curves_of(content)
     sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
     # If the run stores no curves of sticky tokens, the figure shows the curves of the strongest other tokens.
     who = "sticky tokens" if sticky_curves else "the strongest tokens"
     figures.append(paper.mean_shift(sticky_curves or curves.tokens, curves.ordinary, who))
-    figures.append(_pair_similarities(content, run))
+    figures.append(_pair_similarities(content))
     return figures
 
 
-def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
+def _pair_similarities(content: RunContent) -> ReportFigure:
     """Return the figure of the similarities of text pairs with and without copies of one token.
 
     The figure shows the worst sticky token whose similarities are stored in the run. If the run stores no
     similarities for sticky tokens, the figure shows the strongest unflagged token that has similarities.
     """
+    run = content.run
     u = run.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
     record = content.evidence.record
     stored = content.evidence.tokens.filter(~pl.col("ordinary"), pl.col("similarities_after").is_not_null())
-    strongest_unflagged = run.strongest(_STRONGEST).select(run.tokens.columns)
+    strongest_unflagged = run.strongest(STRONGEST).select(run.tokens.columns)
     ranked = pl.concat([content.sticky, strongest_unflagged], how="diagonal")  # worst first
     rows = ranked.select("token_id", "token").join(stored, on="token_id", maintain_order="left")
     if rows.is_empty():
@@ -487,9 +398,7 @@ class ExplainedToken:
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
-    rank = {}
-    if content.run is not None:
-        rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
+    rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
 
     def order(explanation: StoredExplanation) -> tuple[int, int]:
         """Return the rank of the explained token among the flagged tokens, and its token id."""

@@ -19,12 +19,15 @@ import numpy as np
 from markupsafe import Markup
 
 from stickytoken.attribution import TextPart, Why, summary
+from stickytoken.comparisons import rule_lines, short_headline, tone_of
+from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
 from stickytoken.methods import Column
+from stickytoken.repairs.result import last_verified
 from stickytoken.reports import facts, templating
 from stickytoken.reports.cards import FIRST_CARDS, Card, cards
-from stickytoken.reports.content import RunContent, row_dicts
+from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import DataTable, ReportFigure, template
 
 # Maximum number of flagged tokens in the table of a page. More rows would make the page slow to open.
@@ -33,12 +36,13 @@ _MOST_ROWS = 1000
 
 def _shared_values(content: RunContent) -> dict[str, Any]:
     """Return the values used by the HTML, Markdown and JSON reports, keyed by template variable."""
+    run = content.run
     return {
         "content": content,
-        "record": content.record,
-        "headline": facts.headline(content),
-        "rule": facts.rule(content),
-        "steps": facts.steps(content),
+        "record": run.record,
+        "headline": short_headline(run),
+        "rule": rule_lines(run),
+        "steps": next_steps(run, last_verified(content.repairs)),
         "facts": facts.key_facts(content),
         "notes": facts.notes(content),
         "cards": cards(content),
@@ -48,10 +52,10 @@ def _shared_values(content: RunContent) -> dict[str, Any]:
         "explained": facts.explained_tokens(content),
         "audits": facts.shown_audits(content),
         "scans": facts.shown_scans(content),
-        "rows": row_dicts(content, content.flagged),
-        "how": content.method.how(content.settings),
+        "rows": content.flagged.to_dicts(),
+        "how": run.method.describe(run.settings),
         "computed": facts.run_details(content),
-        "glossary": templating.glossary(content.method),
+        "glossary": templating.glossary(run.method),
     }
 
 
@@ -59,7 +63,7 @@ def run_page(content: RunContent) -> str:
     """Render the report of a run as one self-contained HTML page."""
     values = _shared_values(content)
     flagged = content.flagged
-    tone = facts.tone(content)
+    tone = tone_of(content.sticky)
     # To save room, the page omits columns that are empty for all flagged tokens.
     columns = [
         column
@@ -74,7 +78,7 @@ def run_page(content: RunContent) -> str:
         # Without sticky tokens, readers need only the first screen, so the parts below it are collapsed.
         "quiet": tone == "clean",
         "tone": tone,
-        "title": content.record.model.title,
+        "title": content.run.record.model.title,
         "first_cards": FIRST_CARDS,
         "confidence": content.confidence,
         "columns": columns,
@@ -87,19 +91,18 @@ def run_page(content: RunContent) -> str:
 def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
     """Return the titles of the parts below the first screen, in page order, keyed by HTML id."""
     parts: dict[str, str] = {}
-    if content.run is not None:
-        if len(values["cards"]) > FIRST_CARDS:
-            parts["worst"] = "More sticky tokens"
-        if content.sticky.height and values["strongest"] is not None:
-            parts["strongest"] = values["strongest"].title
-        parts |= {figure.name: figure.title for figure in values["overview"]}
-        if values["explained"]:
-            parts["explanations"] = "Why tokens stick"
-        if values["audits"]:
-            parts["results"] = "Search results with copies"
-        if values["scans"]:
-            parts["documents"] = "Documents with copies"
-        parts["flagged"] = "All flagged tokens"
+    if len(values["cards"]) > FIRST_CARDS:
+        parts["worst"] = "More sticky tokens"
+    if content.sticky.height and values["strongest"] is not None:
+        parts["strongest"] = values["strongest"].title
+    parts |= {figure.name: figure.title for figure in values["overview"]}
+    if values["explained"]:
+        parts["explanations"] = "Why tokens stick"
+    if values["audits"]:
+        parts["results"] = "Search results with copies"
+    if values["scans"]:
+        parts["documents"] = "Documents with copies"
+    parts["flagged"] = "All flagged tokens"
     return parts | {"computed": "What was computed", "words": "How to read the numbers"}
 
 
@@ -127,18 +130,17 @@ def run_document(content: RunContent) -> dict[str, Any]:
         figures = [_figure_document(figure) for figure in token.figures]
         explanations.append(vars(token) | {"figures": figures})
     return {
-        "run": str(content.path),
-        "model": content.record.model.name,
-        "method": content.record.method,
-        "finished": content.run is not None,
+        "run": str(content.run.path),
+        "model": content.run.model_name,
+        "method": content.run.record.method,
         "headline": values["headline"],
         "rule": values["rule"],
         "next_steps": [step._asdict() for step in values["steps"]],
-        "tone": facts.tone(content),
+        "tone": tone_of(content.sticky),
         "facts": [fact._asdict() for fact in values["facts"]],
         "notes": values["notes"],
         "worst": [_card_document(card) for card in values["cards"]],
-        "strongest": facts.strongest_rows(content),
+        "strongest": content.run.strongest(facts.STRONGEST).to_dicts(),
         "rank_in_a_search": values["rank_in_a_search"],
         "flagged": values["rows"],
         "curves": curves.tokens,

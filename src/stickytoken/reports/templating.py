@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stickytoken.methods import wording
-from stickytoken.methods.base import AnyMethod
+from stickytoken.methods.base import Method
 from stickytoken.validation import markdown, visible
+from stickytoken.words import MINUS
 
 _MISSING = "\N{EN DASH}"
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
@@ -41,7 +41,7 @@ def spaced(name: str) -> str:
 
 def minus(text: str) -> str:
     """Replace every hyphen with a minus sign. All hyphens in the text must belong to negative numbers."""
-    return text.replace("-", wording.MINUS)
+    return text.replace("-", MINUS)
 
 
 def number(value: Any, digits: int | None = None) -> str:
@@ -189,9 +189,9 @@ _COLUMN_WORDS = {
 }
 
 
-def glossary(method: AnyMethod) -> dict[str, str]:
+def glossary(method: Method) -> dict[str, str]:
     """Return the meanings of the terms in a method's reports, in the order of the report, keyed by term."""
-    words = {"sticky token": _SHARED_WORDS["sticky token"], **method.glossary}
-    titles = {column.title for column in method.reported}
+    words = {"sticky token": _SHARED_WORDS["sticky token"], **method.GLOSSARY}
+    titles = {column.title for column in method.REPORTED}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}
     return words | {word: meaning for word, meaning in _SHARED_WORDS.items() if word not in words}

@@ -36,7 +36,8 @@ from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
 from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import SEVERE_LIFT, Severity
+from stickytoken.methods.measures import LIFT, Severity
+from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
@@ -447,7 +448,7 @@ def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyMo
     Raises:
         InputError: the run lacks the measurements that a prediction needs.
     """
-    token_effects = run.method.token_effects(run)
+    token_effects = read_effects(run.path) if run.is_profile else None
     if token_effects is None and kind is Effect.PREDICTED:
         raise InputError(
             f"{run.path} is a run of the method {run.record.method}, which does not measure what a "
@@ -611,7 +612,7 @@ def _grade_of(shift: float | None) -> Severity | None:
         return None
     if shift < _SERIOUS_SHIFT:
         return Severity.MILD
-    return Severity.SERIOUS if shift < SEVERE_LIFT else Severity.SEVERE
+    return Severity.SERIOUS if shift < LIFT.severe else Severity.SEVERE
 
 
 # Minimum number of documents for a rank correlation between predicted and measured shifts.

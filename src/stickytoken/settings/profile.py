@@ -20,6 +20,11 @@ from stickytoken.settings import (
     check_settings,
 )
 
+PRECISION_SETTINGS = frozenset(
+    {"anchors", "budget", "screening_texts", "confirming_texts", "screen_precision"}
+)
+"""The settings that change how precise the results are, but not their meaning."""
+
 
 @dataclass(frozen=True)
 class ProfileSettings:

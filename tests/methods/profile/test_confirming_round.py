@@ -1,13 +1,10 @@
 """In which order and how long tokens are measured closely, on made-up measurements."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import calibration
-from stickytoken.methods.profile.estimates import joined
-from stickytoken.methods.profile.rounds import CONFIRMING_BATCH, confirm_in_batches
+from stickytoken.methods.profile.rounds import CONFIRMING_BATCH, confirm_in_batches, confirming_stage
 
 PILOTS = 100
 TOKENS = 300
@@ -39,12 +36,12 @@ def batches_of(by_screen, by_confirming, budgeted):
     )
     batches = []
 
-    def confirm(so_far, ids, batch):
+    def measure_batch(ids, stage_name):
         batches.append(set(ids.tolist()))
-        assert batch == len(batches)
-        return replace(so_far, confirmed=joined(so_far.confirmed, measurements_of(ids, by_confirming, 40)))
+        assert stage_name == confirming_stage(len(batches))
+        return measurements_of(ids, by_confirming, 40)
 
-    measured = confirm_in_batches(after_screen, OTHER_IDS, budgeted, confirm)
+    measured = confirm_in_batches(after_screen, OTHER_IDS, budgeted, measure_batch)
     return batches, measured.unconfirmed
 
 

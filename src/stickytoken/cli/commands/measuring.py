@@ -14,8 +14,9 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.methods import MethodEntry, registry
+from stickytoken.methods import METHODS, choose_method, method_named
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
@@ -67,22 +68,22 @@ class MethodOptions:
         from stickytoken.methods.base import adjusted_defaults
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        method = values.pop("method")
-        entry = registry.entry_of(None if method is None else str(method), pairs_file is not None)
+        method = values.pop("method") or ("profile" if pairs_file is None else "std")
+        settings_class = METHODS[str(method)]
         arguments = {name: value for name, value in values.items() if value is not None}
-        known_names = command_line_types(entry.settings)
+        known_names = command_line_types(settings_class)
         for name in arguments:
             if name not in known_names:
-                raise _not_a_setting_of(entry, name)
-        settings: MethodSettings = entry.settings(**arguments)
+                raise _not_a_setting_of(str(method), name)
+        settings: MethodSettings = settings_class(**arguments)
         return settings if "insertion" in arguments else adjusted_defaults(settings, texts_only)
 
 
-def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
-    """Return the error for a setting that only other methods have."""
-    others = " or ".join(owner.name for owner in _methods_by_setting(probe=False)[name])
+def _not_a_setting_of(method: str, name: str) -> InputError:
+    """Return the error for a setting that only another method has."""
+    others = " or ".join(_methods_by_setting(probe=False)[name])
     return InputError(
-        f"--set {name.replace('_', '-')} is not an option of the method {entry.name}: leave it out, or use "
+        f"--set {name.replace('_', '-')} is not an option of the method {method}: leave it out, or use "
         f"{others}"
     )
 
@@ -96,17 +97,14 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     Returns:
         A dataclass with one field per option. Every field is None if its option was not passed.
     """
-    methods = registry.entries()
-    names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
-    summaries = ". ".join(f"{entry.name}: {entry.summary}" for entry in methods)
-    default = registry.entry_of(None, pairs_given=False).name
-    default_with_pairs = registry.entry_of(None, pairs_given=True).name
-    if default != default_with_pairs:
-        default += f", or {default_with_pairs} with --set pairs=FILE"
-    declaration = opt.method_option(help=f"{summaries}. Default: {default}.")
+    names = StrEnum("MethodName", [(name, name) for name in METHODS])  # type: ignore[misc]
+    declaration = opt.method_option(
+        help="profile: measures every token, with an interval. std: the method of Chen et al. 2025. "
+        "Default: profile, or std with --set pairs=FILE."
+    )
     options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
     for name, owners in _methods_by_setting(probe).items():
-        setting_type = command_line_types(owners[0].settings)[name]
+        setting_type = command_line_types(METHODS[owners[0]])[name]
         declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
         # The help text names the default of each method, because the default of the field is None.
         described = replace(declaration, details={**declaration.details, "help": _help_for(name, owners)})
@@ -118,21 +116,21 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 
 
-def _methods_by_setting(probe: bool) -> dict[str, list[MethodEntry]]:
+def _methods_by_setting(probe: bool) -> dict[str, list[str]]:
     """Return the methods that have each setting, keyed by the name of the setting.
 
     Args:
         probe: Whether to include only settings that apply to `stickytoken probe`.
     """
-    owners: dict[str, list[MethodEntry]] = {}
-    for entry in registry.entries():
-        for name, setting_type in command_line_types(entry.settings).items():
+    owners: dict[str, list[str]] = {}
+    for method, settings_class in METHODS.items():
+        for name, setting_type in command_line_types(settings_class).items():
             if not (probe and DETECT_ONLY in setting_type.metadata):
-                owners.setdefault(name, []).append(entry)
+                owners.setdefault(name, []).append(method)
     return owners
 
 
-def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
+def _help_for(name: str, owners: Sequence[str]) -> str:
     """Return the help text of a setting, which consists of a description and the default.
 
     The default is given for each method, unless all methods share the setting and its default.
@@ -141,19 +139,19 @@ def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
         name: Name of the setting.
         owners: The methods that have the setting.
     """
-    settings_class: Any = owners[0].settings
+    settings_class = METHODS[owners[0]]
     description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}  # keyed by the name of the method
-    for entry in owners:
-        (default,) = [field.default for field in fields(entry.settings) if field.name == name]
-        defaults[entry.name] = f"{default:g}" if isinstance(default, float) else str(default)
+    for method in owners:
+        (default,) = [field.default for field in fields(METHODS[method]) if field.name == name]
+        defaults[method] = f"{default:g}" if isinstance(default, float) else str(default)
     if "Default: " in description:
         # The description says what the default is, because the default in the code is only None. Name the
         # methods that have the setting.
         method_names = ", ".join(defaults)
         return f"{description.removesuffix('.')} ({method_names})."
-    if len(owners) == len(registry.entries()) and len(set(defaults.values())) == 1:
-        return f"{description} Default: {defaults[owners[0].name]}."
+    if len(owners) == len(METHODS) and len(set(defaults.values())) == 1:
+        return f"{description} Default: {defaults[owners[0]]}."
     by_method = ", ".join(f"{default} ({method})" for method, default in defaults.items())
     return f"{description} Default: {by_method}."
 
@@ -184,14 +182,15 @@ def detect(
     from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint import names_endpoint
+    from stickytoken.methods.profile.rounds import confirming_stage
 
     engine = computing.choice
     settings = method.settings(corpus.pairs, names_endpoint(model))
     with console.status("reading the corpus"):
         sentences = corpus.read()
-    chosen = registry.choose_method(None, settings, corpus.pairs is not None)
+    chosen = choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
-        require_usable(out, chosen.entry.name, settings)
+        require_usable(out, chosen, settings)
     # If no option changes what the model computes, the model's files are enough to identify the model. Their
     # hash is recorded in the run, so that later commands find the run without loading the model.
     without_effect = replace(loading, revision=None, device=None, token_budget=None)
@@ -217,7 +216,9 @@ def detect(
         """
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
-    with opt.announced(encoder, loading, rehearse, uncertain=chosen.uncertain_stage) as progress:
+    # The number of texts in the confirming round of profile depends on earlier results.
+    uncertain = confirming_stage(1) if chosen == "profile" else None
+    with opt.announced(encoder, loading, rehearse, uncertain=uncertain) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
     try:
@@ -268,12 +269,13 @@ def judge(
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
+    from stickytoken.detection.run import require_judging
     from stickytoken.methods.base import MEASURING
 
     if out is not None:
         _require_table(out)
     opened = stickytoken.open_run(run)
-    opened.method.require_judging(opened)
+    require_judging(opened)
     with console.status(f"reading {sentences}"):
         corpus = stickytoken.load_sentences(sentences, column)
     encoder = opt.load_for(str(run), opened.record, loading, model)
@@ -311,22 +313,21 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
     from stickytoken.methods import base, wording
 
     count = len(judgement.sticky)
-    sticky = wording.counted(count, "sticky token") if count else "no sticky tokens"
+    sticky = counted(count, "sticky token") if count else "no sticky tokens"
     console.print_line(f"{run.model_title} on {judgement.source}: {sticky}")
     topical = len(judgement.flagged) - len(judgement.sticky)
     if topical:
         lift = "lifts" if topical == 1 else "lift"
         console.print_line(
-            f"{wording.counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
+            f"{counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
             "of text, because of their meaning (topical)"
         )
     measured_tokens = base.worst_first(judgement.tokens.drop_nulls("verdict"))
     strongest = measured_tokens.head(limit)
-    table = run.method.answer_table(run, strongest)
-    if table is not None and not table.rows.is_empty():
+    if not strongest.is_empty():
         counts = f"{len(strongest)} of {len(measured_tokens)}"
         title = f"Strongest {counts} tokens that were measured on these texts"
-        console.print_columns(title, table.columns, table.rows)
+        console.print_columns(title, wording.ANSWER_COLUMNS, wording.answer_table(run.settings, strongest))
     rule = wording.rule(run.settings.number("smallest_lift"), run.settings.number("smallest_erased"))
     console.print_line(f"{rule} The erased share is taken from the run; the lift is measured on these texts.")
     time_taken = "" if judgement.seconds is None else f", in {console.minutes(judgement.seconds)}"
@@ -341,7 +342,7 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
     if judgement.left_out:
         console.inform(f"note: {judgement.left_out} texts were left out: the model cannot read them in full")
     if judgement.undecided:
-        unmeasured = wording.counted(judgement.undecided, "further token")
+        unmeasured = counted(judgement.undecided, "further token")
         console.inform(
             f"note: {unmeasured} may reach a threshold or are flagged by the run, but were not measured on "
             "these texts (pass --all to measure them)"
@@ -404,8 +405,8 @@ def probe(
         console.print_json([asdict(probed_token) for probed_token in probed_tokens])
         return
     # The settings tell which method has measured the tokens.
-    probed_by = registry.choose_method(None, settings, pairs_given=False)
-    for block in probed_by.probe_lines(probed_tokens):
+    probed_by = choose_method(None, settings, pairs_given=False)
+    for block in method_named(probed_by).probe_lines(probed_tokens):
         if isinstance(block, str):
             console.print_line(block)
         else:

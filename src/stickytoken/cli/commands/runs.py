@@ -241,21 +241,21 @@ def _sorted_rows(
     """
     method = run.method
     subject = f"the run in {run.path} used the method {run.record.method}"
-    columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
+    columns = dict.fromkeys([*(column.key for column in method.LISTED), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
         raise InputError(f"{subject}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
-    if validated and method.judges_every_token:
+    if validated and run.is_profile:
         raise InputError(f"{subject}, which judges every token: leave --validated out, or pass --verdict")
-    if verdict is not None and verdict not in method.verdicts:
-        verdicts = " or ".join(method.verdicts)
+    if verdict is not None and verdict not in method.VERDICTS:
+        verdicts = " or ".join(method.VERDICTS)
         raise InputError(f"{subject}, which gives no token the verdict {verdict!r}: choose {verdicts}")
     rows = run.tokens
     if verdict is not None:
         rows = rows.filter(verdict=verdict)
     elif validated:
         rows = rows.drop_nulls("verdict")
-    return rows.sort(sort or method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
+    return rows.sort(sort or method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
 
 
 # Maximum number of sticky tokens to list. If a run examined at most this many tokens, all of them are listed.
@@ -268,7 +268,7 @@ def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     """Print a table of tokens, with a category column only if a token has a category other than OK."""
     has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if has_unusual else []
-    if not run.method.judges_every_token:
+    if not run.is_profile:
         import polars as pl
 
         verdict = pl.col("verdict").cast(pl.String).fill_null("not validated")
@@ -283,6 +283,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         return
     from stickytoken.comparisons.published import mention_of_paper
     from stickytoken.detection.run import next_steps
+    from stickytoken.methods import wording
     from stickytoken.methods.base import worst_first
     from stickytoken.repairs.result import last_verified, repairs_in
 
@@ -299,7 +300,9 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         if len(sticky) > _FEW:
             listing = f"stickytoken show {quote(str(run.path))} --verdict sticky --limit {len(sticky)}"
             console.print_line(f"and {len(sticky) - _FEW:,} more: {listing}")
-        title = run.method.strongest_title(run.settings)
+        title = "Tokens that come next"
+        if run.is_profile:
+            title = wording.strongest_title(run.settings)
         _print_tokens(title, run, run.strongest(_STRONGEST))
     for line in run.method.lines(run):
         console.print_line(line)
@@ -316,12 +319,12 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
 
 
 def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print tokens in the method's own table or, if the method has no such table, with `print_rows`."""
-    table = run.method.answer_table(run, rows)
-    if table is None:
+    from stickytoken.methods import wording
+
+    if not run.is_profile:
         print_rows(title, run, rows)
-    elif not table.rows.is_empty():
-        console.print_columns(title, table.columns, table.rows)
+    elif not rows.is_empty():
+        console.print_columns(title, wording.ANSWER_COLUMNS, wording.answer_table(run.settings, rows))
 
 
 def _effort_line(run: stickytoken.Run) -> str:

@@ -16,7 +16,8 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
-from stickytoken.methods import Column, Severity, severities_in_words
+from stickytoken.methods import Column
+from stickytoken.methods.measures import Severity, severities_in_words
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.version import __version__
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,21 +14,65 @@ from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import UNUSUAL_SHARE, PlanTexts, Verdict, base, probes
+from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
-from stickytoken.methods.profile import _corpus, estimates, plan as planning, rounds, texts
-from stickytoken.methods.profile._wording import ProfileWording
+from stickytoken.methods.profile import estimates, rounds, texts
+from stickytoken.methods.profile._corpus import judge_corpus
+from stickytoken.methods.profile._wording import (
+    GLOSSARY,
+    LISTED,
+    RANKED_BY,
+    REPORTED,
+    describe,
+    figures,
+    headline,
+    key_facts,
+    lines,
+    notes,
+    plan_facts,
+    probe_lines,
+)
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
+from stickytoken.methods.profile.plan import make_profile_plan as make_plan
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
 from stickytoken.methods.profile.verdict import Judged, apply_rule
-from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
 from stickytoken.vocabulary import Vocabulary
 
-Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
+__all__ = [
+    "COLUMNS",
+    "GLOSSARY",
+    "LISTED",
+    "PLAN_RECORD",
+    "RANKED_BY",
+    "REPORTED",
+    "RESULT_RECORD",
+    "VERDICTS",
+    "ProfileEvidence",
+    "SymptomCurve",
+    "compute",
+    "describe",
+    "evidence_stage",
+    "figures",
+    "headline",
+    "judge_corpus",
+    "key_facts",
+    "lines",
+    "make_plan",
+    "notes",
+    "plan_facts",
+    "plan_texts",
+    "probe",
+    "probe_lines",
+    "token_vector_deviations",
+]
+
+PLAN_RECORD: type[base.PlanRecord] = ProfilePlanRecord
+RESULT_RECORD: type[base.ResultRecord] = ProfileResultRecord
+VERDICTS = tuple(Verdict)
 
 # Number of ordinary tokens whose mean curve is shown beside the curves of probed tokens.
 _ORDINARY_TOKENS = 8
@@ -57,10 +100,11 @@ TOKEN_COLUMNS: dict[str, Any] = {
     "contraction": pl.Float64,
     "texts": pl.Int64,
 }
+COLUMNS = tuple(TOKEN_COLUMNS)
 
 
-def run_profile(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
+def compute(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: base.FolderRunner
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
@@ -284,7 +328,7 @@ class ProfileEvidence:
     curve: SymptomCurve
 
 
-def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
+def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
     """Measure all tokens of the job in all carriers, as a run does with selected tokens, and judge them.
 
     Nothing is stored on disk.
@@ -305,7 +349,7 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     # If a token was named twice, measure it only once.
     distinct_tokens = list({token.id: token for token in job.tokens}.values())
     job_without_repeats = replace(job, tokens=distinct_tokens)
-    plan = planning.make_profile_plan(job_without_repeats, progress)
+    plan = make_plan(job_without_repeats, progress)
     runner = MemoryRunner(job.encoder, progress)
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
@@ -395,41 +439,14 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     }
 
 
-class ProfileMethod(ProfileWording, base.Method):
-    """The default method; see `stickytoken.methods.profile.verdict` for its rule."""
+def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
+    """Return the stage that measures the curves and pairs that reports show."""
+    panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
+    anchors = plan_texts(plan).anchors
+    return base.evidence_stage(job, plan.carriers[:SYMPTOM_CARRIERS], anchors, panel, plan.unrelated_below)
 
-    plan_record = ProfilePlanRecord
-    result_record = ProfileResultRecord
-    columns = tuple(TOKEN_COLUMNS)
-    verdicts = tuple(Verdict)
-    uncertain_stage = rounds.confirming_stage(1)
-    judges_corpora = True
-    uses_topics = True
-    effort = frozenset({"anchors", "budget", "screening_texts", "confirming_texts", "screen_precision"})
 
-    make_plan = staticmethod(planning.make_profile_plan)
-    compute = staticmethod(run_profile)
-    probe = staticmethod(probe_profile)
-    require_judging = staticmethod(_corpus.require_judging)
-    judge = staticmethod(_corpus.judge_corpus)
-
-    def evidence_stage(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
-        panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
-        anchors = self.texts(plan).anchors
-        return base.evidence_stage(
-            job, plan.carriers[:SYMPTOM_CARRIERS], anchors, panel, plan.unrelated_below
-        )
-
-    def texts(self, plan: ProfilePlanRecord) -> PlanTexts:
-        anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-        return PlanTexts(plan.carriers, anchors, by_topic=True)
-
-    def token_effects(self, run: Run) -> TokenEffects:
-        return estimates.read_effects(run.path)
-
-    def thresholds(self, run: Run, row: Mapping[str, Any] | None = None) -> dict[str, float]:
-        number = run.settings.number
-        deviation = None if row is None else row["vector_deviation"]
-        is_unusual = deviation is not None and deviation >= number("unusual")
-        share = UNUSUAL_SHARE if is_unusual else 1.0
-        return {"erased": share * number("smallest_erased"), "lift_sd": share * number("smallest_lift")}
+def plan_texts(plan: ProfilePlanRecord) -> PlanTexts:
+    """Return the carriers of a plan, and the anchors from which the lift is computed."""
+    anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
+    return PlanTexts(plan.carriers, anchors, by_topic=True)

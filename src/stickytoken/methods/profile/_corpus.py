@@ -11,13 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import capabilities_of, without_refused_texts
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.measurement.engine import ProgressCallback, encode_texts
 from stickytoken.methods import Verdict, base
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, Vector
 from stickytoken.methods.profile import estimates, plan as planning, texts
-from stickytoken.methods.profile.estimates import EFFECTS_FILE, Ids
+from stickytoken.methods.profile.estimates import Ids
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_measurements, round_stage
 from stickytoken.methods.profile.verdict import Measures, apply_rule, required_shares, select_to_judge
@@ -38,15 +38,6 @@ _MOST_CARRIERS = 192
 _LEAST_ANCHORS = 2
 # Maximum number of tokens that are measured on the corpus, unless the user asks for all tokens.
 _SHORTLIST = 256
-
-
-def require_judging(run: base.FinishedRun[Any, Any]) -> None:
-    """Raise a RunError if a run lacks the file that is needed to predict lifts on another corpus."""
-    if not (run.path / EFFECTS_FILE).is_file():
-        raise RunError(
-            f"{run.path} has no {EFFECTS_FILE}, which is needed to judge a corpus: run the detection again, "
-            "in another folder"
-        )
 
 
 class _Corpus(NamedTuple):

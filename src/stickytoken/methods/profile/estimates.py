@@ -414,8 +414,6 @@ def read_effects(path: Path) -> TokenEffects:
     """
     folder = ResultFolder(path)
     table = folder.read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
-    if "round" in table.columns:  # runs that follow the older rule stored the effects of all rounds
-        table = table.filter(pl.col("round") == "screen")
     rows = table.sort("token_id")
     pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
     if (path / AXES_FILE).is_file():  # the column ``pull`` contains coordinates on the stored axes

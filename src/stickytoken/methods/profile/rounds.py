@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -133,17 +134,16 @@ def measure_rounds(
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
     panel = texts.anchor_panel(job.encoder, plan)
 
-    def measure(step: Round, ids: Ids, carriers: list[int], stage_name: str = "") -> Measurements:
-        """Run a stage of a round with these tokens and carriers, and return its measurements."""
+    def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> Measurements:
         stage = round_stage(job.encoder, job.settings, plan, panel, step, carriers, stage_name)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
 
     all_carriers = list(range(len(plan.carriers)))
-    pilots_in_all = measure(Round.PILOT, pilot_ids, all_carriers)
+    pilots_in_all = measure(Round.PILOT, all_carriers, pilot_ids)
     screening_carriers = _screening_carriers(job, plan, pilots_in_all)
     confirming_carriers = [carrier for carrier in all_carriers if carrier not in screening_carriers]
-    screened = measure(Round.SCREEN, np.union1d(job_ids, pilot_ids), screening_carriers)
+    screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
     measured = Measured(
         job=job,
         plan=plan,
@@ -154,31 +154,38 @@ def measure_rounds(
         vector_deviations=vector_deviations,
     )
 
-    def confirm(so_far: Measured, ids: Ids, batch: int = 1) -> Measured:
-        """Measure a batch of tokens in the confirming carriers, and return all measurements so far."""
-        if not len(ids):
-            return so_far
-        rows = measure(Round.CONFIRM, ids, confirming_carriers, confirming_stage(batch))
-        return replace(so_far, confirmed=joined(so_far.confirmed, rows))
-
+    measure_batch = partial(measure, Round.CONFIRM, confirming_carriers)
     # The pilots have already been measured in the confirming carriers.
     unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
     if confirm_all:
-        return confirm(measured, unconfirmed_ids)
+        return _with_batch(measured, unconfirmed_ids, 1, measure_batch)
     budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
     if _has_artificial_vectors(job.encoder):
         # Artificial vectors do not show which tokens may reach a threshold. The tokens with the longest texts
         # are taken, so that a run costs at most as much as is estimated.
         longest_first = sorted(unconfirmed_ids.tolist(), key=lambda token_id: -len(tokens[token_id].text))
-        return confirm(measured, np.array(sorted(longest_first[:budgeted_tokens]), dtype=np.int64))
-    return confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, confirm)
+        longest_ids = np.array(sorted(longest_first[:budgeted_tokens]), dtype=np.int64)
+        return _with_batch(measured, longest_ids, 1, measure_batch)
+    return confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, measure_batch)
+
+
+# Measures tokens with the given ids in the confirming carriers, in a stage with the given name.
+MeasureBatch: TypeAlias = Callable[[Ids, str], Measurements]
+
+
+def _with_batch(measured: Measured, ids: Ids, batch: int, measure_batch: MeasureBatch) -> Measured:
+    """Measure a batch of tokens, and return it together with all earlier measurements."""
+    if not len(ids):
+        return measured
+    confirmed = measure_batch(np.sort(ids), confirming_stage(batch))
+    return replace(measured, confirmed=joined(measured.confirmed, confirmed))
 
 
 def confirm_in_batches(
     measured: Measured,
     ids: Ids,
     budgeted_tokens: int,
-    confirm: Callable[[Measured, Ids, int], Measured],
+    measure_batch: MeasureBatch,
 ) -> Measured:
     """Measure tokens in the confirming carriers, until no other token is expected to reach its threshold.
 
@@ -190,7 +197,7 @@ def confirm_in_batches(
         measured: the measurements of the pilot round and the screening round.
         ids: ids of the tokens to choose from, without the pilots.
         budgeted_tokens: number of tokens that the budget allows to confirm.
-        confirm: adds the measurements of a batch of tokens, given the ids and the number of the batch.
+        measure_batch: measures a batch.
     """
     settings = measured.job.settings
     screened = estimate(measured)
@@ -199,7 +206,7 @@ def confirm_in_batches(
     budgeted_ids = ordered_ids[:budgeted_tokens]
     for batch, start in enumerate(range(0, len(budgeted_ids), CONFIRMING_BATCH), start=1):
         batch_ids = budgeted_ids[start : start + CONFIRMING_BATCH]
-        measured = confirm(measured, np.sort(batch_ids), batch)
+        measured = _with_batch(measured, batch_ids, batch, measure_batch)
         batch_measures = estimate(measured).measures_of(batch_ids)
         batch_may_reach = verdict.may_reach_threshold(batch_measures, settings).any()
         rest_may_reach = may_reach_by_screen[start + CONFIRMING_BATCH :].any()

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods import SEVERE_ERASED, SEVERE_LIFT, UNUSUAL_SHARE, Severity, Verdict, wording
+from stickytoken.methods import Verdict, wording
+from stickytoken.methods.measures import ERASED, LIFT, UNUSUAL_SHARE, Severity
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
@@ -94,8 +95,8 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
     reaches_full_lift = tokens.lift.low >= settings.smallest_lift
     reaches_full_erased = tokens.erased.low >= settings.smallest_erased
     is_serious = reaches_full_lift | reaches_full_erased
-    severe_lift = max(SEVERE_LIFT, settings.smallest_lift)
-    severe_erased = max(SEVERE_ERASED, settings.smallest_erased)
+    severe_lift = max(LIFT.severe, settings.smallest_lift)
+    severe_erased = max(ERASED.severe, settings.smallest_erased)
     is_severe = (tokens.lift.low >= severe_lift) | (tokens.erased.low >= severe_erased)
 
     verdict_names = np.select([is_sticky, is_topical], [Verdict.STICKY, Verdict.TOPICAL], Verdict.BENIGN)
@@ -110,12 +111,13 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
         if severity is None:
             reasons.append(None)
             continue
-        reason = wording.reason(
-            erased=float(tokens.erased.value[row]) if reaches_erased[row] else None,
-            lift_sd=float(tokens.lift.value[row]) if reaches_lift[row] else None,
-            unusual_vector=severity is Severity.MILD,  # a mild token reaches only the halved thresholds
-        )
-        reasons.append(reason)
+        values = {}
+        if reaches_erased[row]:
+            values[ERASED.key] = float(tokens.erased.value[row])
+        if reaches_lift[row]:
+            values[LIFT.key] = float(tokens.lift.value[row])
+        # A mild token reaches only the halved thresholds.
+        reasons.append(wording.reason(values, unusual_vector=severity is Severity.MILD))
     return Judged(verdicts, severities, reasons)
 
 

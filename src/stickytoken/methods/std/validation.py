@@ -209,7 +209,7 @@ class StdEvidence:
     pairs: int  # number of pairs that were measured
 
 
-def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
+def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate a job's tokens regardless of their scores, and return the results in the same order."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)

@@ -11,10 +11,12 @@ import polars as pl
 
 from stickytoken.impacts import wording as impact_wording
 from stickytoken.impacts.results import Impact, measured_kind
-from stickytoken.methods import Column, wording
+from stickytoken.methods import Column
+from stickytoken.methods.measures import MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
+from stickytoken.words import counted
 
 # Maximum number of tokens in a panel, because more rows would be unreadable. The table lists all tokens.
 _MOST_TOKENS = 30
@@ -264,10 +266,11 @@ _SIDES = {"before": _Side(fig.STICKY, "diamond"), "after": _Side(fig.TOPICAL, "c
 _REPAIRED = (
     Column("token", "token"),
     Column("strategy", "strategy"),
-    wording.ERASED._replace(key="erased_before", title="erased before"),
-    wording.ERASED._replace(key="erased_after", title="erased after"),
-    wording.LIFT._replace(key="lift_sd_before", title="lift before"),
-    wording.LIFT._replace(key="lift_sd_after", title="lift after"),
+    *(
+        Column(f"{measure.key}_{side}", f"{measure.title} {side}", measure.digits, measure.unit)
+        for measure in MEASURES
+        for side in _SIDES
+    ),
     Column("verdict_after", "verdict after"),
     Column("reason", "why"),
 )
@@ -286,7 +289,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     if measured:
         summary = _repaired_in_words(measured)
         plot = _draw_repaired_tokens(measured[:_MOST_TOKENS])
-        narrow = fig.stacked(plot, len(wording.MEASURES), 2 * plot.layout.height)
+        narrow = fig.stacked(plot, len(MEASURES), 2 * plot.layout.height)
     else:
         summary = "Nothing was measured after the repair."
         plot = fig.empty_figure("the repair was not verified: nothing was measured")
@@ -306,7 +309,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 def _repaired_in_words(measured: Rows) -> str:
     """Return a sentence on the largest erased share and the largest lift, before and after a repair."""
     sentences = []
-    for measure, name in zip(wording.MEASURES, ("erased share", "lift"), strict=True):
+    for measure in MEASURES:
         largest = []
         for side in _SIDES:
             values = [row[f"{measure.key}_{side}"] for row in measured]
@@ -314,16 +317,16 @@ def _repaired_in_words(measured: Rows) -> str:
             if measured_values:
                 largest.append(f"{measure.text(max(measured_values))} {side}")
         if largest:
-            sentences.append(f"largest {name} {', '.join(largest)}")
-    return f"Of {wording.counted(len(measured), 'repaired token')}: {'; '.join(sentences)}."
+            sentences.append(f"largest {measure.noun} {', '.join(largest)}")
+    return f"Of {counted(len(measured), 'repaired token')}: {'; '.join(sentences)}."
 
 
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
     """Draw one panel per measure, with one row per token, the first token at the top."""
     from_below = list(reversed(rows))
-    titles = [fig.axis_title(measure) for measure in wording.MEASURES]
+    titles = [fig.axis_title(measure) for measure in MEASURES]
     plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)
-    for panel, measure in enumerate(wording.MEASURES, start=1):
+    for panel, measure in enumerate(MEASURES, start=1):
         _draw_before_and_after(plot, from_below, measure, panel)
     names = [fig.label(row["token"]) for row in from_below]
     plot.update_yaxes(

@@ -13,13 +13,13 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from stickytoken.methods import wording
 from stickytoken.methods.probes import SIMILARITY_EDGES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.figures.run import SIDES, Breakdown, Curve, breakdown_by, draw_breakdowns, mean_line
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Category, Kind
+from stickytoken.words import counted
 
 _WITHOUT_PAIRS = (
     "this run does not contain the similarities of pairs: run the detection again, into another folder"
@@ -215,7 +215,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
     for part in parts:
         rows += _share_rows(part)
     plot = draw_breakdowns(parts)
-    alt = f"{wording.counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(parts)}"
+    alt = f"{counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(parts)}"
     headings = ("property", "group", "tokens", "sticky", "share of the sticky tokens")
     return ReportFigure(
         name, title, plot, alt, reading, DataTable(headings, rows), fig.stacked(plot, len(parts), 700)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from stickytoken.detection.run_folder import is_flagged
-from stickytoken.methods import Column, Distribution, Scatter, wording
+from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
+from stickytoken.words import counted, number
 
 # Minimum and maximum number of bins in a histogram. Fewer bins would hide the shape of the distribution, and
 # more bins would be narrower than a pixel on a phone.
@@ -98,7 +99,7 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     """Return sentences with the quantiles of a measure, and with the range of the flagged tokens."""
     low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
     text = (
-        f"{column.title.capitalize()} of {wording.counted(len(measured), 'token')}: median "
+        f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median "
         f"{_exact(column, middle)}, 90% between {_exact(column, low)} and {_exact(column, high)}."
     )
     for verdict in ("sticky", "topical"):
@@ -139,7 +140,7 @@ def _exact(column: Column, value: float) -> str:
     """Format a value with one more decimal than in tables, or with four if the column has no unit."""
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
-    return column._replace(digits=column.digits + 1).text(value)
+    return number(value, column.digits + 1, column.unit)
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -333,8 +334,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
 def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
     """Return sentences with the medians of both measures, for the sticky tokens and for all tokens."""
     text = (
-        f"{described.x.title.capitalize()} against {described.y.title} of "
-        f"{wording.counted(len(measured), 'token')}."
+        f"{described.x.title.capitalize()} against {described.y.title} of {counted(len(measured), 'token')}."
     )
     sticky = measured.filter(verdict="sticky")
     groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
@@ -400,14 +400,18 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         controls: Curves of ordinary tokens, for comparison.
         u: The model's mean similarity.
     """
-    ordinary = _lines_by_side(controls)
+    ordinary = {side: [curve[side] for curve in controls if curve[side]] for side in SIDES}
+    ordinary = {side: lines for side, lines in ordinary.items() if lines}  # a side may have no pairs
     table = DataTable()
     narrow: dict[str, Any] = {}
     if curves or controls:
         copies = (curves or controls)[0]["copies"]
-        table = DataTable(
-            ("token", "pairs", *(f"{count} copies" for count in copies)), _curve_rows(curves, ordinary)
-        )
+        rows: list[tuple[Any, ...]] = []
+        for curve in curves:
+            rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
+        for side, lines in ordinary.items():
+            rows.append(("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist()))
+        table = DataTable(("token", "pairs", *(f"{count} copies" for count in copies)), rows)
         plot = _draw_curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
         if curves:
             narrow = fig.stacked(plot, 2, 820)
@@ -422,33 +426,6 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         table,
         narrow,
     )
-
-
-def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
-    """Return the similarities in all curves, keyed by ``below`` and ``above`` (the mean similarity u).
-
-    If no pair is below u, the key ``below`` is absent; if no pair is above u, the key ``above`` is absent.
-    """
-    lines_by_side = {}
-    for side in SIDES:
-        lines = [curve[side] for curve in curves if curve[side]]
-        if lines:
-            lines_by_side[side] = lines
-    return lines_by_side
-
-
-def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) -> list[tuple[Any, ...]]:
-    """Return the table rows of the symptom curves.
-
-    A curve has one row for the pairs below the mean similarity u, and one row for the pairs above u. The last
-    rows contain the means of ordinary tokens.
-    """
-    rows: list[tuple[Any, ...]] = []
-    for curve in curves:
-        rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
-    for side, lines in ordinary.items():
-        rows.append(("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist()))
-    return rows
 
 
 def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
@@ -467,7 +444,12 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
     for curve in curves[:_DRAWN_CURVES]:
         # A curve has no value for a number of copies if the tokenizer turns the copies into unknown tokens.
-        positions = [position for position in range(len(curve["copies"])) if _has_values(curve, position)]
+        sides = [curve[side] for side in SIDES if curve[side]]
+        positions = [
+            position
+            for position in range(len(curve["copies"]))
+            if all(line[position] is not None for line in sides)
+        ]
         if not positions:
             continue
         first = positions[0]
@@ -483,20 +465,6 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
             moves.append(_move_in_words(side, mean_line[0], mean_line[-1]))
         sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
     return " ".join(sentences)
-
-
-def _has_values(curve: Curve, position: int) -> bool:
-    """Return whether no value of a curve is missing at a position, which stands for a number of copies.
-
-    Args:
-        curve: A symptom curve.
-        position: Position of the number of copies in the curve.
-
-    Returns:
-        False if the value for the pairs below the mean similarity or the value for the pairs above the mean
-        similarity is missing. A group without pairs is ignored.
-    """
-    return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
 def _move_in_words(side: str, start: float, end: float) -> str:
@@ -665,7 +633,13 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
     sentences = [f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."]
     rows: list[tuple[Any, ...]] = []
     for part in parts:
-        sentences.append(_largest_groups(part))
+        by_sticky_count = sorted(range(len(part.groups)), key=part.sticky.__getitem__, reverse=True)
+        largest = [
+            f"{part.groups[position]}: {part.sticky[position]} of {part.examined[position]:,}"
+            for position in by_sticky_count[:3]
+            if part.sticky[position]
+        ]
+        sentences.append(f"By {part.title}, {'; '.join(largest)}.")
         for group, examined_count, sticky_count in zip(part.groups, part.examined, part.sticky, strict=True):
             if examined_count:
                 share = f"{sticky_count / examined_count:.2%}"
@@ -680,17 +654,6 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
         DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
         fig.stacked(plot, len(parts), 1180),
     )
-
-
-def _largest_groups(part: Breakdown) -> str:
-    """Return a sentence that names the three groups with the most sticky tokens."""
-    by_sticky_count = sorted(range(len(part.groups)), key=lambda position: -part.sticky[position])
-    largest = [
-        f"{part.groups[position]}: {part.sticky[position]} of {part.examined[position]:,}"
-        for position in by_sticky_count[:3]
-        if part.sticky[position]
-    ]
-    return f"By {part.title}, {'; '.join(largest)}."
 
 
 def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:

@@ -1,0 +1,69 @@
+"""Numbers, nouns and names as every output writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from stickytoken.validation import visible
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def number(value: float, digits: int, unit: str = "") -> str:
+    """Format a number with a true minus sign, thousands separators and a unit, such as "−0.53 SD".
+
+    For the unit "%", the value is multiplied by 100. A value that rounds to 0 has no sign.
+    """
+    shown = f"{100 * value if unit == '%' else value:,.{digits}f}"
+    if not shown.strip("-0.,"):
+        shown = shown.lstrip("-")
+    separator = " " if unit not in ("", "%") else ""
+    return f"{shown}{separator}{unit}".replace("-", MINUS)
+
+
+def interval(low: float, high: float, digits: int, unit: str = "") -> str:
+    """Format an interval, such as "39% to 42%" or "0.49 to 0.63 SD".
+
+    The lower end is rounded down and the upper end up. Otherwise, an interval that begins just below a
+    threshold could look as if it began at the threshold.
+    """
+    step = Decimal(1).scaleb(-digits - 2 if unit == "%" else -digits)
+    ends = [
+        number(float(Decimal(repr(float(end))).quantize(step, rounding)), digits, "%" if unit == "%" else "")
+        for end, rounding in ((low, ROUND_FLOOR), (high, ROUND_CEILING))
+    ]
+    return " to ".join(ends) if unit in ("", "%") else f"{' to '.join(ends)} {unit}"
+
+
+def percent(share: float) -> str:
+    """Format a share as a whole percentage."""
+    return number(share, 0, "%")
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a count and what is counted: "1 query" or "3 queries".
+
+    Args:
+        count: the count.
+        one: the noun, and what agrees with it, after the number 1.
+        many: the same after any other number. Default: ``one`` followed by an s.
+    """
+    if count == 1:
+        return f"1 {one}"
+    return f"{count:,} {f'{one}s' if many is None else many}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names as in a sentence: "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def quoted(token: str) -> str:
+    """Return a token in quotes, with invisible characters escaped."""
+    return visible(repr(token))
+
+
+def sentence(text: str) -> str:
+    """Begin a clause with a capital letter and end it with a full stop."""
+    return f"{text[0].upper()}{text[1:]}."
