@@ -15,8 +15,13 @@ from hypothesis import given, settings, strategies as st
 import tiny
 import tiny_architectures as architectures
 from stickytoken import load_encoder
-from stickytoken.encoders.compute.batches import BatchRunner, compute_all, worker_count
-from stickytoken.encoders.equal_lengths import TOKEN_MULTIPLE, equal_length_batches
+from stickytoken.encoders.compute.batches import (
+    TOKEN_MULTIPLE,
+    BatchRunner,
+    compute_all,
+    equal_length_batches,
+    worker_count,
+)
 from stickytoken.errors import EncodingError
 
 

@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer import modules
 import planted
 import tiny
 from stickytoken import analyze_vocabulary, load_encoder
-from stickytoken.encoders.token_table import table_rows, token_table
+from stickytoken.encoders.inputs.token_table import table_rows, token_table
 from stickytoken.errors import ModelError
 from stickytoken.inspection import inspector_of
 
@@ -146,7 +146,7 @@ def test_a_vocabulary_without_entries_is_refused():
 
 
 def analyze_vocabulary_of(tokenizer):
-    from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+    from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 
     return HuggingFaceTokenizer(tokenizer)
 

@@ -11,7 +11,7 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.data import as_read, load_sentences
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
 from stickytoken.repairs.result import _tokenize_function
 from stickytoken.vocabulary import Category, categorize

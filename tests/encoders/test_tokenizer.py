@@ -12,7 +12,7 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import GENERIC_TYPES
 from stickytoken.errors import ModelError
 from stickytoken.vocabulary import categorize

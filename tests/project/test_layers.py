@@ -173,7 +173,7 @@ def test_libraries_are_imported_where_they_may_be():
     assert modules_that_import(*models, depths=("module",)) <= {
         "stickytoken.adapters.guarding",
         "stickytoken.encoders.causal_module",
-        "stickytoken.encoders._routes",
+        "stickytoken.encoders.inputs.routes",
     }
     # Their folders check at the door that these are installed.
     assert {part_of(name) for name in modules_that_import("plotly")} <= {"reports", "demo"}

@@ -9,7 +9,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import tiny
 from stickytoken.encoders import load_tokenizer
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.vocabulary import (

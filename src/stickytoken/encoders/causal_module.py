@@ -13,7 +13,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from stickytoken.encoders import prompted as prompts
-from stickytoken.encoders.lengths import context_length
+from stickytoken.encoders.inputs.lengths import context_length
 from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
 from stickytoken.encoders.prompted.model import Features, PromptedModel, Reading
 from stickytoken.encoders.prompted.steering import layers_with_projection, pooled_states

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
-from stickytoken.encoders._tokenizer import adapted
+from stickytoken.encoders.inputs.tokenizer import adapted
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, WordEncoder, shown
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import computing, switched_on
-from stickytoken.encoders.equal_lengths import equal_length_batches
+from stickytoken.encoders.compute.batches import equal_length_batches
+from stickytoken.encoders.inputs.token_table import token_table
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.encoders.prompted.steering import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.protocol import require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.encoders.token_table import token_table
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection._attention import Sources, attention_of, attention_sources, plain_attention
 from stickytoken.unit_vectors import unit_vectors

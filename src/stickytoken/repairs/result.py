@@ -16,7 +16,7 @@ from pydantic import Field
 import stickytoken.measurement as store
 from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
 from stickytoken.encoders import Encoder
-from stickytoken.encoders.lengths import NO_LIMIT
+from stickytoken.encoders.inputs.lengths import NO_LIMIT
 from stickytoken.encoders.loading.resolution import resolve_model, user_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError, reading

@@ -207,7 +207,7 @@ def _with_plain_keys(value: Any) -> Any:
 
 def _route_of(model: SentenceTransformer) -> list[list[Any]]:
     """Return a model's route, and the task if a module uses it; empty for a model without routes."""
-    from stickytoken.encoders._routes import RoutedModel
+    from stickytoken.encoders.inputs.routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
         return []

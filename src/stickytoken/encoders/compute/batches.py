@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._template import InputTemplate
-from stickytoken.encoders.equal_lengths import equal_length_batches
+from stickytoken.encoders.inputs.template import InputTemplate
 from stickytoken.errors import EncodingError, ModelError, StickyTokenError
 from stickytoken.machine import SharedSetting, available_cores
 
@@ -28,6 +27,9 @@ _LOG = logging.getLogger(__name__)
 # Maximum number of tokens per batch on a CPU. Between 512 and 4096 tokens per batch, the speed of
 # all-MiniLM-L6-v2 and of all-mpnet-base-v2 varies by at most 5%.
 _CPU_TOKEN_BUDGET = 1024
+# Where possible, the number of tokens in a batch is a multiple of this constant. Matrix kernels are fastest
+# if the number of tokens is a multiple of 64, and if batches have only a few different sizes.
+TOKEN_MULTIPLE = 64
 # Number of batches for each worker. With several small batches, all workers finish at about the same time.
 _BATCHES_PER_WORKER = 4
 # Smallest number of tokens per batch when several workers share the inputs. In smaller batches, the overhead
@@ -58,7 +60,7 @@ _STATELESS = (
     "transformers.models.",
     "transformers.activations",
     "sentence_transformers.",
-    "stickytoken.encoders._routes.",
+    "stickytoken.encoders.inputs.routes.",
 )
 
 
@@ -99,6 +101,29 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
         finally:  # also after Ctrl-C: cancel the items that have not been started
             threads.shutdown(cancel_futures=True)
         return [result.result() for result in results]
+
+
+def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
+    """Divide inputs into batches whose inputs all have the same length, the longest inputs first.
+
+    Args:
+        lengths: number of tokens in each input.
+        token_budget: maximum number of tokens in a batch; a longer input becomes a batch of its own.
+
+    Returns:
+        One array per batch, with the indices of its inputs.
+    """
+    sizes = np.asarray(lengths, dtype=np.intp)
+    batches: list[NDArray[np.intp]] = []
+    for length in sorted(set(sizes.tolist()), reverse=True):
+        indices = np.flatnonzero(sizes == length)
+        rows = max(1, token_budget // max(1, length))
+        # The smallest number of rows that makes the token count a multiple of TOKEN_MULTIPLE.
+        step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
+        if rows >= step:
+            rows -= rows % step
+        batches.extend(indices[start : start + rows] for start in range(0, len(indices), rows))
+    return batches
 
 
 class BatchEngine:
@@ -302,22 +327,3 @@ def pools_by(model: SentenceTransformer, mode: str) -> bool:
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
         return False
     return model[1].pooling_mode in (mode, (mode,), [mode])
-
-
-@contextmanager
-def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
-    """Make an attention module return only the state of the first token, inside a ``with`` block."""
-    if "forward" in vars(attention):  # the user has replaced the forward pass
-        yield
-        return
-    original: Any = attention.forward
-
-    def forward(*arguments: Any, **options: Any) -> tuple[Any, ...]:
-        states, *others = original(*arguments, **options)
-        return states[:, :1], *others
-
-    vars(attention)["forward"] = forward
-    try:
-        yield
-    finally:
-        vars(attention).pop("forward", None)

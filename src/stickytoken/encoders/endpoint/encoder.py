@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from stickytoken.encoders import protocol
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint import Address, parse_address
 from stickytoken.encoders.endpoint._cache import Answers
 from stickytoken.encoders.endpoint._client import Client, RequestFormat, Spending
 from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import ServerBehaviour, discover
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.text_encoder import (

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 
 from stickytoken.encoders import prompted as prompts
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import names_tiktoken, vocabulary_of
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.description import require_single_vectors_of
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin

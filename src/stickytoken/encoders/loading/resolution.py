@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.description import (
     DESCRIBING_FILES,
     modules_on_route,

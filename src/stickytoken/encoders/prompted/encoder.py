@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import computing, config_of, prefixes
-from stickytoken.encoders.lengths import context_length
+from stickytoken.encoders.inputs.lengths import context_length
 from stickytoken.encoders.prompted import AUXILIARY
 from stickytoken.encoders.prompted._runner import PromptRunner
 from stickytoken.encoders.prompted.decoder import find_decoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.prompted.tokenization import OwnTokenizer, PromptVocabulary, own_tokenizer
 from stickytoken.encoders.protocol import shown
-from stickytoken.encoders.sentence_transformer import Content, ModelEncoder
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision

@@ -12,7 +12,7 @@ from stickytoken.errors import ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+    from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 
 # Sample texts. The template is derived by preprocessing them with the model. Models that read only a few
 # tokens get the shorter pair.

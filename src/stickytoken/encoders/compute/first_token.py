@@ -1,0 +1,60 @@
+"""Compute the last layer for the first token only, if the vector of a text is the state of this token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stickytoken.encoders.compute.batches import pools_by
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# Names of the child modules in a BERT layer, and in layers with the same structure: attention with residual
+# and norm, followed by modules that process each token separately.
+_BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
+
+
+def attention_of_last_layer(model: SentenceTransformer) -> torch.nn.Module | None:
+    """Return the attention module of the last layer, after which tokens are processed separately.
+
+    Return None if the model does not pool by its first token, or its layers have another structure than
+    BERT's.
+    """
+    if not pools_by(model, "cls"):
+        return None
+    backbone: Any = model[0].model
+    stack = getattr(getattr(backbone, "encoder", None), "layer", None)
+    if not isinstance(stack, torch.nn.ModuleList) or len(stack) == 0:
+        return None
+    layer: Any = stack[-1]
+    children = {name for name, _ in layer.named_children()}
+    is_of_transformers = type(layer).__module__.startswith("transformers.models.")
+    is_decoder = getattr(layer, "is_decoder", False)
+    is_chunked = getattr(layer, "chunk_size_feed_forward", 0)
+    if not is_of_transformers or is_decoder or is_chunked or children != _BERT_LAYER_CHILDREN:
+        return None
+    attention: torch.nn.Module = layer.attention
+    return attention
+
+
+@contextmanager
+def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
+    """Make an attention module return only the state of the first token, inside a ``with`` block."""
+    if "forward" in vars(attention):  # the user has replaced the forward pass
+        yield
+        return
+    original: Any = attention.forward
+
+    def forward(*arguments: Any, **options: Any) -> tuple[Any, ...]:
+        states, *others = original(*arguments, **options)
+        return states[:, :1], *others
+
+    vars(attention)["forward"] = forward
+    try:
+        yield
+    finally:
+        vars(attention).pop("forward", None)
