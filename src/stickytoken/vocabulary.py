@@ -81,6 +81,15 @@ class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
 
 
 @runtime_checkable
+class MarkingTokenizer(RoundTripTokenizer, Protocol):
+    """A tokenizer that marks special tokens."""
+
+    @property
+    def marked_ids(self) -> frozenset[int]:
+        """Ids of all special tokens, those with the role cls included."""
+
+
+@runtime_checkable
 class CandidateTokenizer(Protocol):
     """A stand-in for an unpublished tokenizer: it lists candidate strings and estimates token counts."""
 
@@ -152,6 +161,13 @@ class Vocabulary:
         columns = {"token": self.tokens, "decoded": self.decoded, "category": categories}
         schema = {"token_id": pl.Int64} | dict.fromkeys(columns, pl.String)
         return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
+
+
+def special_tokens(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
+    """Return the special tokens that text can produce, by the tokenizer's own marks."""
+    if not isinstance(tokenizer, MarkingTokenizer):
+        return []
+    return [token for token in vocabulary.available if token.id in tokenizer.marked_ids]
 
 
 # An entry whose text encodes to the entry itself is nevertheless unreachable if the embedding matrix has no

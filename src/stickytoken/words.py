@@ -18,7 +18,7 @@ def number(value: float, digits: int, unit: str = "") -> str:
     shown = f"{100 * value if unit == '%' else value:,.{digits}f}"
     if not shown.strip("-0.,"):
         shown = shown.lstrip("-")
-    separator = " " if unit not in ("", "%") else ""
+    separator = "" if unit in ("", "%", "×") else " "
     return f"{shown}{separator}{unit}".replace("-", MINUS)
 
 
@@ -33,7 +33,10 @@ def interval(low: float, high: float, digits: int, unit: str = "") -> str:
         number(float(Decimal(repr(float(end))).quantize(step, rounding)), digits, "%" if unit == "%" else "")
         for end, rounding in ((low, ROUND_FLOOR), (high, ROUND_CEILING))
     ]
-    return " to ".join(ends) if unit in ("", "%") else f"{' to '.join(ends)} {unit}"
+    if unit in ("", "%"):
+        return " to ".join(ends)
+    separator = "" if unit == "×" else " "
+    return f"{' to '.join(ends)}{separator}{unit}"
 
 
 def percent(share: float) -> str:

@@ -37,11 +37,11 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
-from stickytoken.methods import METHODS, base, choose_method, method_named, probes, small_search
+from stickytoken.methods import METHODS, base, choose_method, method_named, probes
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, written
+from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, special_tokens, written
 
 __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 
@@ -118,8 +118,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as one from
             `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
             can be continued with another engine.
-        evidence: Whether to also measure evidence for reports: symptom curves, sentence pairs and search
-            results. If a finished run lacks the evidence, it is measured and added to the run.
+        evidence: Whether to also measure evidence for reports: symptom curves and sentence pairs. If a finished run lacks the evidence, it is measured and added to the run.
         shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
             If None, a shard has 8,192 texts, or 32,768 on a CUDA GPU. The size of the shards affects the
             results only through rounding, but if a run is continued with another size, its shards are
@@ -162,6 +161,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
+    if name == "profile":
+        # Special tokens are measured in every run: they are few, and the first that anyone tries.
+        by_id = {token.id: token for token in (*chosen, *special_tokens(vocabulary, encoder.tokenizer))}
+        chosen = [by_id[token_id] for token_id in sorted(by_id)]
     restricted = tokens is not None or sample is not None
     sampled = tokens is None  # also true if all available tokens are measured
     job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
@@ -193,11 +196,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 def _write_evidence(
     job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
 ) -> None:
-    """Measure curves, pairs and search results, and write them into the run folder."""
+    """Measure curves and pairs, and write them into the run folder."""
     stage = run.method.evidence_stage(job, run.plan)
-    texts = run.method.plan_texts(run.plan)
-    search = small_search.search_stage(job.encoder, job.settings.insertion, [*texts.carriers, *texts.anchors])
-    measured = _evidence.measured_evidence(job, stage, run, search=search, progress=progress)
+    measured = _evidence.measured_evidence(job, stage, run, progress=progress)
     folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
     folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
 

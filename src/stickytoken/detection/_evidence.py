@@ -1,10 +1,9 @@
-"""Measure the evidence that reports show: symptom curves, sentence pairs and search results."""
+"""Measure the evidence that reports show: symptom curves and sentence pairs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,7 +16,6 @@ from stickytoken.detection.run_folder import (
     EVIDENCE_SCHEMA,
     EvidenceRecord,
     RunEvidence,
-    SearchRecord,
     flagged_ids,
 )
 from stickytoken.encoders.protocol import Encoder
@@ -25,7 +23,6 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.engine import UNANSWERED, ProgressCallback, ignore_progress
 from stickytoken.methods import base
 from stickytoken.methods.probes import EvidenceStage, similarity_counts
-from stickytoken.methods.small_search import COPIES, SearchStage
 
 # Maximum number of tokens to measure, not counting ordinary tokens.
 _MAX_TOKENS = 12
@@ -37,25 +34,15 @@ _ORDINARY_TOKENS = 8
 _ORDINARY_STREAM = 12
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Measurements from the two evidence stages."""
-
-    rows: dict[int, dict[str, Any]]  # rows of evidence.parquet, keyed by token id
-    search: SearchRecord | None  # None if search results were not measured
-    sequences: int  # number of encoded texts
-
-
 def measured_evidence(
     job: base.Job[base.MethodSettings],
     stage: EvidenceStage,
     run: Run,
     named: Sequence[int] | None = None,
     with_ordinary: bool = True,
-    search: SearchStage | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> RunEvidence:
-    """Measure curves, pairs and search results for the worst tokens, and for ordinary tokens as a control.
+    """Measure curves and pairs for the worst tokens, and for ordinary tokens as a control.
 
     Args:
         job: The job of the run.
@@ -64,7 +51,6 @@ def measured_evidence(
         named: Ids of the tokens to measure. If None, the worst sticky tokens are measured and, if there are
             few of them, also the strongest of the other tokens.
         with_ordinary: Whether to also measure a few random tokens that are neither sticky nor topical.
-        search: The stage that measures search results. If None, no search results are measured.
         progress: Called with the progress at every step.
 
     Returns:
@@ -79,53 +65,23 @@ def measured_evidence(
         ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), _ORDINARY_TOKENS))
     tokens_by_id = {token.id: token for token in job.vocabulary.available}
     tokens = [tokens_by_id[token_id] for token_id in (*ids, *ordinary_ids)]
-    measured = _measure(job, stage, tokens, search, progress)
-    for token_id, row in measured.rows.items():
-        row["ordinary"] = token_id in ordinary_ids
+    # One shard for all tokens would fill batches best, but small shards need less memory.
+    measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    rows = _rows_with_all_vectors(measure(stage, tokens)).to_dicts()
+    for row in rows:
+        row["ordinary"] = row["token_id"] in ordinary_ids
         row["copies"] = [0, *stage.copies]
-        unknown = unknown_copies(job.encoder, stage, tokens_by_id[token_id])
+        unknown = unknown_copies(job.encoder, stage, tokens_by_id[row["token_id"]])
         _leave_out_unknown(row, unknown, stage.pair_copies)
     record = EvidenceRecord(
         carriers=list(stage.texts),
         anchors=len(stage.panel.panel.vectors),
         pair_copies=stage.pair_copies,
-        sequences=measured.sequences,
+        sequences=len(tokens) * stage.probes_per_token,
         seconds=round(time.perf_counter() - started, 1),
         similarities_before=tuple(similarity_counts(stage.panel.before)),
-        search=measured.search,
     )
-    return RunEvidence(record, pl.DataFrame(list(measured.rows.values()), schema=EVIDENCE_SCHEMA))
-
-
-def _measure(
-    job: base.Job[base.MethodSettings],
-    stage: EvidenceStage,
-    tokens: Sequence[Token],
-    search: SearchStage | None,
-    progress: ProgressCallback,
-) -> _Measured:
-    """Measure tokens with the stage of the evidence and, unless ``search`` is None, also with that of search.
-
-    There is a row for every token whose evidence texts all have vectors. If the token's texts for ``search``
-    have vectors as well, its row also has the columns of the search.
-    """
-    # One shard for all tokens would fill batches best, but small shards need less memory.
-    measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
-    rows = {row["token_id"]: row for row in _rows_with_all_vectors(measure(stage, tokens)).to_dicts()}
-    sequences = len(tokens) * stage.probes_per_token
-    if search is None:
-        return _Measured(rows, search=None, sequences=sequences)
-    for search_row in _rows_with_all_vectors(measure(search, tokens)).to_dicts():
-        if search_row["token_id"] in rows:
-            rows[search_row["token_id"]] |= search_row
-    sequences += len(tokens) * search.probes_per_token
-    record = SearchRecord(
-        documents=search.probes_per_token,
-        copies=COPIES,
-        answering=search.without_copies.answering,
-        unrelated=search.without_copies.unrelated,
-    )
-    return _Measured(rows, record, sequences)
+    return RunEvidence(record, pl.DataFrame(rows, schema=EVIDENCE_SCHEMA))
 
 
 def _rows_with_all_vectors(table: pl.DataFrame) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, differences
 from stickytoken.methods import Column, Moved, base, method_named, wording
 from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
-from stickytoken.methods.wording import SearchHarm
+from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.validation import file_path, visible, whole_number
 
@@ -212,10 +212,22 @@ class Run:
         evidence = self.evidence
         return None if evidence is None else evidence.moved(token_id)
 
-    def harm(self, token_id: int) -> SearchHarm | None:
-        """Return how copies of a token change the results of a small search; None if not measured."""
-        evidence = self.evidence
-        return None if evidence is None else evidence.harm(token_id)
+    def harm(self, token_id: int) -> Harm | None:
+        """Return what copies of a token do to documents; None if the run did not measure it."""
+        result: Any = self.result
+        if not self.is_profile or result.ordinary_push is None:
+            return None
+        row = self.tokens.filter(pl.col("token_id") == token_id).row(0, named=True)
+        if row["push"] is None:
+            return None
+        return Harm(
+            token=row["token"],
+            push=row["push"],
+            found=row["found"],
+            ordinary_push=result.ordinary_push,
+            ordinary_found=result.ordinary_found,
+            found_without=result.found,
+        )
 
     def harm_sentences(self, limit: int) -> list[str]:
         """Return a sentence for each of the worst ``limit`` sticky tokens: what its copies do in a search.

@@ -25,8 +25,6 @@ from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
 from stickytoken.methods import METHODS, Moved, Verdict, base, method_named
-from stickytoken.methods.small_search import SearchShares
-from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
@@ -308,15 +306,6 @@ RUN = resume.MeasurementKind(
 )
 
 
-class SearchRecord(resume.Record):
-    """The results of the small search without copies. evidence.parquet holds the results with copies."""
-
-    documents: int  # Number of documents and of queries, because each document answers one query.
-    copies: int  # Number of copies in a document, for the results in evidence.parquet.
-    answering: float  # Share of queries whose answering document is in the top 10.
-    unrelated: float  # Share of unrelated query-document pairs in which the document is in the top 10.
-
-
 class EvidenceRecord(resume.Record):
     """evidence.json: how the curves and pairs in evidence.parquet were measured."""
 
@@ -327,7 +316,6 @@ class EvidenceRecord(resume.Record):
     sequences: int  # number of encoded texts
     seconds: float
     similarities_before: tuple[int, ...]  # carrier-anchor pairs without copies, per bin of `SIMILARITY_EDGES`
-    search: SearchRecord | None = None  # null if too few texts are long enough
 
 
 FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
@@ -359,8 +347,6 @@ EVIDENCE_SCHEMA: dict[str, Any] = {
     "above": pl.List(pl.Float64),
     "ahead": pl.List(pl.Float64),
     "similarities_after": pl.List(pl.Int64),
-    "answering": pl.Float64,
-    "unrelated": pl.Float64,
     "typical_carrier": pl.String,
     "typical_anchor": pl.String,
     "typical_before": pl.Float64,
@@ -420,33 +406,6 @@ class RunEvidence(NamedTuple):
         return (
             f"the curve of token {first['token_id']}{others} leaves out {min(unknown)} copies and more: the "
             "tokenizer reads so many copies as an unknown word"
-        )
-
-    def harm(self, token_id: int) -> SearchHarm | None:
-        """Return how copies of a token change the results of a small search; None if not measured.
-
-        The result has two shares for each of three searches: with copies of the token, without copies, and
-        with copies of ordinary tokens (None if no ordinary token was measured). ``answering`` is the share of
-        queries that find their answering document, and ``unrelated`` is the share of unrelated query-document
-        pairs in which the query finds the document. A query finds a document if the document is among the
-        first ten results.
-        """
-        search = self.record.search
-        measured = self.tokens.filter(pl.col("answering").is_not_null())
-        rows_of_token = measured.filter(pl.col("token_id") == token_id)
-        if search is None or rows_of_token.is_empty():
-            return None
-        row = rows_of_token.row(0, named=True)
-        ordinary = measured.filter("ordinary")
-        with_ordinary_copies = None
-        if not ordinary.is_empty():
-            with_ordinary_copies = SearchShares(
-                answering=fmean(ordinary["answering"]), unrelated=fmean(ordinary["unrelated"])
-            )
-        return SearchHarm(
-            token=SearchShares(answering=row["answering"], unrelated=row["unrelated"]),
-            without=SearchShares(answering=search.answering, unrelated=search.unrelated),
-            ordinary=with_ordinary_copies,
         )
 
 

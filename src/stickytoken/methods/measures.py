@@ -1,6 +1,6 @@
 """The two measures that decide whether a token is sticky, and all that outputs say about each.
 
-Both compare copies of the token with copies of an ordinary token. In tokens.parquet, the ends of the interval
+In tokens.parquet, the ends of the interval
 of a measure are in the columns ``<key>_low`` and ``<key>_high``.
 """
 
@@ -27,6 +27,7 @@ class Measure(Column):
         noun: its name in a sentence.
         verb: what copies do.
         setting: the setting that holds the threshold.
+        none: value of a token that does nothing beyond the comparison.
         severe: value from which a flagged token is severe.
         threshold: format of a threshold.
         amount: format of a threshold with the name of the measure.
@@ -39,6 +40,7 @@ class Measure(Column):
     noun: str
     verb: str
     setting: str
+    none: float
     severe: float
     threshold: str
     amount: str
@@ -61,6 +63,10 @@ class Measure(Column):
         """Format an interval, rounded outward, such as "39% to 42%"."""
         return words.interval(low, high, self.digits or 0, self.unit)
 
+    def lowered(self, threshold: float, share: Any) -> Any:
+        """Return the value that lies this share of the way from `none` to a threshold."""
+        return self.none + share * (threshold - self.none)
+
     def is_reached(self, row: Mapping[str, Any], thresholds: Mapping[str, float]) -> bool:
         """Return whether a token reaches the threshold: whether the lower end of its interval does.
 
@@ -80,6 +86,7 @@ ERASED = Measure(
     noun="erased share",
     verb="erases",
     setting="smallest_erased",
+    none=0.0,
     severe=0.7,  # a search finds hardly any of the documents with such copies
     threshold="{:.0%}",
     amount="an erased share of {:.0%}",
@@ -89,29 +96,29 @@ ERASED = Measure(
     definition="How much less of a text's meaning copies of the token leave than copies of an ordinary token "
     "do: 50% if they leave half as much.",
 )
-LIFT = Measure(
-    "lift_sd",
-    "lift",
-    2,
-    "SD",
-    noun="lift",
-    verb="lifts",
-    setting="smallest_lift",
-    severe=0.8,  # a large effect (Cohen 1988): an average unrelated text overtakes four in five of the others
-    threshold="{:g} SD",
-    amount="a lift of {:g} SD",
-    largest="the largest lift of unrelated texts",
-    reason="moves texts {} closer to unrelated texts",
-    meaning="documents with copies come closer to unrelated texts, and may turn up in searches for other "
-    "things",
-    definition="How much closer copies of the token move texts to unrelated texts than copies of an ordinary "
-    "token do, in standard deviations (SD) of the model's similarities, averaged over the kinds of text.",
+PUSH = Measure(
+    "push",
+    "push",
+    1,
+    "×",
+    noun="push",
+    verb="pushes",
+    setting="smallest_push",
+    none=1.0,
+    severe=2.0,  # whoever adds the copies doubles the wrong results
+    threshold="{:g} times",
+    amount="a push of {:g} times",
+    largest="the largest push",
+    reason="pushes documents into {} as many wrong results",
+    meaning="documents with copies turn up in results where they don't belong",
+    definition="In how many times as many results a document with eight copies of the token is, among queries "
+    "that it does not answer, compared with the same document without copies.",
 )
-MEASURES = (ERASED, LIFT)
+MEASURES = (ERASED, PUSH)
 
-# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
-# to point toward kinds of text that no run measures reach these halved thresholds: they lift texts by at
-# least 0.25 SD or erase at least 20% of a text. Natural tokens with unusual vectors hardly ever reach them.
+# How much of the way to each threshold is enough for a token with an unusual vector. Tokens whose vectors were
+# altered erase at least 20% of a text even if they were altered to point toward texts that no run measures.
+# Natural tokens with unusual vectors hardly ever do.
 UNUSUAL_SHARE = 0.5
 
 
@@ -126,10 +133,14 @@ class Severity(StrEnum):
     def meaning(self) -> str:
         """What a token of this severity does, such as ``reaches a full threshold``."""
         full = [getattr(ProfileSettings, measure.setting) for measure in MEASURES]
+        lowered = [
+            measure.lowered(threshold, UNUSUAL_SHARE)
+            for measure, threshold in zip(MEASURES, full, strict=True)
+        ]
         if self is Severity.MILD:
             return (
                 "is flagged only because its unusual vector halves the thresholds (by default, "
-                f"{_any_amount([UNUSUAL_SHARE * threshold for threshold in full])} is then enough)"
+                f"{_any_amount(lowered)} is then enough)"
             )
         if self is Severity.SERIOUS:
             return f"reaches a full threshold (by default, {_any_amount(full)})"

@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stickytoken.methods import Column, Moved
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES, UNUSUAL_SHARE, severities_in_words
-from stickytoken.methods.small_search import COPIES, TOP, SearchShares
-from stickytoken.words import counted, percent, quoted, sentence
+from stickytoken.methods import Column
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, UNUSUAL_SHARE, severities_in_words
+from stickytoken.words import percent, quoted, sentence
 
 if TYPE_CHECKING:
     from stickytoken.methods.base import StoredSettings
 
+# Number of copies in a document, and of results that a user is assumed to look at.
+COPIES = 8
+TOP = 10
 
-def rule(smallest_lift: float, smallest_erased: float) -> str:
+
+def rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
     erased = ERASED.threshold.format
-    lift = LIFT.threshold.format
+    push = PUSH.threshold.format
     return (
-        "Compared with copies of an ordinary token, a sticky token's copies leave at least "
-        f"{erased(smallest_erased)} less of a text's meaning (erased), or move texts at least "
-        f"{lift(smallest_lift)} closer to unrelated texts (lift). For a token with an unusual vector, "
-        f"{erased(UNUSUAL_SHARE * smallest_erased)} or {lift(UNUSUAL_SHARE * smallest_lift)} is enough."
+        f"A token is sticky if its copies hide documents (erase at least {erased(smallest_erased)} more of a "
+        f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many wrong "
+        f"results). For an unusual vector, {erased(ERASED.lowered(smallest_erased, UNUSUAL_SHARE))} or "
+        f"{push(PUSH.lowered(smallest_push, UNUSUAL_SHARE))} is enough. At least means the whole interval."
     )
 
 
@@ -63,113 +66,94 @@ def reason(values: Mapping[str, float], *, unusual_vector: bool) -> str:
     return "; ".join(reasons)
 
 
-class SearchHarm(NamedTuple):
-    """Results of a small search with copies of a token, without copies, and with copies of ordinary tokens.
+class Harm(NamedTuple):
+    """What eight copies of a token do to documents, beside an ordinary token and no copies.
 
-    ``ordinary`` is None if ordinary tokens were not measured.
+    Attributes:
+        token: the token.
+        push: in how many times as many wrong results a document is.
+        found: share of the queries that find the document that answers them among the first ten results.
+        ordinary_push: the push of an ordinary token.
+        ordinary_found: the share with copies of an ordinary token.
+        found_without: the share without copies.
     """
 
-    token: SearchShares
-    without: SearchShares
-    ordinary: SearchShares | None
+    token: str
+    push: float
+    found: float
+    ordinary_push: float
+    ordinary_found: float
+    found_without: float
 
-    def not_found(self, token: str) -> str:
-        """Return a sentence that says how often a document with copies is found by the queries it answers."""
-        return self._sentence(token, "answering", "queries that it answers")
-
-    def turns_up(self, token: str) -> str:
-        """Return a sentence that says how often documents with copies are found by unrelated queries."""
-        return self._sentence(token, "unrelated", "queries about other things")
-
-    def _sentence(self, token: str, share: str, queries: str) -> str:
-        compared = f"{percent(getattr(self.without, share))} without copies"
-        if self.ordinary is not None:
-            compared += f", {percent(getattr(self.ordinary, share))} with copies of an ordinary token"
+    @property
+    def hides(self) -> str:
+        """How often a document with copies is found by the queries that it answers."""
         return (
-            f"With {COPIES} copies of {quoted(token)}, a document is in the top {TOP} for "
-            f"{percent(getattr(self.token, share))} of the {queries} ({compared})"
+            f"With {COPIES} copies of {quoted(self.token)}, {percent(self.found)} of the queries that a document "
+            f"answers find it among the first {TOP} results ({percent(self.found_without)} without copies, "
+            f"{percent(self.ordinary_found)} with copies of an ordinary token)"
+        )
+
+    @property
+    def pushes(self) -> str:
+        """In how many wrong results a document with copies is."""
+        return (
+            f"{COPIES} copies of {quoted(self.token)} put a document into {PUSH.text(self.push)} as many wrong "
+            f"results ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
         )
 
 
-_ELSEWHERE = "where they turn up instead depends on texts that were not measured: judge your own"
 _UNUSUAL = "no trained token has a vector like it: it was altered, or never trained"
 
 
-def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None:
-    """Return a sentence on what copies of a token do in a search.
-
-    The sentence is about the measure in which the token is more extreme: the erased share or the lift.
+def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
+    """Return a sentence on the worse of the two: whether copies hide documents or push them.
 
     Args:
         row: the token's row of tokens.parquet.
-        harm: results of the small search; None if it was not run.
+        harm: what copies do to documents; None if the token was not measured there.
 
     Returns:
-        The sentence, without a full stop. The result is None if the small search was not run and the erased
-        share or the lift is unknown.
+        The sentence, without a full stop; None if nothing is known.
     """
-    token = quoted(row["token"])
     erased = row.get("erased")
-    lift = row.get("lift_sd")
-    is_known = erased is not None and lift is not None
-    erases_more = not is_known or (erased or 0) / ERASED.severe >= (lift or 0) / LIFT.severe
     if harm is not None:
-        return harm.not_found(row["token"]) if erases_more else harm.turns_up(row["token"])
-    if not is_known:
+        # Each measure as a share of the way to the value from which a token is severe.
+        pushes_most = (harm.push - PUSH.none) / (PUSH.severe - PUSH.none) > (erased or 0) / ERASED.severe
+        return harm.pushes if pushes_most else harm.hides
+    if erased is None:
         return None
-    if erases_more:
-        return (
-            f"Copies of {token} leave {ERASED.text(erased)} less of a text's meaning than copies of an "
-            "ordinary token"
-        )
-    return f"Copies of {token} move texts {LIFT.text(lift)} closer to unrelated texts"
+    return (
+        f"Copies of {quoted(row['token'])} leave {ERASED.text(erased)} less of a text's meaning than copies of "
+        "an ordinary token"
+    )
 
 
-def consequences(
-    row: Mapping[str, Any], thresholds: Mapping[str, float], harm: SearchHarm | None
-) -> list[str]:
-    """Return sentences on what copies of a flagged token do in a search.
+def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: Harm | None) -> list[str]:
+    """Return sentences on what copies of a flagged token do in a search, with full stops.
+
+    They are about the erased share and the push, if these reach their thresholds, and about the vector, if the
+    token is flagged only because it is unusual. The list is empty for a token that is not flagged.
 
     Args:
         row: the token's row of tokens.parquet.
         thresholds: thresholds for the token, keyed by column.
-        harm: results of the small search; None if it was not run.
-
-    Returns:
-        Sentences with full stops, on three subjects in this order: the erased share, if the erased share
-        reaches its threshold; the lift, if the lift reaches its threshold; and the vector, if the token is
-        flagged only because its vector is unusual. The list is empty for a token that is not flagged.
+        harm: what copies do to documents; None if the token was not measured there.
     """
     if row.get("severity") is None:
         return []
-    erases = ERASED.is_reached(row, thresholds)
-    lifts = LIFT.is_reached(row, thresholds)
     clauses = []
-    if erases:
+    if ERASED.is_reached(row, thresholds):
         clauses.append(ERASED.meaning)
         if harm is not None:
-            clauses.append(harm.not_found(row["token"]))
-    if lifts:
-        clauses.append(LIFT.meaning)
+            clauses.append(harm.hides)
+    if PUSH.is_reached(row, thresholds):
+        clauses.append(PUSH.meaning)
         if harm is not None:
-            clauses.append(harm.turns_up(row["token"]))
-    elif erases:
-        clauses.append(_ELSEWHERE)
-    if row["severity"] == "mild":  # it reaches only the lower thresholds for tokens with unusual vectors
+            clauses.append(harm.pushes)
+    if row["severity"] == "mild":
         clauses.append(f"its vector is unusual: {_UNUSUAL}")
     return [sentence(clause) for clause in clauses]
-
-
-def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
-    """Return a sentence on how copies change the rank of an average unrelated document in a search."""
-    ordinary = ""
-    if moved.ordinary is not None:
-        ordinary = f", and {percent(moved.ordinary)} with copies of an ordinary token"
-    return (
-        f"With {counted(moved.copies, 'copy', 'copies')} of {quoted(token)} (lift "
-        f"{LIFT.text(lift_sd)}), an average unrelated document outranks {percent(moved.ahead)} of the "
-        f"others in a search. Without copies it outranks 50%{ordinary}."
-    )
 
 
 # Columns of the table that shows the result of a run of profile, with their types.
@@ -199,7 +183,7 @@ def answer_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame
             for measure in MEASURES:
                 low = row[measure.low.key]
                 high = row[measure.high.key]
-                if high >= settings.number(measure.setting):
+                if high is not None and high >= settings.number(measure.setting):
                     verdict = f"benign, {measure.interval(low, high)}"
                     break
         values = [row[measure.key] for measure in MEASURES]
@@ -215,19 +199,20 @@ def strongest_title(settings: StoredSettings) -> str:
 
 
 GLOSSARY = {
-    "erased": f"{ERASED.definition} A high share means: {ERASED.meaning}; {_ELSEWHERE}.",
-    "lift": f"{LIFT.definition} A high lift means: {LIFT.meaning}.",
+    "erased": f"{ERASED.definition} A high share means: {ERASED.meaning}.",
+    "push": f"{PUSH.definition} A high push means: {PUSH.meaning}. Only suspicious and random tokens are measured "
+    "in documents.",
+    "found by its queries": "How many of the queries that a document answers still find it among the first ten "
+    "results, with eight copies in it.",
+    "documents": "In how many documents the token was measured.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "
     f"directions in which vectors hardly vary. From 6 on it is unusual: {_UNUSUAL}.",
     "ordinary token": "The median over random tokens. Copies of any token change a text; only what goes "
     "beyond the ordinary token counts.",
-    "verdict": "Sticky: the token reaches a threshold. Topical: it lifts fewer than half of the kinds of "
-    "text, because of its meaning, and erases no more than other tokens. Benign: everything else.",
+    "verdict": "Sticky: the token reaches a threshold. Benign: everything else.",
     "severity": severities_in_words(),
-    "confirmed": "Measured closely. Every token is put into a few texts. The tokens that are most likely to "
-    "reach a threshold are put into many more texts, and only these tokens can be flagged.",
-    "kinds lifted": "How many of the kinds of text the token lifts by at least half of the threshold.",
-    "strongest kind": "The kind of text that the token lifts most.",
+    "confirmed": "Measured closely. Every token is put into a few texts. Those most likely to erase enough are "
+    "put into many more, and only they can be flagged for it.",
     "reason": "Which thresholds the token reaches. An unusual vector is mentioned if the token reaches only "
     "the lower thresholds for tokens with unusual vectors.",
     "interval": "The plausible range of a number, given that only some texts were tried. A token reaches a "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
@@ -26,23 +27,34 @@ PRECISION_SETTINGS = frozenset(
 """The settings that change how precise the results are, but not their meaning."""
 
 
+class Measuring(StrEnum):
+    """Which tokens are measured in documents.
+
+    Attributes:
+        SOME: Special tokens, tokens with unusual vectors, those that erase most or are expected to push most,
+            and random tokens.
+        ALL: Every token.
+    """
+
+    SOME = "some"
+    ALL = "all"
+
+
 @dataclass(frozen=True)
 class ProfileSettings:
     """Settings of the profile method.
 
-    A lift of 0.5 is a medium effect (Cohen 1988). In all-MiniLM-L6-v2, the largest lift of a natural token is
-    0.34, and the largest share that a natural word erases is 0.41. If copies erase more than 0.41 of a
-    document's meaning, a search hardly ever finds the document. A token with an unusual vector is sticky if
-    it reaches half of one of the two thresholds.
+    A token reaches a threshold if the lower end of its interval does. For a token with an unusual vector, it
+    is enough to come half-way. In all-MiniLM-L6-v2, the largest share that a natural word erases is 0.41.
 
-    A token reaches a threshold if the lower end of its interval does. Verdicts depend only on the confirming
-    texts, which the model always reads in its own precision.
+    Verdicts depend only on the confirming texts and the documents, which the model always reads in its own
+    precision.
 
     Attributes:
-        smallest_lift: Minimum lift of a sticky token, relative to an ordinary token, in standard deviations
-            of the model's similarities.
         smallest_erased: Minimum erased share of a sticky token. The erased share is how much less of a text's
             meaning copies of the token leave than copies of an ordinary token do.
+        smallest_push: Minimum push of a sticky token: in how many times as many wrong results a document with
+            eight copies is.
         unusual: Minimum deviation at which a token vector counts as unusual, in median absolute deviations
             above the median.
         confidence: Confidence level of the intervals.
@@ -52,10 +64,10 @@ class ProfileSettings:
             words: insert the copies into the string, with spaces chosen so that the tokenizer recognizes the
             token in as many copies as possible.
         copies: Numbers of copies in a carrier; successive carriers use these numbers in turn.
-        anchors: Maximum number of anchors, the texts that carriers are compared with. With a user's corpus,
-            the limit applies to the corpus and to the bundled kinds of text separately.
-        topics: Number of clusters into which the anchors are divided if the model cannot read the bundled
-            kinds of text and the corpus has no topics.
+        documents: some: measure special tokens, tokens with unusual vectors, the tokens that erase most or
+            are expected to push most, and random tokens in documents. all: measure every token in documents,
+            which takes ten times as long.
+        anchors: Maximum number of anchors, the texts that carriers are compared with in reports.
         screening_texts: Number of texts in which all tokens are screened, to find the tokens to measure in
             confirming texts.
         confirming_texts: Number of additional texts in which each token that the screen has selected is
@@ -68,15 +80,15 @@ class ProfileSettings:
         InputError: A value is out of range, or two settings contradict each other.
     """
 
-    smallest_lift: PositiveNumber = 0.5
     smallest_erased: Proportion = 0.4
+    smallest_push: Annotated[float, Gt(1)] = 1.5
     unusual: PositiveNumber = 6.0
     confidence: Proportion = 0.9
     budget: Annotated[PositiveNumber, DETECT_ONLY] = 3.4
     insertion: Insertion = Insertion.IDS
     copies: Annotated[tuple[PositiveCount, ...], PYTHON_ONLY] = (8, 4)
+    documents: Measuring = Measuring.SOME
     anchors: Annotated[int, Ge(2), PYTHON_ONLY] = 440
-    topics: Annotated[PositiveCount, PYTHON_ONLY] = 24
     screening_texts: Annotated[int, Ge(2), PYTHON_ONLY] = 2
     confirming_texts: Annotated[int, Ge(4), PYTHON_ONLY] = 48
     screen_precision: Annotated[Precision | None, DETECT_ONLY] = None

@@ -1,9 +1,9 @@
-"""The default method, profile: measures the lift and erased share of every token, and judges by one rule."""
+"""The default method, profile: measures what copies of every token erase, and whether they push documents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import InputError, ModelError
-from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import estimates, rounds, texts
-from stickytoken.methods.profile._corpus import judge_corpus
 from stickytoken.methods.profile._wording import (
     GLOSSARY,
     LISTED,
@@ -36,10 +34,10 @@ from stickytoken.methods.profile._wording import (
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.plan import make_profile_plan as make_plan
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.verdict import Judged, apply_rule
+from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import Vocabulary
 
 __all__ = [
@@ -58,7 +56,6 @@ __all__ = [
     "evidence_stage",
     "figures",
     "headline",
-    "judge_corpus",
     "key_facts",
     "lines",
     "make_plan",
@@ -86,17 +83,16 @@ TOKEN_COLUMNS: dict[str, Any] = {
     "erased": pl.Float64,
     "erased_low": pl.Float64,
     "erased_high": pl.Float64,
-    "lift_sd": pl.Float64,
-    "lift_sd_low": pl.Float64,
-    "lift_sd_high": pl.Float64,
+    "push": pl.Float64,
+    "push_low": pl.Float64,
+    "push_high": pl.Float64,
+    "found": pl.Float64,
+    "documents": pl.Int64,
     "vector_deviation": pl.Float64,
-    "kinds_lifted": pl.Int64,
-    "strongest_kind": pl.String,
     "confirmed": pl.Boolean,
     "verdict": pl.String,
     "severity": pl.String,
     "reason": pl.String,
-    "lift": pl.Float64,
     "contraction": pl.Float64,
     "texts": pl.Int64,
 }
@@ -115,19 +111,58 @@ def compute(
     tokens = token_table(measured, numbers, judged)
     judged_count = tokens["verdict"].count()
     cost = run.cost
+    random_tokens = _random_in_documents(measured, numbers)
     return tokens, ProfileResultRecord(
         looked_at=judged_count,
         confirmed=int(tokens["confirmed"].sum()),
         unconfirmed=measured.unconfirmed,
         sticky=int((tokens["verdict"] == "sticky").sum()),
-        topical=int((tokens["verdict"] == "topical").sum()),
-        ordinary_lift=numbers.ordinary_lift,
+        in_documents=int(tokens["documents"].is_not_null().sum()),
+        random_in_documents=random_tokens.count,
+        random_pushing=random_tokens.pushing,
+        ordinary_push=random_tokens.push,
+        ordinary_found=random_tokens.found,
+        found=None if measured.in_documents is None else measured.in_documents.found_without,
         ordinary_contraction=numbers.ordinary_contraction,
         vectors_compared=deviations is not None,
         screening_carriers=measured.screening_carriers,
         texts_per_token=round(cost.sequences / max(1, judged_count), 2),
         sequences=cost.sequences,
         seconds=round(run.seconds, 1),
+    )
+
+
+class RandomTokens(NamedTuple):
+    """What copies of random tokens do in documents: what is ordinary.
+
+    Attributes:
+        count: number of random tokens that were measured in documents.
+        pushing: number of them that reach the threshold for the push.
+        push: median push of those measured in all documents; None if there are none.
+        found: mean share of queries that find the documents that answer them, with copies of the same tokens.
+    """
+
+    count: int
+    pushing: int
+    push: float | None
+    found: float | None
+
+
+def _random_in_documents(measured: Measured, numbers: TokenNumbers) -> RandomTokens:
+    in_documents = measured.in_documents
+    if in_documents is None:
+        return RandomTokens(0, 0, None, None)
+    is_random = np.isin(in_documents.ids, measured.plan.pilots)
+    if not is_random.any():
+        return RandomTokens(0, 0, None, None)
+    measures = numbers.measures_of(in_documents.ids[is_random])
+    _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
+    is_ordinary = np.isin(in_documents.ids, measured.plan.pilots[:: rounds.ORDINARY_STEP])
+    return RandomTokens(
+        count=int(is_random.sum()),
+        pushing=int((measures.push.low >= push_thresholds).sum()),
+        push=float(np.median(in_documents.push.value[is_ordinary])),
+        found=float(in_documents.found[is_ordinary].mean()),
     )
 
 
@@ -155,7 +190,6 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
 def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
     """Return the table tokens.parquet, with one row per token of the job and null for missing values."""
     job = measured.job
-    plan = measured.plan
     measures = numbers.measures
     left_by_ordinary = 1 - numbers.ordinary_contraction
     columns: dict[str, Any] = {
@@ -163,19 +197,17 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         "erased": measures.erased.value,
         "erased_low": measures.erased.low,
         "erased_high": measures.erased.high,
-        "lift_sd": measures.lift.value,
-        "lift_sd_low": measures.lift.low,
-        "lift_sd_high": measures.lift.high,
+        "push": measures.push.value,
+        "push_low": measures.push.low,
+        "push_high": measures.push.high,
+        "found": _of_documents(measured, "found"),
+        "documents": _of_documents(measured, "documents"),
         "vector_deviation": measures.vector_deviation,
-        "kinds_lifted": measures.kinds_lifted if measures.kinds else None,
-        "strongest_kind": _strongest_kinds(numbers, plan),
         "confirmed": measures.confirmed,
         "verdict": judged.verdicts,
         "severity": judged.severities,
         "reason": judged.reasons,
-        # The measures are relative to the ordinary token. Convert them to a difference of cosines and to the
-        # share of a text that copies of the token erase.
-        "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
+        # The erased share is relative to the ordinary token; the contraction is the share of a text.
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
         "texts": numbers.texts,
     }
@@ -190,18 +222,13 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
     return pl.concat([table, _rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
 
-def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str | None]:
-    """Return, for each token, the kind of text that it lifts most, or None if no kind was measured."""
-    names = [group.name for group in plan.groups if group.kind]
-    if not names:
-        return [None] * len(numbers.measures.ids)
-    lifts = np.where(np.isfinite(numbers.kind_lifts), numbers.kind_lifts, -np.inf)
-    is_known: NDArray[np.bool_] = np.isfinite(lifts.max(axis=1))
-    strongest: NDArray[np.intp] = lifts.argmax(axis=1)
-    return [
-        names[index] if is_known_token else None
-        for index, is_known_token in zip(strongest, is_known, strict=True)
-    ]
+def _of_documents(measured: Measured, name: str) -> list[float | int | None]:
+    """Return an attribute of `InDocuments` for all screened tokens, or None where there is no value."""
+    values: dict[int, float | int] = {}
+    if measured.in_documents is not None:
+        numbers = getattr(measured.in_documents, name).tolist()
+        values = dict(zip(measured.in_documents.ids.tolist(), numbers, strict=True))
+    return [values.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
 def _recognized_copies(measured: Measured) -> Vector | None:
@@ -285,16 +312,14 @@ class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        ordinary_lift: lift of the ordinary token, as a difference of cosines.
+        ordinary_push: median push of random tokens; None if nothing was measured in documents.
         ordinary_contraction: the ordinary token's erased share, which is the share of a text that its copies
             erase.
-        smallest_lift: threshold for the lift, in SD.
         smallest_erased: threshold for the erased share.
+        smallest_push: threshold for the push.
         unusual: threshold for the vector deviation: a token vector is unusual if its deviation is at least
             ``unusual``.
         vectors_compared: whether token vectors could be compared.
-        lift_by_placement: lift for each placement of the copies, as a difference of cosines. The lift of the
-            ordinary token is not subtracted.
         mean_similarity: mean similarity u of the model.
         curve: mean similarities as a function of the number of copies.
     """
@@ -308,22 +333,20 @@ class ProfileEvidence:
     erased: float
     erased_low: float
     erased_high: float
-    lift_sd: float
-    lift_sd_low: float
-    lift_sd_high: float
+    push: float | None
+    push_low: float | None
+    push_high: float | None
+    found: float | None
+    documents: int | None
     vector_deviation: float | None
-    kinds_lifted: int | None
-    strongest_kind: str | None
-    lift: float
     contraction: float
     texts: int
-    ordinary_lift: float
+    ordinary_push: float | None
     ordinary_contraction: float
-    smallest_lift: float
     smallest_erased: float
+    smallest_push: float
     unusual: float
     vectors_compared: bool
-    lift_by_placement: dict[str, float]
     mean_similarity: float
     curve: SymptomCurve
 
@@ -365,39 +388,17 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
         row = rows[token.id]
         evidence_of_token = ProfileEvidence(
             **{name: row[name] for name in columns},
-            ordinary_lift=numbers.ordinary_lift,
+            ordinary_push=_random_in_documents(measured, numbers).push,
             ordinary_contraction=numbers.ordinary_contraction,
-            smallest_lift=settings.smallest_lift,
             smallest_erased=settings.smallest_erased,
+            smallest_push=settings.smallest_push,
             unusual=settings.unusual,
             vectors_compared=deviations is not None,
-            lift_by_placement=_lift_by_placement(measured, token.id),
             mean_similarity=plan.mean_similarity,
             curve=curves[token.id],
         )
         evidence.append(evidence_of_token)
     return evidence
-
-
-def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
-    """Return the mean lift of a token for each placement of the copies.
-
-    The token must have been measured in the confirming carriers, which are all carriers except the screening
-    carriers. Only the confirming carriers are used.
-
-    Returns:
-        The lifts as differences of cosines, keyed by placement.
-    """
-    cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
-    placements = np.array([cell.placement for cell in cells])  # placement of the copies in each carrier
-    placements = np.delete(placements, measured.screening_carriers)
-    row = measured.confirmed.rows_of(np.array([token_id]))[0]
-    lifts = measured.confirmed.lifts[row]
-    return {
-        placement.value: float(lifts[placements == placement].mean())
-        for placement in Placement
-        if (placements == placement).any()
-    }
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
@@ -406,15 +407,17 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     Returns:
         One curve for each token of the job, keyed by token id.
     """
-    carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
-    panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
-    confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)
     requested_ids = {token.id for token in job.tokens}
     available = {token.id: token for token in job.vocabulary.available}
     pilots = [available[token_id] for token_id in plan.pilots if token_id not in requested_ids]
     ordinary = pilots[:_ORDINARY_TOKENS]
-    copies = probes.fitting_copies(job.encoder, job.settings.insertion, plan.carriers[: len(carriers)])
-    stage = probes.SymptomStage(confirming.carriers, copies, confirming.panel)
+    encoder = job.encoder
+    insertion = job.settings.insertion
+    carriers = plan.carriers[:SYMPTOM_CARRIERS]
+    copies = probes.fitting_copies(encoder, insertion, carriers)
+    panel = texts.anchor_panel(encoder, plan)
+    compared = panel.against(unit_vectors(encoder.encode(carriers)), plan.mean_similarity)
+    stage = probes.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
@@ -441,12 +444,11 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
 
 def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
     """Return the stage that measures the curves and pairs that reports show."""
-    panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
-    anchors = plan_texts(plan).anchors
-    return base.evidence_stage(job, plan.carriers[:SYMPTOM_CARRIERS], anchors, panel, plan.unrelated_below)
+    panel = texts.anchor_panel(job.encoder, plan)
+    carriers = plan.carriers[:SYMPTOM_CARRIERS]
+    return base.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)
 
 
 def plan_texts(plan: ProfilePlanRecord) -> PlanTexts:
-    """Return the carriers of a plan, and the anchors from which the lift is computed."""
-    anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-    return PlanTexts(plan.carriers, anchors, by_topic=True)
+    """Return the carriers and the anchors of a plan."""
+    return PlanTexts(plan.carriers, plan.anchors, by_topic=True)

@@ -7,9 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
+from scipy.stats import binomtest
 
 from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ REPORTED: tuple[Column, ...] = (
     _SEVERITY,
     _REASON,
     *chain.from_iterable(_WITH_INTERVALS),
+    Column("found", "found by its queries", 0, "%"),
+    Column("documents", "documents", 0),
     _VECTOR,
-    Column("kinds_lifted", "kinds lifted", 0),
-    Column("strongest_kind", "strongest kind"),
 )
 RANKED_BY: Column = ERASED
 GLOSSARY: Mapping[str, str] = wording.GLOSSARY
@@ -47,24 +48,40 @@ def headline(run: Run) -> str:
 
 
 def lines(run: Run) -> list[str]:
-    """Return the sentences that follow the headline in the terminal.
-
-    The sentences state the rule for sticky tokens with the run's thresholds, say if token vectors were
-    not compared, and give the number of topical tokens, if there are any.
-    """
+    """Return the sentences that follow the headline in the terminal: the rule, and what it rests on."""
     settings, result = run.settings, run.result
-    sentences = [wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased"))]
+    sentences = [wording.rule(settings.number("smallest_erased"), settings.number("smallest_push"))]
     if not result.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
-    if result.topical:
-        listing = "list them with `stickytoken show RUN --verdict topical`"
-        topical = counted(result.topical, "more token lifts", "more tokens lift")
-        sentences.append(f"{topical} only some kinds of text, because of their meaning: {listing}")
+    if run.plan.documents is not None:
+        sentences.append(_measured_in_documents(run))
+    return sentences
+
+
+def _measured_in_documents(run: Run) -> str:
+    """Say how many tokens were measured in documents, and what the random ones imply for the others."""
+    result = run.result
+    documents = run.plan.documents
+    if documents is None or result.ordinary_push is None:
+        return "No token was measured in documents."
+    measured = counted(result.in_documents, "token was", "tokens were")
+    ordinary = f"an ordinary token pushes {PUSH.text(result.ordinary_push)}"
+    sentences = f"{measured} measured in {documents.source}; {ordinary}."
+    others = result.looked_at - result.in_documents
+    if others > 0:
+        limit = binomtest(result.random_pushing, result.random_in_documents).proportion_ci(
+            confidence_level=0.9, method="exact"
+        )
+        sentences += (
+            f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
+            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {limit.high:.1%} of the "
+            f"{others:,} others do (95% confidence)."
+        )
     return sentences
 
 
 def notes(run: Run) -> list[str]:
-    """Return caveats on the verdicts, such as a small budget or a narrow corpus."""
+    """Return caveats on the verdicts, such as a small budget or too few texts."""
     caveats = []
     if run.result.unconfirmed:
         count = counted(run.result.unconfirmed, "token")
@@ -72,11 +89,10 @@ def notes(run: Run) -> list[str]:
             f"{count} may be sticky, but the budget did not allow measuring them closely: raise the budget "
             "with --set budget=N (texts per token)"
         )
-    if run.plan.narrow_limit is not None:
+    if run.plan.documents is None:
         caveats.append(
-            "to the model, the sentences are more similar to each other than random words are: lifts are "
-            "measured on the less similar half of the pairs, with a similarity below "
-            f"{run.plan.narrow_limit:.4f}"
+            "push was not measured: the sentences do not suffice for documents, and the tokenizer cannot read "
+            "the bundled ones; use more sentences"
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
     if run.plan.left_out:
@@ -86,20 +102,17 @@ def notes(run: Run) -> list[str]:
 
 
 def key_facts(run: Run) -> list[Fact]:
-    """Return the largest value of each measure, and the number of topical tokens."""
+    """Return the largest value of each measure."""
     facts = []
     measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
-    measured = measured.drop_nulls([measure.key for measure in MEASURES])
-    if not measured.is_empty():
-        for measure in MEASURES:
-            largest = measured.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
-            threshold = measure.threshold.format(run.settings.number(measure.setting))
-            meaning = f"{measure.largest}, by copies of {quoted(largest['token'])}; sticky from {threshold}"
-            facts.append(Fact(measure.text(largest[measure.key]), meaning))
-    topical = run.result.topical
-    if topical:
-        noun = "topical token" if topical == 1 else "topical tokens"
-        facts.append(Fact(f"{topical:,}", f"{noun}, which lift only some kinds of text"))
+    for measure in MEASURES:
+        with_value = measured.drop_nulls(measure.key)
+        if with_value.is_empty():
+            continue
+        largest = with_value.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
+        threshold = measure.threshold.format(run.settings.number(measure.setting))
+        meaning = f"{measure.largest}, by copies of {quoted(largest['token'])}; sticky from {threshold}"
+        facts.append(Fact(measure.text(largest[measure.key]), meaning))
     return facts
 
 
@@ -107,34 +120,38 @@ def describe(settings: base.StoredSettings) -> str:
     """Return an explanation of the method in a few sentences."""
     return (
         "Copies of every token were put into short texts (carriers), at the beginning, at the end or "
-        f"between words, {settings.text('copies')} at a time. Each carrier was compared with texts of "
-        "several kinds (anchors), without and with the copies. Random tokens were put into all carriers "
-        "first, to find the few carriers that best represent all, and to measure the ordinary token. All "
-        "tokens were then put into these few carriers. The tokens that were most likely to reach a "
-        f"threshold were also put into {settings.number('confirming_texts'):g} further carriers. "
-        "Verdicts rest on these further carriers alone."
+        f"between words, {settings.text('copies')} at a time. Random tokens were put into all carriers "
+        "first, to find the few that best represent all, and to measure the ordinary token. All tokens were "
+        "then put into these few. Those most likely to erase enough were also put into "
+        f"{settings.number('confirming_texts'):g} further carriers, and verdicts on erased shares rest on "
+        "these alone. To measure the push, eight copies were put in front of or behind documents, one at a "
+        "time, in a search among documents without copies: special tokens, tokens with an unusual vector, "
+        "those that erase most or are expected to push most, and random ones. Tokens that may reach their "
+        "threshold were measured in more documents."
     )
 
 
 def plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
-    """Return the numeric fields of a plan, and how many groups, anchors, carriers and pilots it has."""
+    """Return the numeric fields of a plan, and how many anchors, carriers and pilots it has."""
     numeric_fields = (
         "mean_similarity",
         "mean_similarity_entries",
         "mean_similarity_error",
         "isoscore",
-        "similarity_spread",
-        "share_below",
         "left_out",
     )
     facts = {name: getattr(plan, name) for name in numeric_fields}
-    for name in ("groups", "anchors", "carriers", "pilots"):
+    for name in ("anchors", "carriers", "pilots"):
         facts[name] = len(getattr(plan, name))
+    if plan.documents is not None:
+        facts["documents"] = plan.documents.documents
+        facts["queries"] = plan.documents.queries
+        facts["depth"] = plan.documents.depth
     return facts
 
 
 def figures(run: Run) -> list[Figure]:
-    """Describe three figures: the distributions of both measures, and lift against erased share."""
+    """Describe three figures: the distributions of both measures, and push against erased share."""
     return [
         Distribution(
             "erased-distribution",
@@ -146,23 +163,21 @@ def figures(run: Run) -> list[Figure]:
             "token is visible. A token whose interval lies beyond the threshold is sticky.",
         ),
         Distribution(
-            "lift-distribution",
-            "Lifts over the vocabulary",
-            LIFT,
-            {"threshold": run.settings.number("smallest_lift")},
-            "How much closer copies of each token move texts to unrelated texts than copies of an "
-            "ordinary token do, in standard deviations of the model's similarities. A token whose "
-            "interval lies beyond the threshold is sticky, or topical if it lifts fewer than half of the "
-            "kinds of text.",
+            "push-distribution",
+            "Push of the tokens measured in documents",
+            PUSH,
+            {"threshold": run.settings.number("smallest_push")},
+            "In how many times as many wrong results a document with eight copies of the token is. Copies of "
+            "most tokens take documents out of results: their push is below 1. A token whose interval lies "
+            "beyond the threshold is sticky.",
         ),
         Scatter(
-            "lift-erased",
-            "Lift against erased share",
-            LIFT,
+            "push-erased",
+            "Push against erased share",
+            PUSH,
             ERASED,
             "Copies of a token in the upper part erase texts: documents with these copies are no longer "
-            "found. Copies of a token far to the right lift texts: documents with these copies come "
-            "closer to unrelated documents.",
+            "found. Copies of a token far to the right push documents into results where they don't belong.",
         ),
     ]
 
@@ -172,8 +187,8 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     first = probed[0]  # the thresholds are the same for all tokens
     blocks: list[ProbeTable | str] = [
         ProbeTable(
-            "Compared with copies of an ordinary token, how much less of a text's meaning copies leave "
-            "(erased), and how much closer they move texts to unrelated texts (lift)",
+            "How much less of a text's meaning copies leave than copies of an ordinary token (erased), and in "
+            "how many times as many wrong results a document is with eight copies (push)",
             _PROBE_COLUMNS,
             [_probe_row(evidence) for evidence in probed],
         ),
@@ -182,7 +197,7 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     blocks += [f"{quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
     blocks.append(_curve_table(probed, "below"))
     blocks.append(_curve_table(probed, "above"))
-    blocks.append(wording.rule(first.smallest_lift, first.smallest_erased))
+    blocks.append(wording.rule(first.smallest_erased, first.smallest_push))
     if not first.vectors_compared:
         blocks.append(wording.WITHOUT_VECTORS)
     return blocks
@@ -208,7 +223,7 @@ def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
     ]
 
 
-_PROBE_COLUMNS = ("id", "token", "category", "erased", "interval", "lift", "interval", "vector", "verdict")
+_PROBE_COLUMNS = ("id", "token", "category", "erased", "interval", "push", "interval", "vector", "verdict")
 
 
 def _probe_row(evidence: ProfileEvidence) -> list[object]:
@@ -225,8 +240,8 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
         evidence.category,
         ERASED.text(evidence.erased),
         ERASED.interval(evidence.erased_low, evidence.erased_high),
-        LIFT.text(evidence.lift_sd),
-        LIFT.interval(evidence.lift_sd_low, evidence.lift_sd_high),
+        PUSH.text(evidence.push),
+        "" if evidence.push is None else PUSH.interval(evidence.push_low, evidence.push_high),
         vector,
         verdict,
     ]

@@ -1,4 +1,4 @@
-"""Estimate the lift and erased share of each token, with intervals, from the measurements of all rounds."""
+"""Estimate the erased share of each token, with an interval, from the measurements of all rounds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from stickytoken.measurement import ResultFolder
 from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.verdict import LIFTED_SHARE, Measures
-from stickytoken.methods.statistics import Effects, Estimates, TokenEffects, beyond_ordinary, present_mean
+from stickytoken.methods.profile.documents import InDocuments
+from stickytoken.methods.profile.verdict import Measures
+from stickytoken.methods.statistics import Effects, Estimates, TokenEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
 
-# If the variance of the lifts over tokens is at most this fraction of their mean square, the lifts differ
+# If the variance of an effect over tokens is at most this fraction of its mean square, the effects differ
 # only by rounding errors.
 _ROUNDING = 1e-20
 # Number of tokens to process at a time, which limits the memory needed for a large vocabulary.
@@ -32,13 +33,10 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one round measured for T tokens in K carriers, which were compared with anchors in G groups.
+    """What one round measured for T tokens in K carriers.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
-        lifts: mean rise of the similarities to unrelated anchors, as a difference of cosines, shape (T, K).
-        anchor_group_lifts: lift on each group of anchors, shape (T, K, G); NaN where a carrier has no
-            unrelated anchor in the group.
         effects: contraction and pull of each token, fitted to all carriers together.
         contractions: contraction of each token in each carrier, shape (T, K).
         copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
@@ -46,8 +44,6 @@ class Measurements:
     """
 
     ids: Ids
-    lifts: Vector
-    anchor_group_lifts: NDArray[np.float32]
     effects: Effects
     contractions: Vector
     copies_seen: NDArray[np.int64] | None = None
@@ -64,38 +60,17 @@ class Measurements:
         columns = np.array(carriers, dtype=np.intp)
         return replace(
             self,
-            lifts=self.lifts[:, columns],
-            anchor_group_lifts=self.anchor_group_lifts[:, columns],
             contractions=self.contractions[:, columns],
             copies_seen=None if self.copies_seen is None else self.copies_seen[:, columns],
         )
 
-    def mean_anchor_group_lifts(self) -> Vector:
-        """Return the mean over the carriers of the lift on each group of anchors, shape (T, G).
 
-        NaN values are ignored. The mean is NaN if all its values are NaN.
-        """
-        return present_mean(self.anchor_group_lifts.astype(np.float64).transpose(1, 0, 2))
-
-
-def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
-    """Convert the stored rows of a round to arrays that are sorted by token id.
-
-    Args:
-        rows: one row for each of T tokens, with the columns of `ProfileStage.measure_all` and perhaps the
-            column ``seen``. The columns ``lifts``, ``contractions`` and ``seen`` hold lists with one value
-            per carrier. The column ``groups`` holds lists with one value per carrier and group of
-            anchors, carrier by carrier. The column ``pull`` holds vectors.
-        carrier_count: number of carriers K.
-    """
+def measurements(rows: pl.DataFrame) -> Measurements:
+    """Convert the stored rows of a round, with the columns of `ProfileStage.measure_all`, to sorted arrays."""
     ordered = rows.sort("token_id")
-    ids = ordered["token_id"].to_numpy().astype(np.int64)
-    contraction = ordered["contraction"].to_numpy(writable=True)
     return Measurements(
-        ids=ids,
-        lifts=_matrix(ordered, "lifts"),
-        anchor_group_lifts=_matrix(ordered, "groups").reshape(len(ids), carrier_count, -1),
-        effects=Effects(contraction, _matrix(ordered, "pull")),
+        ids=ordered["token_id"].to_numpy().astype(np.int64),
+        effects=Effects(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull")),
         contractions=_matrix(ordered, "contractions").astype(np.float64),
         copies_seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
     )
@@ -123,8 +98,6 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
         copies_seen = join(first.copies_seen, second.copies_seen)
     return Measurements(
         ids=ids[order],
-        lifts=join(first.lifts, second.lifts),
-        anchor_group_lifts=join(first.anchor_group_lifts, second.anchor_group_lifts),
         effects=Effects(contraction, pull),
         contractions=join(first.contractions, second.contractions),
         copies_seen=copies_seen,
@@ -141,10 +114,11 @@ class Measured:
         screening_carriers: plan indices of the carriers into which all tokens were inserted.
         screened: measurements of all tokens in the screening carriers.
         confirmed: measurements of the pilots and the selected tokens in all other carriers.
-        unconfirmed: number of tokens that may reach a threshold but were not confirmed, because the budget
-            was used up.
+        unconfirmed: number of tokens that may erase enough but were not confirmed, because the budget was
+            used up.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
+        in_documents: what copies do in documents; None if no token was measured there.
     """
 
     job: Job[ProfileSettings]
@@ -154,6 +128,7 @@ class Measured:
     confirmed: Measurements
     unconfirmed: int
     vector_deviations: Mapping[int, float] | None
+    in_documents: InDocuments | None = None
 
 
 class TokenNumbers(NamedTuple):
@@ -161,17 +136,12 @@ class TokenNumbers(NamedTuple):
 
     Attributes:
         measures: the measures that the rule uses.
-        ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
-        kind_lifts: lift on each kind of text, relative to the ordinary token, in standard deviations of the
-            similarities to that kind, shape (T, kinds).
-        texts: number of texts from which the results were computed, shape (T,).
+        texts: number of texts from which the erased share was computed, shape (T,).
     """
 
     measures: Measures
-    ordinary_lift: float
     ordinary_contraction: float
-    kind_lifts: Vector
     texts: NDArray[np.int64]
 
     def measures_of(self, ids: Ids) -> Measures:
@@ -179,17 +149,15 @@ class TokenNumbers(NamedTuple):
         rows = np.searchsorted(self.measures.ids, ids)
         return Measures(
             ids=ids,
-            lift=self.measures.lift.of_rows(rows),
             erased=self.measures.erased.of_rows(rows),
+            push=self.measures.push.of_rows(rows),
             vector_deviation=self.measures.vector_deviation[rows],
             confirmed=self.measures.confirmed[rows],
-            kinds_lifted=self.measures.kinds_lifted[rows],
-            kinds=self.measures.kinds,
         )
 
 
 def estimate(measured: Measured) -> TokenNumbers:
-    """Estimate the lift and erased share of every token relative to the ordinary token, with intervals.
+    """Estimate the erased share of every token relative to the ordinary token, with intervals.
 
     If a token was measured in the confirming carriers, its estimate is the mean over the confirming carriers,
     with a Student interval. If a token was measured only in the screening carriers, its estimate is the mean
@@ -199,92 +167,61 @@ def estimate(measured: Measured) -> TokenNumbers:
     Returns:
         The results of all screened tokens, in ascending order of token id.
     """
-    plan = measured.plan
     screened = measured.screened
     confirmed = measured.confirmed
     confidence = measured.job.settings.confidence
-    pilots = np.array(plan.pilots, dtype=np.int64)
+    pilots = np.array(measured.plan.pilots, dtype=np.int64)
     is_pilot = np.isin(confirmed.ids, pilots)
-    _require_different_lifts(confirmed.lifts[is_pilot])
+    _require_different_effects(confirmed.contractions[is_pilot])
 
-    # Row indices, in ``screened``, of the confirmed tokens and of the pilots. All pilots are confirmed.
+    relative = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
+    contraction = _screen_estimates(
+        screened.contractions, screened.rows_of(pilots), relative.estimates.value[is_pilot], confidence
+    )
     confirmed_rows = screened.rows_of(confirmed.ids)
-    pilot_rows = screened.rows_of(pilots)
-
-    def over_all_tokens(confirmed_estimates: Estimates, screened_values: Vector, unit: float) -> Estimates:
-        """Return the estimates of one effect for all screened tokens, in order of id, divided by ``unit``.
-
-        ``confirmed_rows`` and ``pilot_rows`` are row indices of screened tokens. ``is_pilot`` is a mask of
-        the confirmed tokens.
-
-        For a confirmed token, the estimate is taken from ``confirmed_estimates``, and is already relative to
-        the ordinary token. For a token that was only screened, `_screen_estimates` computes the estimate from
-        the token's values in the screening carriers (``screened_values``), relative to the pilots' median.
-        """
-        confirmed_pilots = confirmed_estimates.value[is_pilot]
-        # The pilots were measured in all carriers, so their confirmed estimates show how large the errors of
-        # estimates from the screening carriers are.
-        estimates = _screen_estimates(screened_values, pilot_rows, confirmed_pilots, confidence)
-        estimates.value[confirmed_rows] = confirmed_estimates.value
-        estimates.low[confirmed_rows] = confirmed_estimates.low
-        estimates.high[confirmed_rows] = confirmed_estimates.high
-        return estimates.divided_by(unit)
-
-    # Repeated calls to a server give slightly different cosines, which makes lifts less exact.
-    least_variance = plan.call_noise**2
-    confirmed_lift = beyond_ordinary(confirmed.lifts, is_pilot, confidence, least_variance)
-    confirmed_contraction = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
-    # The unit of lifts is the standard deviation of the similarities.
-    lift = over_all_tokens(confirmed_lift.estimates, screened.lifts, plan.similarity_spread)
+    contraction.value[confirmed_rows] = relative.estimates.value
+    contraction.low[confirmed_rows] = relative.estimates.low
+    contraction.high[confirmed_rows] = relative.estimates.high
     # The erased share is (k - k0) / (1 - k0), where k0 is the contraction of the ordinary token. The
     # estimates are already k - k0.
-    left_by_ordinary = max(1 - confirmed_contraction.ordinary, np.finfo(float).tiny)
-    erased = over_all_tokens(confirmed_contraction.estimates, screened.contractions, left_by_ordinary)
+    left_by_ordinary = max(1 - relative.ordinary, np.finfo(float).tiny)
 
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
-    texts = np.full(len(screened.ids), screened.lifts.shape[1])  # number of carriers of the last round
-    texts[confirmed_rows] = confirmed.lifts.shape[1]
-
-    anchor_groups = plan.groups
-    kind_indices = [index for index, anchor_group in enumerate(anchor_groups) if anchor_group.kind]
-    kind_spreads = np.array([anchor_groups[index].spread for index in kind_indices])
-    kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_spreads)
-    kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_spreads)
-    # A token lifts a kind of text if it reaches this share of the threshold for the lift.
-    smallest_kind_lift = LIFTED_SHARE * measured.job.settings.smallest_lift
-    kinds_lifted = (kind_lifts >= smallest_kind_lift).sum(axis=1)  # NaN counts as not lifted
-
+    texts = np.full(len(screened.ids), screened.contractions.shape[1])  # number of carriers of the last round
+    texts[confirmed_rows] = confirmed.contractions.shape[1]
     measures = Measures(
         ids=screened.ids,
-        lift=lift,
-        erased=erased,
-        vector_deviation=_deviations_of(screened.ids, measured.vector_deviations),
+        erased=contraction.divided_by(left_by_ordinary),
+        push=_push_of(screened.ids, measured.in_documents),
+        vector_deviation=deviations_of(screened.ids, measured.vector_deviations),
         confirmed=is_confirmed,
-        kinds_lifted=kinds_lifted,
-        kinds=len(kind_indices),
     )
-    return TokenNumbers(
-        measures=measures,
-        ordinary_lift=confirmed_lift.ordinary,
-        ordinary_contraction=confirmed_contraction.ordinary,
-        kind_lifts=kind_lifts,
-        texts=texts,
-    )
+    return TokenNumbers(measures, relative.ordinary, texts)
 
 
-def _require_different_lifts(pilot_lifts: Vector) -> None:
-    """Raise an InputError if fewer than two pilots were measured, or if all pilots have the same lifts."""
-    if len(pilot_lifts) < 2:
+def _push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
+    """Return the push of each token, or NaN for the tokens that were not measured in documents."""
+    push = Estimates(*np.full((3, len(ids)), np.nan))
+    if in_documents is not None:
+        rows = np.searchsorted(ids, in_documents.ids)
+        for end, measured_end in zip(push, in_documents.push, strict=True):
+            end[rows] = measured_end
+    return push
+
+
+def _require_different_effects(pilot_contractions: Vector) -> None:
+    """Raise an InputError if fewer than two pilots were measured, or if all pilots have the same effect."""
+    if len(pilot_contractions) < 2:
         raise InputError(
-            f"the vocabulary has {len(pilot_lifts)} entries that can occur in text: at least two are needed, "
-            "because tokens are compared with random ones; use another model"
+            f"the vocabulary has {len(pilot_contractions)} entries that can occur in text: at least two are "
+            "needed, because tokens are compared with random ones; use another model"
         )
-    deviations = pilot_lifts - pilot_lifts.mean(axis=0)
-    if float((deviations**2).mean()) <= _ROUNDING * float((pilot_lifts**2).mean()):
+    deviations = pilot_contractions - pilot_contractions.mean(axis=0)
+    if float((deviations**2).mean()) <= _ROUNDING * float((pilot_contractions**2).mean()):
         raise InputError(
-            "all tokens change the similarities of texts by the same amount: the model does not tell texts "
-            "apart; check that it is loaded correctly"
+            "all tokens change the vectors of texts by the same amount: the model does not tell texts apart; "
+            "check that it is loaded correctly"
         )
 
 
@@ -300,7 +237,7 @@ def _screen_estimates(
     from the confirming carriers.
 
     Args:
-        values: lifts or contractions in the screening carriers, shape (T, K).
+        values: contractions in the screening carriers, shape (T, K).
         pilot_rows: row indices of the P pilots, shape (P,).
         confirmed_pilots: estimate of each pilot relative to the ordinary token, from the confirming carriers,
             shape (P,).
@@ -324,31 +261,7 @@ def _screen_estimates(
     )
 
 
-def _kind_lifts(
-    measured: Measurements, pilots: Ids, kind_indices: Sequence[int], kind_spreads: Vector
-) -> Vector:
-    """Return the lift of each token on each kind of text, minus the pilots' median lift on that kind.
-
-    Args:
-        measured: the measurements of a round.
-        pilots: ids of the pilots.
-        kind_indices: indices of the anchor groups that are kinds of text.
-        kind_spreads: for each kind of text, the standard deviation of the cosines between carriers and the
-            anchors of that kind.
-
-    Returns:
-        Lifts in units of ``kind_spreads``, shape (T, kinds). A lift is NaN if no carrier has an unrelated
-        anchor of that kind.
-    """
-    if not kind_indices:
-        return np.empty((len(measured.ids), 0))
-    lifts = measured.mean_anchor_group_lifts()[:, kind_indices]
-    median_pilot = np.median(lifts[measured.rows_of(pilots)], axis=0)
-    kind_lifts: Vector = (lifts - median_pilot) / kind_spreads
-    return kind_lifts
-
-
-def _deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vector:
+def deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vector:
     """Return the vector deviation of each token, or NaN if the token has none."""
     if deviation_by_id is None:
         return np.full(len(ids), np.nan)

@@ -1,15 +1,16 @@
-"""The three rounds of a run, and the stage that a round executes.
+"""The rounds of a run, and the stage that a round of short texts executes.
 
-In the first round, random tokens (the pilots) are inserted into all carriers. In the second round, all tokens
-are inserted into a few of the carriers. In the third round, tokens are inserted into all other carriers, in
-batches. The tokens that are most likely to reach a threshold are in the first batch. The round ends after a
-batch in which no token can still reach its threshold, if no remaining token may reach its threshold by the
-estimate of the second round. It also ends when the budget is used up.
+Special tokens are measured in documents before anything else: they are few, and the first that anyone tries. In
+the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted into a
+few of the carriers, and those that are most likely to reach the threshold into all others, in batches. This
+ends after a batch in which no token can still reach its threshold, if no remaining token may reach its
+threshold by the estimate from the few carriers, or when the budget is used up. At last, the tokens that may
+push are measured in documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -19,20 +20,35 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
 from stickytoken.methods import probes
 from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
-from stickytoken.methods.probes import AnchorPanel, Carrier, CarrierPanel, Path
-from stickytoken.methods.profile import texts, verdict
-from stickytoken.methods.profile.estimates import Ids, Measured, Measurements, estimate, joined, measurements
+from stickytoken.methods.probes import Carrier, Path
+from stickytoken.methods.profile import documents, texts, verdict
+from stickytoken.methods.profile.documents import (
+    DocumentPanel,
+    InDocuments,
+    join_documents,
+    measure_in_documents,
+    predict_push,
+)
+from stickytoken.methods.profile.estimates import (
+    Ids,
+    Measured,
+    Measurements,
+    deviations_of,
+    estimate,
+    joined,
+    measurements,
+)
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.statistics import Effects, carrier_contractions, fit_effects
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.methods.statistics import Effects, TokenEffects, carrier_contractions, fit_effects
+from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
-from stickytoken.vocabulary import CandidateTokenizer
+from stickytoken.vocabulary import CandidateTokenizer, special_tokens
 
 # Number of random tokens that are inserted into all carriers. They are used to choose the few carriers that
 # represent all carriers best, to measure the error of estimates from these few carriers, and to define the
@@ -52,6 +68,14 @@ _SCREENING_CANDIDATE_SHARE = 0.75
 # copies make up less than half of their planned share of a text, they hardly affect the text, so a larger
 # factor would mostly amplify noise.
 _LARGEST_FACTOR = 2.0
+# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents. The
+# expectation from sentences has a rank correlation of about 0.5 with the push of random tokens.
+_MOST_SUSPECTS = 40
+# A run over fewer tokens than this multiple of the random ones measures only one in so many of these in
+# documents, so that a small run is not mostly spent on them.
+_PILOT_SHARE = 4
+# One in so many random tokens is measured in all documents. Together, they are the ordinary token there.
+ORDINARY_STEP = 16
 
 
 class Round(StrEnum):
@@ -111,12 +135,12 @@ def measure_rounds(
     *,
     confirm_all: bool = False,
 ) -> Measured:
-    """Measure the job's tokens in three rounds, and return the measurements of all rounds.
+    """Measure the job's tokens in all rounds, and return the measurements.
 
     Args:
         job: provides the model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as
             other entries are not measured.
-        plan: provides the carriers, anchors and pilots.
+        plan: provides the carriers, the documents and the pilots.
         run: executes a stage for the given tokens.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
@@ -124,18 +148,33 @@ def measure_rounds(
             instead of only a selection.
 
     Returns:
-        The measurements of all tokens in the screening carriers, and of the pilots and the confirmed tokens
-        in the other carriers.
+        The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
+        the other carriers, and of special and suspicious tokens in documents.
     """
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     job_ids = np.array(spelled_ids, dtype=np.int64)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
-    panel = texts.anchor_panel(job.encoder, plan)
+    panel = documents.encode_documents(job, plan)
+
+    def measure_documents(label: str, ids: Collection[int]) -> InDocuments | None:
+        if panel is None or not ids:
+            return None
+        ordered_ids = sorted(ids)
+        deviations = deviations_of(np.array(ordered_ids), vector_deviations)
+        _, push_thresholds = verdict.thresholds(deviations, job.settings)
+        threshold_of = dict(zip(ordered_ids, push_thresholds.tolist(), strict=True))
+        chosen = [tokens[token_id] for token_id in ordered_ids]
+        return measure_in_documents(panel, run, chosen, threshold_of, job.settings, label, ordinary_ids)
+
+    ordinary_ids = plan.pilots[::ORDINARY_STEP]
+    special_ids = {token.id for token in special_tokens(job.vocabulary, job.encoder.tokenizer)}
+    special_ids &= set(spelled_ids)
+    special = measure_documents(SPECIAL, special_ids)
 
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> Measurements:
-        stage = round_stage(job.encoder, job.settings, plan, panel, step, carriers, stage_name)
+        stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
 
@@ -158,15 +197,53 @@ def measure_rounds(
     # The pilots have already been measured in the confirming carriers.
     unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
     if confirm_all:
-        return _with_batch(measured, unconfirmed_ids, 1, measure_batch)
-    budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
-    if _has_artificial_vectors(job.encoder):
-        # Artificial vectors do not show which tokens may reach a threshold. The tokens with the longest texts
-        # are taken, so that a run costs at most as much as is estimated.
-        longest_first = sorted(unconfirmed_ids.tolist(), key=lambda token_id: -len(tokens[token_id].text))
-        longest_ids = np.array(sorted(longest_first[:budgeted_tokens]), dtype=np.int64)
-        return _with_batch(measured, longest_ids, 1, measure_batch)
-    return confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, measure_batch)
+        measured = _with_batch(measured, unconfirmed_ids, 1, measure_batch)
+    else:
+        budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
+        measured = confirm_in_batches(
+            measured, unconfirmed_ids, budgeted_tokens, measure_batch, first_ids=sorted(special_ids)
+        )
+    if panel is None:
+        return measured
+    suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all)
+    suspects = measure_documents(SUSPECTS, suspect_ids - special_ids)
+    return replace(measured, in_documents=join_documents([special, suspects]))
+
+
+SPECIAL = "special tokens in documents"
+"""What the names of the stages begin with that measure special tokens in documents."""
+
+SUSPECTS = "documents"
+"""What the names of the stages begin with that measure other tokens in documents."""
+
+
+def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
+    """Return the ids of the tokens to measure in documents.
+
+    These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
+    vector, those that erase most, and those that are expected to push most. All of the job's tokens are chosen
+    if they are no more than the random ones, or if ``measure_all`` or the settings say so.
+    """
+    job = measured.job
+    settings = job.settings
+    job_ids = {token.id for token in job.tokens if token.id not in job.vocabulary.unspelled}
+    # The random tokens are in random places of the vocabulary, so every other is a random choice as well.
+    pilots = measured.plan.pilots
+    step = 1 if len(job_ids) > len(pilots) * _PILOT_SHARE else _PILOT_SHARE
+    random_ids = set(pilots[::step])
+    if measure_all or settings.documents is Measuring.ALL or len(job_ids) <= len(pilots):
+        return random_ids | job_ids
+    numbers = estimate(measured)
+    ids = np.array(sorted(job_ids), dtype=np.int64)
+    measures = numbers.measures_of(ids)
+    screened = measured.screened
+    rows = screened.rows_of(ids)
+    effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
+    expected_push = predict_push(effects, panel)
+    suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
+    suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, _MOST_SUSPECTS))
+    suspects |= set(verdict.ids_of_largest(ids, expected_push, _MOST_SUSPECTS))
+    return random_ids | suspects
 
 
 # Measures tokens with the given ids in the confirming carriers, in a stage with the given name.
@@ -186,6 +263,7 @@ def confirm_in_batches(
     ids: Ids,
     budgeted_tokens: int,
     measure_batch: MeasureBatch,
+    first_ids: Sequence[int] = (),
 ) -> Measured:
     """Measure tokens in the confirming carriers, until no other token is expected to reach its threshold.
 
@@ -198,17 +276,18 @@ def confirm_in_batches(
         ids: ids of the tokens to choose from, without the pilots.
         budgeted_tokens: number of tokens that the budget allows to confirm.
         measure_batch: measures a batch.
+        first_ids: ids of tokens that are measured in any case.
     """
     settings = measured.job.settings
     screened = estimate(measured)
-    ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings)
-    may_reach_by_screen = verdict.may_reach_threshold(screened.measures_of(ordered_ids), settings)
+    ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings, first_ids)
+    may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
     budgeted_ids = ordered_ids[:budgeted_tokens]
     for batch, start in enumerate(range(0, len(budgeted_ids), CONFIRMING_BATCH), start=1):
         batch_ids = budgeted_ids[start : start + CONFIRMING_BATCH]
         measured = _with_batch(measured, batch_ids, batch, measure_batch)
         batch_measures = estimate(measured).measures_of(batch_ids)
-        batch_may_reach = verdict.may_reach_threshold(batch_measures, settings).any()
+        batch_may_reach = verdict.may_erase_enough(batch_measures, settings).any()
         rest_may_reach = may_reach_by_screen[start + CONFIRMING_BATCH :].any()
         if not batch_may_reach and not rest_may_reach:
             break
@@ -223,20 +302,13 @@ def confirming_stage(batch: int) -> str:
     return f"{Round.CONFIRM}-{batch}"
 
 
-def _has_artificial_vectors(encoder: Encoder) -> bool:
-    """Return whether the encoder makes up vectors for texts, because the run only estimates its cost."""
-    return capabilities_of(encoder).makes_up_vectors
-
-
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
     """Choose the few carriers in which all tokens are measured.
 
     The chosen carriers are short, and the effects of the pilots in them agree well with the mean effects of
-    the pilots in all carriers. They are not among the carriers that copies of random tokens erase most. If
-    the run only estimates its cost, the effects are unknown, and the longest carriers are chosen
-    instead.
+    the pilots in all carriers. They are not among the carriers that copies of random tokens erase most.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.
@@ -246,20 +318,15 @@ def _screening_carriers(
     carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
     copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
     lengths = np.array(carrier_lengths) + np.array(copies)
-    if _has_artificial_vectors(job.encoder):
-        # The carriers that the run will choose are unknown. They cost at most as much as the longest ones.
-        return texts.longest_carriers(lengths, count)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(plan.carriers)))
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
-    # The two effects of each pilot in each carrier, shape (pilots, carriers, 2).
-    effects = np.stack([pilots.lifts, pilots.contractions], axis=2)
-    return texts.representative_carriers(effects, lengths, candidates, count)
+    return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
 
 
 @dataclass(frozen=True)
 class ProfileStage:
-    """Inserts copies of each token into K carriers, and compares the resulting vectors with the anchors.
+    """Inserts copies of each token into K carriers, and compares the vectors with those without copies.
 
     Attributes:
         name: name of the stage, under which a run folder stores its rows.
@@ -267,7 +334,7 @@ class ProfileStage:
         carrier_indices: index of each carrier in the plan. Random placements are seeded with this index, so
             that copies go into the same gaps of a carrier in every stage.
         cells: placement and number of copies in each carrier.
-        panel: the vectors of the carriers without copies, and their similarities to the anchors.
+        without_copies: unit vectors of the carriers without copies, shape (K, d).
         seed: seed of random placements.
         precision: precision to run the model in; if None, the model's own.
         counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
@@ -277,7 +344,7 @@ class ProfileStage:
     carriers: tuple[Carrier, ...]
     carrier_indices: tuple[int, ...]
     cells: tuple[Cell, ...]
-    panel: CarrierPanel
+    without_copies: NDArray[np.float32]
     seed: int
     precision: Precision | None = None
     counts_copies: bool = False
@@ -328,38 +395,28 @@ class ProfileStage:
             vectors: vectors of the probes of all tokens, token by token, shape (T x K, d).
 
         Returns:
-            The values of each token, keyed by column. The following columns have one value per carrier:
-            ``lifts`` (mean rise of the similarities to unrelated anchors) and ``contractions`` (share of the
-            carrier that copies erase). The column ``groups`` has the lift for each carrier and group of
-            anchors (K x G values). The columns ``contraction`` (a number) and ``pull`` (a vector) are fitted
-            to all carriers together; see `stickytoken.methods.statistics.Effects`.
+            The values of each token, keyed by column: ``contractions`` has the share of each carrier that
+            copies erase; ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers
+            together; see `stickytoken.methods.statistics.Effects`.
         """
-        # ``panel`` is a `CarrierPanel`, whose vectors are those of the carriers. It has the anchors as well.
-        without_copies = self.panel.vectors  # shape (K, d)
         with_copies = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
-        effects = fit_effects(without_copies, with_copies)  # contraction and pull of each token
+        effects = fit_effects(self.without_copies, with_copies)
         pulls = effects.pull.astype(np.float16)
-        contractions = carrier_contractions(without_copies, with_copies).astype(np.float32)
-        response = self.panel.response(with_copies)  # lifts of T tokens in K carriers
-        anchor_group_lifts = response.group_lifts.astype(np.float32)
-        rows = []
-        for index in range(len(tokens)):
-            row: dict[str, MeasuredValue] = {
-                "lifts": response.lifts[index].tolist(),
-                "groups": anchor_group_lifts[index].ravel(),
+        contractions = carrier_contractions(self.without_copies, with_copies).astype(np.float32)
+        return [
+            {
                 "contraction": float(effects.contraction[index]),
                 "contractions": contractions[index],
                 "pull": pulls[index],
             }
-            rows.append(row)
-        return rows
+            for index in range(len(tokens))
+        ]
 
 
 def round_stage(
     encoder: Encoder,
     settings: ProfileSettings,
     plan: ProfilePlanRecord,
-    panel: AnchorPanel,
     step: Round,
     carrier_indices: Sequence[int],
     name: str = "",
@@ -370,8 +427,7 @@ def round_stage(
         encoder: the model.
         settings: provides the insertion, the numbers of copies, the seed, and the precision of the screening
             round.
-        plan: provides the carriers, and the similarity below which a carrier and an anchor are unrelated.
-        panel: the anchors.
+        plan: provides the carriers.
         step: the round. Only the screening round may run in a lower precision.
         carrier_indices: indices of the carriers in the plan.
         name: name of the stage; if empty, the name of the round.
@@ -381,7 +437,6 @@ def round_stage(
     encoder_of_round = encoder
     if precision is not None:
         encoder_of_round = require_ids(encoder, f"screening in {precision}").at(precision)
-    carrier_vectors = unit_vectors(encoder_of_round.encode(carriers))
     cell_of_carrier = cells(settings, len(plan.carriers))
     counts_exactly = not isinstance(encoder.tokenizer, CandidateTokenizer)
     return ProfileStage(
@@ -389,7 +444,7 @@ def round_stage(
         carriers=probes.as_carriers(encoder, settings.insertion, carriers),
         carrier_indices=tuple(carrier_indices),
         cells=tuple(cell_of_carrier[index] for index in carrier_indices),
-        panel=panel.against(carrier_vectors, plan.unrelated_below),
+        without_copies=unit_vectors(encoder_of_round.encode(carriers)),
         seed=settings.seed,
         precision=precision,
         counts_copies=settings.insertion is Insertion.WORDS and counts_exactly,
@@ -406,7 +461,7 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
     the ratio of the planned share to the actual share, up to a factor of `_LARGEST_FACTOR`. Nothing is
     corrected if the copies that the tokenizer recognizes were not counted.
     """
-    measured = measurements(rows, len(stage.carriers))
+    measured = measurements(rows)
     if measured.copies_seen is None:
         return measured
     planned_copies = np.array([cell.copies for cell in stage.cells], dtype=np.float64)
@@ -423,12 +478,9 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
     # ``measured.effects`` are fitted to all carriers together, so they are multiplied by the mean factor.
     mean_factors = factors.mean(axis=1)
     effects = measured.effects
-    anchor_group_lifts = measured.anchor_group_lifts * factors[:, :, None]
     pull = effects.pull * mean_factors[:, None]
     return replace(
         measured,
-        lifts=measured.lifts * factors,
-        anchor_group_lifts=anchor_group_lifts.astype(measured.anchor_group_lifts.dtype),
         effects=Effects(effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
         contractions=measured.contractions * factors,
     )

@@ -1,0 +1,415 @@
+"""Copies in documents: in how many times as many wrong results they are, and whether their queries find them.
+
+A document with copies competes with all other documents of a collection, which have none. A result is wrong
+if the document doesn't answer the query. Tokens are measured in a few documents first, and then, as long as
+they may reach their threshold, in twice as many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection as Ids, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
+from stickytoken.data.collection import Collection, bundled_collection, join_collection
+from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.protocol import require_words, similarity_of
+from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Measured
+from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
+from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
+from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
+from stickytoken.methods.statistics import Estimates, TokenEffects
+from stickytoken.methods.wording import COPIES, TOP
+from stickytoken.search import ExactSearch, depth_of, push_ratios
+from stickytoken.settings.profile import ProfileSettings
+from stickytoken.unit_vectors import Similarity
+
+# Numbers of documents in which tokens are measured, one after the other. In four, the ratios of ordinary tokens
+# have a rank correlation of about 0.7 with those in all others, and in 64, their intervals are about 0.25 wide.
+_DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
+# Share of the tokens that may reach their threshold that is measured in twice as many documents, those with the
+# largest ratios. Without a limit, the wide intervals from few documents would keep most tokens.
+_KEPT_SHARE = 0.25
+# Number of tokens with the largest ratios that are measured in at least 32 documents, because they are shown.
+_SHOWN = 10
+_DOCUMENTS_FOR_SHOWN = 32
+# Fewest documents in a collection that is joined from a user's texts. In a smaller one, hardly any document is
+# a wrong result of other queries.
+_LEAST_DOCUMENTS = 40
+_MOST_DOCUMENTS = 240
+# Keys of the random generators that draw documents and bootstrap samples.
+_DOCUMENTS_KEY = 5
+_SAMPLES_KEY = 6
+
+
+def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
+    """Return the bundled collection, or one that is joined from the user's corpus.
+
+    The bundled one is used with the bundled corpus, and for a corpus that is too small, if the tokenizer knows
+    its characters. The result is None if there are too few documents of either kind.
+    """
+    corpus = job.sentences
+    bundled = bundled_collection()
+    as_tokenized = as_read(collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer)
+    is_readable = (as_tokenized.unknown or 0.0) <= LARGEST_UNKNOWN
+    if corpus.bundled and is_readable:
+        return bundled
+    joined = join_collection(corpus.texts, corpus.source, _MOST_DOCUMENTS)
+    if len(joined.documents) >= _LEAST_DOCUMENTS:
+        return joined
+    return bundled if is_readable else None
+
+
+def plan_documents(
+    job: Job[ProfileSettings], is_allowed: Callable[[str], bool] | None = None
+) -> DocumentsRecord | None:
+    """Draw the documents that receive copies, as evenly as possible from all kinds of text.
+
+    Args:
+        job: provides the model, the corpus and the seed.
+        is_allowed: returns whether a document may be drawn. If ``is_allowed`` is None, all may.
+    """
+    collection = choose_collection(job)
+    if collection is None:
+        return None
+    order = balanced(collection.kinds, len(collection.kinds), [job.settings.seed, _DOCUMENTS_KEY])
+    allowed = [index for index in order if is_allowed is None or is_allowed(collection.documents[index])]
+    return DocumentsRecord(
+        source=collection.source,
+        fingerprint=collection.fingerprint,
+        documents=len(collection.documents),
+        queries=len(collection.queries),
+        depth=depth_of(len(collection.documents)),
+        chosen=allowed[: _DOCUMENT_COUNTS[-1]],
+    )
+
+
+@dataclass(frozen=True)
+class DocumentPanel:
+    """A collection as the model encodes it, and the n documents that receive copies.
+
+    Attributes:
+        collection: the documents and queries.
+        places: indices of the n documents in the collection.
+        carriers: the n documents, as texts or tokenized.
+        search: exact search of the M queries in the collection.
+        depth: number of first results.
+    """
+
+    collection: Collection
+    places: tuple[int, ...]
+    carriers: tuple[Carrier, ...]
+    search: ExactSearch
+    depth: int
+
+    @cached_property
+    def is_answer(self) -> NDArray[np.bool_]:
+        """Whether each document answers each query, shape (M, n)."""
+        return np.array(self.collection.answers)[:, None] == np.array(self.places)[None, :]
+
+    @cached_property
+    def limits(self) -> NDArray[np.float64]:
+        """Similarity that each document must exceed to be a first result of each query, shape (M, n)."""
+        return self.search.limits(self.places, self.depth)
+
+    @cached_property
+    def is_wrong_result(self) -> NDArray[np.bool_]:
+        """Whether each document without copies is a wrong first result of each query, shape (M, n)."""
+        return (self.search.similarities[:, list(self.places)] > self.limits) & ~self.is_answer
+
+    @cached_property
+    def found_limits(self) -> NDArray[np.float64]:
+        """Similarity that each document must exceed to be among the first ten results, shape (M, n)."""
+        return self.search.limits(self.places, min(TOP, len(self.collection.documents) - 1))
+
+    @cached_property
+    def is_found(self) -> NDArray[np.bool_]:
+        """Whether each pair of a query and the document that answers it is found without copies."""
+        is_in_top = self.search.similarities[:, list(self.places)] > self.found_limits
+        return is_in_top[self.is_answer]
+
+    @cached_property
+    def weights(self) -> NDArray[np.float64]:
+        """Weight of each pair, shape (M, n): all kinds of documents and of queries weigh the same."""
+        kinds = np.array(self.collection.kinds)
+        of_documents = _weigh_kinds(kinds[list(self.places)])
+        of_queries = _weigh_kinds(kinds[list(self.collection.answers)])
+        return of_queries[:, None] * of_documents[None, :]
+
+    def stage(self, name: str, start: int, stop: int) -> DocumentStage:
+        """Return the stage that puts copies into the documents from ``start`` up to ``stop``."""
+        part = slice(start, stop)
+        return DocumentStage(
+            name=name,
+            carriers=self.carriers[part],
+            queries=self.search.queries,
+            similarity=self.search.similarity,
+            limits=self.limits[:, part],
+            found_limits=self.found_limits[:, part],
+            is_answer=self.is_answer[:, part],
+        )
+
+
+def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
+    """Return weights that are the same in total for each kind, shape (units,)."""
+    _, kind_indices, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
+    return np.asarray(1 / sizes[kind_indices])
+
+
+def encode_documents(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> DocumentPanel | None:
+    """Encode the collection of a plan; None if the plan has none."""
+    record = plan.documents
+    collection = choose_collection(job)
+    if record is None or collection is None:
+        return None
+    encoder = require_words(job.encoder, "profile")
+    insertion = job.settings.insertion
+    room = room_for(encoder, insertion, COPIES)
+    fitted = fit_texts(encoder, collection.documents, room, insertion, collection.source)
+    similarity = similarity_of(encoder)
+    document_vectors = encoder.encode([document.text for document in fitted])
+    search = ExactSearch(
+        queries=similarity.prepared(encoder.encode(collection.queries)),
+        documents=similarity.prepared(document_vectors),
+        similarity=similarity,
+    )
+    places = _spread_evenly(record.chosen, search)
+    carriers: list[Carrier] = []
+    for place in places:
+        is_tokenized = insertion is Insertion.IDS
+        carriers.append(fitted[place].content if is_tokenized else fitted[place].text)
+    return DocumentPanel(
+        collection=collection,
+        places=places,
+        carriers=tuple(carriers),
+        search=search,
+        depth=record.depth,
+    )
+
+
+def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...]:
+    """Order documents so that the first few are as similar to the queries as all of them.
+
+    Otherwise, what copies do to the first eight could differ much from what they do to 64.
+    """
+    by_similarity = sorted(places, key=lambda place: float(search.similarities[:, place].mean()))
+    # The van der Corput sequence: each power of two of its first terms is spread evenly over all positions.
+    digits = max(1, (len(places) - 1).bit_length())
+    reversed_bits = [int(f"{index:0{digits}b}"[::-1], 2) for index in range(2**digits)]
+    return tuple(by_similarity[position] for position in reversed_bits if position < len(by_similarity))
+
+
+@dataclass(frozen=True)
+class DocumentStage:
+    """Puts copies of each token into n documents, and searches for them with M queries.
+
+    Attributes:
+        name: name of the stage, under which a run folder stores its rows.
+        carriers: the documents, tokenized or as text.
+        queries: prepared vectors of the queries, shape (M, d).
+        similarity: how the model compares vectors.
+        limits: similarity above which a document is a first result of a query, shape (M, n).
+        found_limits: similarity above which it is among the first ten, shape (M, n).
+        is_answer: whether the document answers the query, shape (M, n).
+        copies: number of copies.
+        placements: where the copies stand; successive documents use these in turn.
+        precision: precision to run the model in; if None, the model's own.
+    """
+
+    name: str
+    carriers: tuple[Carrier, ...]
+    queries: NDArray[np.float64]
+    similarity: Similarity
+    limits: NDArray[np.float64]
+    found_limits: NDArray[np.float64]
+    is_answer: NDArray[np.bool_]
+    copies: int = COPIES
+    placements: tuple[Placement, ...] = (Placement.PREFIX, Placement.SUFFIX)
+    precision: Precision | None = None
+
+    @property
+    def probes_per_token(self) -> int:
+        return len(self.carriers)
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        placements = [self.placements[index % len(self.placements)] for index in range(len(self.carriers))]
+        return [
+            with_copies(token, carrier, placement, self.copies)
+            for carrier, placement in zip(self.carriers, placements, strict=True)
+        ]
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        """Return which documents are wrong first results, as bits, and which are found by their queries."""
+        similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
+        is_wrong_result = (similarities > self.limits) & ~self.is_answer
+        is_found = (similarities > self.found_limits)[self.is_answer]
+        return {
+            "wrong_results": np.packbits(is_wrong_result).tolist(),
+            "found": is_found.astype(int).tolist(),
+        }
+
+    def wrong_results(self, rows: pl.DataFrame) -> NDArray[np.bool_]:
+        """Unpack the column ``wrong_results`` of T rows, shape (T, M, n)."""
+        packed = np.array(rows["wrong_results"].to_list(), dtype=np.uint8)
+        shape = self.limits.shape
+        bits = np.unpackbits(packed, axis=1, count=shape[0] * shape[1])
+        return bits.reshape(len(rows), *shape).astype(np.bool_)
+
+
+@dataclass(frozen=True)
+class InDocuments:
+    """What copies of T tokens do to documents.
+
+    Attributes:
+        ids: token ids, ascending, shape (T,).
+        push: in how many times as many wrong results documents with copies are, shape (T,).
+        found: share of the queries that still find the document that answers them, shape (T,).
+        documents: number of documents in which each token was measured, shape (T,).
+        found_without: share of the queries that find the document that answers them without copies.
+    """
+
+    ids: NDArray[np.int64]
+    push: Estimates
+    found: NDArray[np.float64]
+    documents: NDArray[np.int64]
+    found_without: float
+
+
+def measure_in_documents(
+    panel: DocumentPanel,
+    run: FolderRunner | MemoryRunner,
+    tokens: Sequence[Token],
+    thresholds: Mapping[int, float],
+    settings: ProfileSettings,
+    label: str,
+    in_all: Ids[int] = (),
+) -> InDocuments:
+    """Measure tokens in a few documents, then those that may reach their threshold in twice as many, and so on.
+
+    The tokens with the largest ratios are measured in more documents too, because they are shown.
+
+    Args:
+        panel: the collection.
+        run: executes a stage for the given tokens.
+        tokens: the tokens.
+        thresholds: threshold of each token, keyed by token id.
+        settings: provides the confidence level and the seed.
+        label: what the names of the stages begin with.
+        in_all: ids of the tokens to measure in all documents, whatever they do.
+    """
+    results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
+    found: dict[int, list[int]] = {token.id: [] for token in tokens}
+    ratios: dict[int, _Ratio] = {}
+    remaining = list(tokens)
+    done = 0
+    counts = [count for count in _DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
+    for count in [count for count in counts if count <= _DOCUMENT_COUNTS[-1]]:
+        stage = panel.stage(f"{label}-{count}", done, count)
+        rows = run(stage, remaining).sort("token_id")
+        ids = rows["token_id"].to_list()
+        for token_id, is_wrong_result, is_found in zip(
+            ids, stage.wrong_results(rows), rows["found"].to_list(), strict=True
+        ):
+            results[token_id].append(is_wrong_result)
+            found[token_id] += is_found
+        done = count
+        of_ids = np.stack([np.concatenate(results[token_id], axis=1) for token_id in ids])
+        push = push_ratios(
+            of_ids,
+            panel.is_wrong_result[:, :done],
+            panel.weights[:, :done],
+            settings.confidence,
+            [settings.seed, _SAMPLES_KEY],
+        )
+        for token_id, value, low, high in zip(ids, *(end.tolist() for end in push), strict=True):
+            ratios[token_id] = _Ratio(value, low, high)
+        kept = set(in_all) | _may_push(ratios, thresholds, ids)
+        if done < _DOCUMENTS_FOR_SHOWN:
+            kept |= set(sorted(ids, key=lambda token_id: -ratios[token_id].value)[:_SHOWN])
+        remaining = [token for token in remaining if token.id in kept]
+        if not remaining:
+            break
+    ordered_ids = sorted(ratios)
+    ends = np.array([ratios[token_id] for token_id in ordered_ids], dtype=np.float64).reshape(-1, 3)
+    widths = [sum(part.shape[1] for part in results[token_id]) for token_id in ordered_ids]
+    shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
+    return InDocuments(
+        ids=np.array(ordered_ids, dtype=np.int64),
+        push=Estimates(*ends.T),
+        found=np.array(shares, dtype=np.float64),
+        documents=np.array(widths, dtype=np.int64),
+        found_without=float(panel.is_found.mean()),
+    )
+
+
+class _Ratio(NamedTuple):
+    """The push of a token, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def _may_push(ratios: Mapping[int, _Ratio], thresholds: Mapping[int, float], ids: Sequence[int]) -> set[int]:
+    """Return the tokens that reach their threshold, and the best of those that may.
+
+    This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but no
+    token is left out that reaches its threshold so far.
+    """
+    by_share = sorted(ids, key=lambda token_id: -ratios[token_id].value / thresholds[token_id])
+    best = set(by_share[: math.ceil(_KEPT_SHARE * len(ids))])
+    reaching = {token_id for token_id in ids if ratios[token_id].value >= thresholds[token_id]}
+    possible = {token_id for token_id in best if ratios[token_id].high >= thresholds[token_id]}
+    return reaching | possible
+
+
+def join_documents(parts: Sequence[InDocuments | None]) -> InDocuments | None:
+    """Join the results of different tokens; None if there are none."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    ids = np.concatenate([part.ids for part in present])
+    order = np.argsort(ids)
+    ends = [np.concatenate(end)[order] for end in zip(*(part.push for part in present), strict=True)]
+    return InDocuments(
+        ids=ids[order],
+        push=Estimates(*ends),
+        found=np.concatenate([part.found for part in present])[order],
+        documents=np.concatenate([part.documents for part in present])[order],
+        found_without=present[0].found_without,
+    )
+
+
+# Number of tokens whose ratios are predicted at a time, which limits the memory needed.
+_BLOCK_ROWS = 256
+
+
+def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.float64]:
+    """Predict the push of each token from what its copies do to sentences, shape (T,).
+
+    With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product of
+    the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more than
+    in a document, so the prediction only ranks tokens.
+    """
+    before = panel.search.similarities[:, list(panel.places)].astype(np.float32)
+    limits = panel.limits.astype(np.float32)
+    weights = np.where(panel.is_answer, 0.0, panel.weights).astype(np.float32)
+    queries = panel.search.queries.astype(np.float32)
+    wrong_without = float((weights * (before > limits)).sum())
+    predictions = np.empty(len(effects.ids))
+    for start in range(0, len(effects.ids), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        pulls = effects.pull[block].astype(np.float32) @ queries.T  # shape (tokens, M)
+        kept = (1 - effects.contraction[block]).astype(np.float32)
+        after = kept[:, None, None] * before + pulls[:, :, None]
+        predictions[block] = ((after > limits) * weights).sum(axis=(1, 2)) / wrong_without
+    return predictions

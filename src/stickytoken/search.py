@@ -1,0 +1,169 @@
+"""Exact search in an index, and in how many times as many results a document is with copies (push)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.bootstrap import bootstrap_samples
+from stickytoken.unit_vectors import Similarity
+
+# Share of a collection that counts as its first results. Push is a matter of the first ranks: copies of an
+# ordinary word take a document out of them, and the closer one looks, the more.
+DEPTH_SHARE = 0.01
+# Number of bootstrap samples. The ends of a 90% interval are then the 50th values from either side.
+_SAMPLES = 1000
+
+
+def depth_of(documents: int) -> int:
+    """Return how many results of a query are its first ones in a collection of this many documents."""
+    return max(1, math.ceil(DEPTH_SHARE * documents))
+
+
+@dataclass(frozen=True)
+class ExactSearch:
+    """An index that compares every query with every document.
+
+    Attributes:
+        queries: vectors of the queries, as returned by `Similarity.prepared`, shape (Q, d).
+        documents: vectors of the documents, as returned by `Similarity.prepared`, shape (N, d).
+        similarity: how the model compares vectors.
+    """
+
+    queries: NDArray[np.float64]
+    documents: NDArray[np.float64]
+    similarity: Similarity
+
+    @cached_property
+    def similarities(self) -> NDArray[np.float64]:
+        """Similarity of every query to every document, shape (Q, N)."""
+        return self.similarity.of_all(self.queries, self.documents)
+
+    @cached_property
+    def _ascending(self) -> NDArray[np.float64]:
+        return np.sort(self.similarities, axis=1)
+
+    def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
+        """Return the rank that each given vector would have among the search results of each query.
+
+        The search results are the documents in descending order of their similarity to the query. If a
+        document is as similar to the query as the given vector, the given vector ranks before the document.
+
+        Args:
+            vectors: n vectors as returned by the model, shape (n, d). The rank of a vector does not depend
+                on the other vectors.
+            places: index of the document that each vector replaces; -1 for a vector that is added to the
+                index and replaces no document.
+
+        Returns:
+            The ranks for each query, counted from 1, shape (Q, n).
+        """
+        similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
+        documents_above = np.empty(similarities.shape, dtype=np.int64)
+        for query, ascending in enumerate(self._ascending):
+            at_most_as_similar = np.searchsorted(ascending, similarities[query], side="right")
+            documents_above[query] = len(ascending) - at_most_as_similar
+        replaced = np.asarray(places, dtype=np.intp)
+        # A replaced document is no longer in the index, so it must not be counted among the documents above
+        # its replacement. The index -1 selects the last document, so these entries are masked.
+        is_above = self.similarities[:, replaced] > similarities
+        replaced_above = is_above & (replaced >= 0)
+        return 1 + documents_above - replaced_above
+
+    def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
+        """Return the ranks, among all documents, of the documents at ``places``; shape (Q, len(places))."""
+        of_documents = self.similarities[:, list(places)]
+        ranks = np.empty(of_documents.shape, dtype=np.int64)
+        for query, ascending in enumerate(self._ascending):
+            ranks[query] = 1 + len(ascending) - np.searchsorted(ascending, of_documents[query], side="right")
+        return ranks
+
+    def limits(self, places: Sequence[int], depth: int) -> NDArray[np.float64]:
+        """Return the similarity that a document must exceed to be among the first results of each query.
+
+        It is that of the ``depth``-th best of the other documents.
+
+        Args:
+            places: indices of n documents.
+            depth: number of first results, less than the number of documents.
+
+        Returns:
+            The limits, shape (Q, n).
+        """
+        last_of_others = self._ascending[:, -depth - 1, None]
+        last_of_all = self._ascending[:, -depth, None]
+        is_among_first = self.similarities[:, list(places)] >= last_of_all
+        return np.where(is_among_first, last_of_others, last_of_all)
+
+
+class Ratios(NamedTuple):
+    """T ratios with their intervals, each of shape (T,)."""
+
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def push_ratios(
+    with_copies: NDArray[np.bool_],
+    without: NDArray[np.bool_],
+    weights: NDArray[np.float64],
+    confidence: float,
+    key: Sequence[int],
+) -> Ratios:
+    """Return in how many times as many wrong results documents are with copies as without.
+
+    Queries and documents are resampled at the same time, each with weights of its own, because one query or
+    one document affects many pairs (the pigeonhole bootstrap of Owen 2007, "The pigeonhole bootstrap", Annals
+    of Applied Statistics 1). The intervals are percentiles.
+
+    Args:
+        with_copies: whether each document is among the first results of each query with copies of T tokens,
+            shape (T, Q, n). Pairs in which the document answers the query must be False.
+        without: the same without copies, shape (Q, n), with at least one True.
+        weights: weight of each pair, shape (Q, n).
+        confidence: coverage of the two-sided intervals.
+        key: seed of the random draw.
+
+    >>> without = np.array([[True, False], [False, True]])
+    >>> with_copies = np.ones((1, 2, 2), dtype=bool)
+    >>> push_ratios(with_copies, without, np.ones((2, 2)), 0.9, [1]).value
+    array([2.])
+    """
+    queries, documents = without.shape
+    query_weights = _sample_weights(queries, (*key, 0))
+    document_weights = _sample_weights(documents, (*key, 1))
+
+    def count_results(is_result: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the weighted number of results, first on all pairs, then on each sample."""
+        weighted = np.where(is_result, weights, 0.0)
+        of_samples = ((query_weights @ weighted) * document_weights).sum(axis=1)
+        return np.concatenate([[weighted.sum()], of_samples])
+
+    before = count_results(without)
+    tail = (1 - confidence) / 2
+    values, lows, highs = [], [], []
+    for is_result in with_copies:
+        after = count_results(is_result)
+        # A sample without any result before copies says nothing about their ratio.
+        is_defined = before > 0
+        ratios = after[is_defined] / before[is_defined]
+        low, high = np.quantile(ratios[1:], [tail, 1 - tail])
+        values.append(ratios[0])
+        lows.append(low)
+        highs.append(high)
+    return Ratios(np.array(values), np.array(lows), np.array(highs))
+
+
+def _sample_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
+    """Return how often each bootstrap sample contains each unit, shape (samples, units)."""
+    samples = bootstrap_samples(units, _SAMPLES, key)
+    offsets = np.arange(_SAMPLES)[:, None] * units
+    counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * units)
+    return counts.reshape(_SAMPLES, units).astype(np.float64)
