@@ -16,8 +16,8 @@ from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Vector
-from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.documents import InDocuments
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import Measures
 from stickytoken.methods.statistics import Effects, Estimates, TokenEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
