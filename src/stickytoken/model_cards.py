@@ -15,7 +15,7 @@ from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, ModelError, RunError, reading
 from stickytoken.measurement import make_folder, write_atomically
 from stickytoken.methods import wording
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.validation import file_path, markdown, markdown_table, shown
 from stickytoken.words import quoted
 
@@ -77,8 +77,8 @@ def _list_of_tokens(run: Run) -> list[str]:
     if "erased" in run.sticky.columns:
         heading += (
             ". *Erased* is how much less of a text's meaning copies of the token leave than copies of an "
-            "ordinary token do; *lift* is how much closer they move texts to unrelated texts than copies of "
-            "an ordinary token do, in standard deviations (SD) of the model's similarities"
+            "ordinary token do; *push* is in how many times as many wrong results a document with eight "
+            "copies is"
         )
     paragraphs = [f"{heading}:", "\n".join(items)]
     if general_sentences:
@@ -222,16 +222,16 @@ _TASKS = {
         "sticky_tokens_worst_erased",
         "how much less of a text's meaning copies leave than copies of an ordinary token",
     ),
-    LIFT: (
-        "sticky_tokens_worst_lift",
-        "standard deviations of the model's similarities beyond an ordinary token",
+    PUSH: (
+        "sticky_tokens_worst_push",
+        "times as many wrong results as without copies",
     ),
 }
 SHARE_TASK = "sticky_tokens_per_10000"
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
-    """Return the largest erased share, the largest lift and the share of sticky tokens, in the hub's format.
+    """Return the largest erased share, the largest push and the share of sticky tokens, in the hub's format.
 
     Args:
         run: the run.

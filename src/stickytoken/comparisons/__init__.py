@@ -20,7 +20,7 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods import METHODS, Column
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES, Measure
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
@@ -210,7 +210,7 @@ class Agreement:
             sticky in at least one of the runs. None if no token is sticky in either run.
         spearman_erased: Rank correlation of the two runs' erased shares; None if too few tokens have an
             erased share in both runs.
-        spearman_lift: Rank correlation of the two runs' lifts; None if too few tokens have a lift in both
+        spearman_push: Rank correlation of the two runs' pushes; None if too few tokens have one in both
             runs.
     """
 
@@ -220,14 +220,14 @@ class Agreement:
     sticky_in_both: int
     jaccard: float | None
     spearman_erased: float | None
-    spearman_lift: float | None
+    spearman_push: float | None
 
 
 class TokenInRun(NamedTuple):
     """The measures and the verdict of a token in a run. A missing value is None."""
 
     erased: float | None
-    lift_sd: float | None
+    push: float | None
     verdict: str | None
 
 
@@ -254,7 +254,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     names: set[str] = set()
     for compared in runs:
         names.update(compared.run.sticky["token"])
-    not_examined = TokenInRun(erased=None, lift_sd=None, verdict=None)
+    not_examined = TokenInRun(erased=None, push=None, verdict=None)
     tokens = []
     for name in sorted(names):
         in_runs = [tokens_of_run.get(name, not_examined) for tokens_of_run in tokens_of_runs]
@@ -283,13 +283,13 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
 def _most_flagged_first(token: ComparedToken) -> tuple[int, float, float]:
     """Return a sort key that puts tokens first that many runs flag, or that have large measures.
 
-    The key consists of the number of runs that flag the token, its largest erased share and its largest lift,
+    The key consists of the number of runs that flag the token, its largest erased share and its largest push,
     all negated so that large values come first.
     """
     flagged = sum(in_run.verdict == "sticky" for in_run in token.in_runs)
     erased = [in_run.erased for in_run in token.in_runs if in_run.erased is not None]
-    lifts = [in_run.lift_sd for in_run in token.in_runs if in_run.lift_sd is not None]
-    return -flagged, -max(erased, default=0.0), -max(lifts, default=0.0)
+    pushes = [in_run.push for in_run in token.in_runs if in_run.push is not None]
+    return -flagged, -max(erased, default=0.0), -max(pushes, default=0.0)
 
 
 # Minimum number of tokens for a rank correlation. With fewer tokens, the correlation is mostly chance.
@@ -298,7 +298,7 @@ _FEWEST_RANKED = 20
 
 def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
     """Compare the verdicts and measures of two runs on the tokens that both examined."""
-    columns = ("token", "verdict", "erased", "lift_sd")
+    columns = ("token", "verdict", "erased", "push")
     left = with_measures(first.run.tokens).select(columns).unique("token")
     right = with_measures(second.run.tokens).select(columns).unique("token")
     shared = left.join(right, on="token", suffix="_other")
@@ -313,7 +313,7 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
         sticky_in_both=in_both,
         jaccard=in_both / in_either if in_either else None,
         spearman_erased=_spearman(shared.select("erased", "erased_other")),
-        spearman_lift=_spearman(shared.select("lift_sd", "lift_sd_other")),
+        spearman_push=_spearman(shared.select("push", "push_other")),
     )
 
 
@@ -337,7 +337,7 @@ class ComparedNumber(StrEnum):
     """A number that is compared between runs."""
 
     ERASED = "largest erased share"
-    LIFT = "largest lift"
+    PUSH = "largest push"
     SHARE = "sticky tokens per 10,000"
 
 
@@ -381,7 +381,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
     A `Reason` that is made without measures applies to all measures.
     """
-    largest_values = (ComparedNumber.ERASED, ComparedNumber.LIFT)
+    largest_values = (ComparedNumber.ERASED, ComparedNumber.PUSH)
     methods = _differences(runs, lambda compared: compared.run.record.method)
     if methods:
         yield Reason(
@@ -437,7 +437,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     if sources:
         yield Reason(
             Answer.NO,
-            f"the runs used different texts ({sources}), and erased shares and lifts depend on the texts",
+            f"the runs used different texts ({sources}), and erased shares and pushes depend on the texts",
         )
         return
     methods = {compared.run.record.method for compared in runs}
@@ -447,7 +447,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         source = runs[0].run.record.corpus.source
         yield Reason(
             Answer.NO,
-            f"the sentences from {source} differ between the runs, and erased shares and lifts depend on the "
+            f"the sentences from {source} differ between the runs, and erased shares and pushes depend on the "
             "sentences",
         )
         return
@@ -595,7 +595,7 @@ READING = {
     "erases most": "The token whose copies leave least of a text's meaning, and how much less they leave "
     "than copies of an ordinary token. The interval describes how the share of this one token varies over "
     "texts. It does not account for the token being the largest of many.",
-    "lifts most": "The token whose copies move texts closest to unrelated texts, and how much closer they "
+    "pushes most": "The token whose copies move texts closest to unrelated texts, and how much closer they "
     "move them than copies of an ordinary token, in standard deviations of the model's own similarities. "
     "The interval has the same meaning as for the erased share.",
     "sticky tokens per 10,000": "The number of sticky tokens per 10,000 examined tokens. The interval is "
@@ -707,7 +707,7 @@ class Comparison:
         levels = sorted({compared.confidence for compared in self.runs})
         percentages = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
-            f"intervals ({percentages}): for the erased share and the lift, they cover the variation of one "
+            f"intervals ({percentages}): for the erased share and the push, they cover the variation of one "
             "token over texts; for the share of sticky tokens, they are exact (Clopper and Pearson 1934)"
         )
 
@@ -781,8 +781,8 @@ _SHOWN: dict[str, Callable[[ComparedRun], str]] = {
     "examined": lambda compared: f"{len(compared.run.tokens):,} of {compared.run.available:,}",
     "erases most": lambda compared: shown_token(compared.largest(ERASED)),
     "erased": lambda compared: shown_value(ERASED, compared.largest(ERASED)),
-    "lifts most": lambda compared: shown_token(compared.largest(LIFT)),
-    "lift": lambda compared: shown_value(LIFT, compared.largest(LIFT)),
+    "pushes most": lambda compared: shown_token(compared.largest(PUSH)),
+    "push": lambda compared: shown_value(PUSH, compared.largest(PUSH)),
     "sticky per 10,000": shown_share,
     "repaired copy": lambda compared: compared.repair,
 }

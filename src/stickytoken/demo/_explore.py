@@ -308,7 +308,7 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
     if searched:
         names = pl.col("token", "decoded").str.to_lowercase()
         tokens = tokens.filter(pl.any_horizontal(names.str.contains(searched, literal=True)))
-    rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
+    rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
     order = pl.col("token_id").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
     return tokens.sort(
         order, content.run.method.RANKED_BY.key, "token_id", descending=[False, True, False], nulls_last=True

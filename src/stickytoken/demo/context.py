@@ -431,7 +431,7 @@ def worked_example(context: AppContext) -> Example:
     content = context.content
     if content is None:
         return _example_without_run(context)
-    which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
+    which = "the worst token" if len(content.sticky) else "not sticky, but ranks highest"
     why = f"It is {which} in the run {content.run.path.name}; the sentences are"
     if content.evidence is not None:
         known = pl.col("largest_before").is_not_null()
@@ -465,8 +465,8 @@ def _example_without_run(context: AppContext) -> Example:
 
 def worst_token(content: RunContent) -> int:
     """Return the id of the worst flagged token, or of the highest-ranked token if none is flagged."""
-    if len(content.flagged):
-        return int(content.flagged["token_id"][0])
+    if len(content.sticky):
+        return int(content.sticky["token_id"][0])
     ranked = content.tokens.sort(
         content.run.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True
     )
@@ -480,7 +480,7 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
     """
     if content is None:
         return []
-    listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())
+    listed = dict(content.sticky.head(_LISTED).select("token_id", "verdict").iter_rows())
     if content.evidence is not None:
         for token_id, ordinary in content.evidence.tokens.select("token_id", "ordinary").iter_rows():
             listed.setdefault(token_id, "ordinary" if ordinary else "not sticky")

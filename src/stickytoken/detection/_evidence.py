@@ -50,7 +50,7 @@ def measured_evidence(
         run: The finished run.
         named: Ids of the tokens to measure. If None, the worst sticky tokens are measured and, if there are
             few of them, also the strongest of the other tokens.
-        with_ordinary: Whether to also measure a few random tokens that are neither sticky nor topical.
+        with_ordinary: Whether to also measure a few random tokens that are not sticky.
         progress: Called with the progress at every step.
 
     Returns:
@@ -121,7 +121,7 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
         unknown: The numbers of copies at which the tokenizer reads an unknown word.
         pair_copies: Number of copies of the token in each pair.
     """
-    for curve in ("below", "above", "ahead"):
+    for curve in ("below", "above"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
         row[curve] = [None if copies in unknown else value for copies, value in points]
     if pair_copies in unknown:

@@ -19,7 +19,7 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, differences
-from stickytoken.methods import Column, Moved, base, method_named, wording
+from stickytoken.methods import Column, base, method_named, wording
 from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
@@ -92,27 +92,27 @@ class Run:
         return sticky.sort(self.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
 
     def strongest(self, count: int) -> pl.DataFrame:
-        """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
+        """Return about ``count`` of the strongest tokens that are not sticky.
 
-        The first half of the result has the tokens with the largest values in the column that the method
-        ranks tokens by, and the second half has those with the largest values in the column ``lift_sd``. If
-        the method measures no ``lift_sd``, all tokens are chosen by the ranking column. Confirmed tokens are
-        chosen before tokens that were only screened.
+        The first half has the tokens with the largest values in the column that the method ranks tokens by,
+        confirmed tokens before those that were only screened. The second half has the largest pushes. A run of
+        std measures no push, so all tokens are chosen by the ranking column.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
             unflagged = unflagged.with_columns(confirmed=pl.lit(value=False))
         measures = [self.method.RANKED_BY.key]
-        if "lift_sd" in unflagged.columns:
-            measures.append("lift_sd")
+        if "push" in unflagged.columns:
+            measures.append("push")
         count_per_measure = max(1, count // len(measures))
         ids: list[int] = []
         for measure in measures:
+            order = ["confirmed"] if measure == self.method.RANKED_BY.key else []
             remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
-            ranked = remaining.sort("confirmed", measure, "token_id", descending=[True, True, False])
+            ranked = remaining.sort(*order, measure, "token_id", descending=[True] * (len(order) + 1) + [False])
             ids += ranked["token_id"].head(count_per_measure).to_list()
-        order = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
-        return order.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
+        strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
+        return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Return the columns to show in a short table of the given rows, without empty text columns."""
@@ -203,14 +203,6 @@ class Run:
             RunError: A file is damaged.
         """
         return run_folder.read_evidence(self._folder)
-
-    def moved(self, token_id: int) -> Moved | None:
-        """Return how copies of a token change the rank of an average unrelated document.
-
-        The result is None if the run has no evidence for this token, as for most tokens.
-        """
-        evidence = self.evidence
-        return None if evidence is None else evidence.moved(token_id)
 
     def harm(self, token_id: int) -> Harm | None:
         """Return what copies of a token do to documents; None if the run did not measure it."""
@@ -323,7 +315,7 @@ def open_run(path: Run | str | Path) -> Run:
 
 
 def flagged_tokens(run: Run | None) -> frozenset[int]:
-    """Return the ids of the sticky and topical tokens of a run; an empty set if there is no run."""
+    """Return the ids of the sticky tokens of a run; an empty set if there is no run."""
     return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -24,7 +23,7 @@ import stickytoken.measurement as store
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
-from stickytoken.methods import METHODS, Moved, Verdict, base, method_named
+from stickytoken.methods import METHODS, Verdict, base, method_named
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
@@ -318,16 +317,16 @@ class EvidenceRecord(resume.Record):
     similarities_before: tuple[int, ...]  # carrier-anchor pairs without copies, per bin of `SIMILARITY_EDGES`
 
 
-FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
+FLAGGED = (Verdict.STICKY.value,)
 
 
 def is_flagged() -> pl.Expr:
-    """Return a Polars expression that is true in the rows of sticky and topical tokens."""
+    """Return a Polars expression that is true in the rows of sticky tokens."""
     return pl.col("verdict").is_in(FLAGGED).fill_null(value=False)
 
 
 def flagged_ids(tokens: pl.DataFrame) -> list[int]:
-    """Return the ids of the sticky and topical tokens of a table."""
+    """Return the ids of the sticky tokens of a table."""
     ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
     return ids
 
@@ -337,7 +336,7 @@ EVIDENCE_RECORD_FILE = "evidence.json"
 # One row per token with a curve. `below` and `above` list a mean similarity for each number of copies, over
 # the pairs whose similarity without copies is below or above the model's mean similarity. A list is empty if
 # there are no such pairs. An item is null if the tokenizer reads that number of copies as an unknown word.
-# `ahead` lists the shares that `CarrierPanel.ahead` computes. The columns of the typical and the largest pair
+# The columns of the typical and the largest pair
 # are null if no pair is below the mean similarity.
 EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
@@ -345,7 +344,6 @@ EVIDENCE_SCHEMA: dict[str, Any] = {
     "copies": pl.List(pl.Int64),
     "below": pl.List(pl.Float64),
     "above": pl.List(pl.Float64),
-    "ahead": pl.List(pl.Float64),
     "similarities_after": pl.List(pl.Int64),
     "typical_carrier": pl.String,
     "typical_anchor": pl.String,
@@ -363,29 +361,6 @@ class RunEvidence(NamedTuple):
 
     record: EvidenceRecord
     tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA
-
-    def moved(self, token_id: int) -> Moved | None:
-        """Return how copies of a token change the rank of an unrelated document; None if not measured.
-
-        The document has `EvidenceRecord.pair_copies` copies. `Moved.ahead` is the share of the other
-        unrelated documents that this document outranks. `Moved.ordinary` is the mean of `Moved.ahead` over
-        ordinary tokens.
-        """
-        copies = self.record.pair_copies
-        share_outranked: float | None = None
-        shares_of_ordinary: list[float] = []
-        measured_tokens = self.tokens.filter(pl.col("ahead").list.len() > 0)  # null or empty if not measured
-        for row in measured_tokens.iter_rows(named=True):
-            position = row["copies"].index(copies)
-            share = row["ahead"][position]
-            if row["token_id"] == token_id:
-                share_outranked = share
-            if row["ordinary"]:
-                shares_of_ordinary.append(share)
-        if share_outranked is None:
-            return None
-        mean_of_ordinary = fmean(shares_of_ordinary) if shares_of_ordinary else None
-        return Moved(copies=copies, ahead=share_outranked, ordinary=mean_of_ordinary)
 
     def cut_curves(self) -> str | None:
         """Return a note if curves lack values for some numbers of copies; None if all curves are complete.

@@ -50,7 +50,7 @@ def explain(
         tokens: Ids or texts of the tokens to explain, or a file of them. If None, the run's three worst
             tokens are explained.
         run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
-            similarity of the run. No token that the run calls sticky or topical serves as a benign token.
+            similarity of the run. No token that the run calls sticky serves as a benign token.
         texts: Texts to use as carriers instead of texts of the run or the corpus.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
             run's texts are used, or the bundled corpus if there is no run.

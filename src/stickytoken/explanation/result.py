@@ -16,7 +16,7 @@ from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.statistics import AREAS
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import Verdict
-from stickytoken.methods.measures import LIFT
+from stickytoken.methods.measures import PUSH
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.words import percent
 
@@ -31,7 +31,7 @@ ENOUGH_BENIGN = 8
 _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 # Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts that the run used to
 # measure the token.
-OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
+OF_RUN = ("verdict", "severity", "erased", "push", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -199,12 +199,10 @@ def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
     numbers = []
     if run.get("erased") is not None:
         numbers.append(f"{percent(run['erased'])} erased")
-    if run.get("lift_sd") is not None:
-        numbers.append(f"lift {LIFT.text(run['lift_sd'])}")
+    if run.get("push") is not None:
+        numbers.append(f"push {PUSH.text(run['push'])}")
     if run.get("texts"):
         numbers.append(f"over {_texts(run['texts'])}")
-    if run.get("verdict") == Verdict.TOPICAL and run.get("strongest_kind") is not None:
-        numbers.append(f"most on {run['strongest_kind']}")
     return numbers
 
 

@@ -309,8 +309,8 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
     without_verdict = _tokens_without_verdict(run)
     if without_verdict:
         reasons.append(
-            f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: too few "
-            f"texts of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"
+            f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: detect "
+            "again into another folder"
         )
     verdicts = {verdict.value for verdict in run.method.VERDICTS}
     is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
@@ -329,7 +329,7 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Count the tokens that should have a verdict, but lack the verdict or the lift that decides the verdict.
+    """Count the tokens that should have a verdict, but lack one.
 
     A token needs no verdict if the tokenizer reads fewer than half of its written copies as the token.
 
@@ -342,7 +342,7 @@ def _tokens_without_verdict(run: Run) -> int:
     if "copies_seen" in tokens.columns:
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
-    return len(tokens.filter(pl.col("verdict").is_null() | pl.col("lift").is_null()))
+    return tokens["verdict"].null_count()
 
 
 def _notes_on_run(run: Run) -> list[str]:

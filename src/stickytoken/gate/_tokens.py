@@ -12,15 +12,15 @@ from stickytoken.detection.run_folder import FLAGGED
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
-from stickytoken.methods.measures import LIFT
+from stickytoken.methods.measures import PUSH
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.words import percent, quoted
 
 STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
-    "Copies of a sticky token erase the meaning of a text, or move it closer to unrelated texts, so that a "
-    "document is no longer found, or turns up in unrelated searches. Explain the token with "
+    "Copies of a sticky token hide a document from the queries that it answers, or push it into results where "
+    "it does not belong. Explain the token with "
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
@@ -62,9 +62,8 @@ class _Effect(NamedTuple):
     high: float
 
 
-# Columns of tokens.parquet whose measures have intervals: the erased share of a text, and the lift in
-# standard deviations.
-_MEASURES = ("erased", "lift_sd")
+# Columns of tokens.parquet whose measures have intervals.
+_MEASURES = ("erased", "push")
 
 
 def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
@@ -213,10 +212,10 @@ def _message(token: _JudgedToken) -> str:
 
 
 def _in_words(effects: dict[str, _Effect]) -> str:
-    """Write the measures of a token, such as ``60% erased, lift 0.7 SD``."""
+    """Write the measures of a token, such as ``60% erased, push 1.7×``."""
     phrases = []
     if "erased" in effects:
         phrases.append(f"{percent(effects['erased'].value)} erased")
-    if "lift_sd" in effects:
-        phrases.append(f"lift {LIFT.text(effects['lift_sd'].value)}")
+    if "push" in effects:
+        phrases.append(f"push {PUSH.text(effects['push'].value)}")
     return ", ".join(phrases)

@@ -91,22 +91,6 @@ class Fact(NamedTuple):
     meaning: str
 
 
-class Moved(NamedTuple):
-    """How copies of a token change the rank of an average unrelated document in a search.
-
-    Without copies, the average unrelated document outranks half of the other unrelated documents.
-
-    Attributes:
-        copies: number of copies in the document.
-        ahead: share of the other unrelated documents that the document with copies outranks.
-        ordinary: mean of ``ahead`` over ordinary tokens; None if no ordinary tokens were measured.
-    """
-
-    copies: int
-    ahead: float
-    ordinary: float | None
-
-
 class PlanTexts(NamedTuple):
     """The carriers and anchors of a run's plan.
 
@@ -164,6 +148,4 @@ class Verdict(StrEnum):
     """What a run concludes about a token. Some methods use only some of these verdicts."""
 
     STICKY = "sticky"
-    TOPICAL = "topical"
-    """The token lifts only some texts, because of its meaning. That is unusual, but not a defect."""
     BENIGN = "benign"

@@ -399,9 +399,9 @@ class Judgement:
 
 
 def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Sort tokens: sticky tokens first, then topical tokens, then all others.
+    """Sort tokens: sticky tokens first, then all others.
 
-    Tokens with the same verdict are sorted by severity, then by erased share, then by lift, worst first.
+    Tokens with the same verdict are sorted by severity, then by erased share, then by push, worst first.
     """
     verdicts = {verdict.value: rank for rank, verdict in enumerate(terms.Verdict)}
     grades = {grade.value: rank for rank, grade in enumerate(Severity)}
@@ -410,7 +410,7 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     ]
     if "severity" in tokens.columns:
         order.append(-pl.col("severity").replace_strict(grades, default=-1, return_dtype=pl.Int8))
-    order += [-pl.col(name) for name in ("erased", "lift_sd") if name in tokens.columns]
+    order += [-pl.col(name) for name in ("erased", "push") if name in tokens.columns]
     return tokens.sort(*order, "token_id", nulls_last=True)
 
 
@@ -449,7 +449,7 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
 class Method(Protocol):
     """What a detection method is: a package of this folder with these constants and functions.
 
-    tokens.parquet has at least the columns token_id, token, decoded, category, lift and verdict.
+    tokens.parquet has at least the columns token_id, token, decoded, category and verdict.
     """
 
     PLAN_RECORD: type[PlanRecord]  # class of the plan in plan.json

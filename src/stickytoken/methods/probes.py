@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,37 +150,9 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """The vectors of A anchors, which are divided into G groups.
-
-    The weight of a group in the lift is divided equally among its anchors.
-
-    Attributes:
-        vectors: unit vectors of the anchors, shape (A, d).
-        groups: index of the group of each anchor, shape (A,).
-        group_weights: weights of the groups, which sum to 1, shape (G,). Similarities to a group of weight 0
-            are measured, but are not part of the lift.
-    """
+    """The unit vectors of A anchors, shape (A, d)."""
 
     vectors: NDArray[np.float32]
-    groups: NDArray[np.intp]
-    group_weights: Vector
-
-    @classmethod
-    def of_one_group(cls, vectors: NDArray[np.float32]) -> AnchorPanel:
-        """Return a panel whose anchors form a single group, so that they all have the same weight."""
-        return cls(vectors, groups=np.zeros(len(vectors), dtype=np.intp), group_weights=np.ones(1))
-
-    @cached_property
-    def weights(self) -> Vector:
-        """Weight of each anchor in the lift, shape (A,)."""
-        sizes = np.bincount(self.groups, minlength=len(self.group_weights))
-        weights: Vector = (self.group_weights / sizes)[self.groups]
-        return weights
-
-    @cached_property
-    def membership(self) -> NDArray[np.float32]:
-        """Indicator matrix, shape (A, G): 1 if the anchor (row) is in the group (column), else 0."""
-        return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], unrelated_below: float) -> CarrierPanel:
         """Compare the anchors with carriers that have no copies, and return the similarities.
@@ -192,142 +163,28 @@ class AnchorPanel:
                 mean similarity.
         """
         before = (carriers @ self.vectors.T).astype(np.float64)
-        return CarrierPanel(self, carriers, before, is_unrelated=before < unrelated_below)
-
-
-class Response(NamedTuple):
-    """How copies of T tokens change the similarities between K carriers and the anchors in G groups.
-
-    Only unrelated pairs are averaged. A carrier and an anchor are unrelated if their similarity without
-    copies is below a limit, usually the model's mean similarity.
-
-    Attributes:
-        lifts: weighted mean rise of the similarity over the unrelated pairs of each carrier, shape (T, K).
-        group_lifts: mean rise over the unrelated pairs of each carrier and group, shape (T, K, G); NaN if the
-            carrier has no unrelated anchor in the group.
-    """
-
-    lifts: Vector
-    group_lifts: Vector
+        return CarrierPanel(self, before, is_unrelated=before < unrelated_below)
 
 
 @dataclass(frozen=True)
 class CarrierPanel:
-    """The similarities between K carriers, without copies, and A anchors in G groups.
+    """The similarities between K carriers, without copies, and A anchors.
 
     Attributes:
         panel: the anchors.
-        vectors: unit vectors of the carriers, shape (K, d).
         before: cosines between carriers and anchors, shape (K, A).
         is_unrelated: mask of the unrelated pairs, shape (K, A). A carrier and an anchor are unrelated if
-            their cosine is below a limit, usually the model's mean similarity. The lift is a mean over
-            unrelated pairs.
+            their cosine is below a limit, usually the model's mean similarity.
     """
 
     panel: AnchorPanel
-    vectors: NDArray[np.float32]
     before: Vector
     is_unrelated: NDArray[np.bool_]
-
-    @cached_property
-    def _unrelated_counts(self) -> Vector:
-        """Number of unrelated anchors of each carrier in each group, shape (K, G)."""
-        return np.asarray(self.is_unrelated @ self.panel.membership, dtype=np.float64)
-
-    @cached_property
-    def pair_weights(self) -> Vector:
-        """Weight of each pair in its carrier's lift, shape (K, A).
-
-        The weights of a carrier's pairs sum to 1, or to 0 if the carrier has no unrelated anchor.
-        """
-        counts = self._unrelated_counts
-        weights = np.divide(self._group_weights, counts, out=np.zeros_like(counts), where=counts > 0)
-        return np.where(self.is_unrelated, weights[:, self.panel.groups], 0.0)
-
-    @cached_property
-    def _group_weights(self) -> Vector:
-        """Weight of each group in each carrier's lift, shape (K, G).
-
-        The weight of a group without unrelated anchors is 0. The weights of all other groups are scaled up
-        for each carrier, so that they sum to 1. A carrier without any unrelated anchor has only weights of 0.
-        """
-        present = np.where(self._unrelated_counts > 0, self.panel.group_weights, 0.0)
-        totals = present.sum(axis=1, keepdims=True)
-        weights: Vector = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
-        return weights
-
-    @cached_property
-    def _mean_unrelated_anchors(self) -> Vector:
-        """Mean of each carrier's unrelated anchors in each group, shape (K, G, d); 0 if there are none."""
-        carriers, groups = self._unrelated_counts.shape
-        pairs = self.is_unrelated[:, None, :] * self.panel.membership.T
-        # One large matrix product is faster than many small ones, whose threads would wait for each other.
-        sums = pairs.reshape(carriers * groups, -1).astype(np.float64) @ self.panel.vectors.astype(np.float64)
-        counts = np.maximum(self._unrelated_counts, 1)
-        return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
-
-    def ahead(self, similarities: Vector) -> list[float]:
-        """Return the share of the unrelated documents that a document with copies outranks in a search.
-
-        Every anchor serves as a query, and the carriers are the documents. Copies are added to the unrelated
-        documents of a query, one document at a time. The document with copies is ranked among the query's
-        other unrelated documents, which have no copies.
-
-        Args:
-            similarities: cosines between carriers and anchors, with C different numbers of copies in the
-                carrier, shape (K, C, A).
-
-        Returns:
-            For each number of copies, the share of comparisons that the document with copies wins, as a
-            weighted mean over the queries. A comparison is with another unrelated document of the query;
-            equal similarities count as half a win. The list is empty if no query has two unrelated documents.
-        """
-        # A comparison is between a document with copies and another document without copies, for a query that
-        # is unrelated to both. The arrays of comparisons have shape (K, K, A). The axes are the document with
-        # copies, the document without copies, and the query.
-        with_copies_is_unrelated = self.is_unrelated[:, None, :]
-        without_copies_is_unrelated = self.is_unrelated[None, :, :]
-        is_another = ~np.eye(len(self.is_unrelated), dtype=np.bool_)[:, :, None]
-        is_compared = with_copies_is_unrelated & without_copies_is_unrelated & is_another
-        counts = is_compared.sum(axis=(0, 1))  # number of comparisons for each query
-        query_weights = np.where(counts > 0, self.panel.weights, 0.0)  # shape (A,)
-        if not query_weights.any():
-            return []
-        # The weight of a query is divided equally among its comparisons, and all weights sum to 1. A pair of
-        # documents that is not compared for a query has the weight 0.
-        weights = is_compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
-        before = self.before[None, :, :]  # the similarities of the documents without copies, shape (1, K, A)
-        shares = []
-        for similarities_with_copies in similarities.swapaxes(0, 1):
-            after = similarities_with_copies[:, None, :]  # shape (K, 1, A)
-            wins = after > before
-            ties = after == before
-            shares.append(float(((wins + 0.5 * ties) * weights).sum()))
-        return shares
 
     def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
         """Return a panel of only the carriers with these indices."""
         rows = np.array(carriers, dtype=np.intp)
-        return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.is_unrelated[rows])
-
-    def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Return how copies of T tokens change the similarities.
-
-        Args:
-            vectors: unit vectors of the carriers with copies of each token, shape (T, K, d).
-
-        Returns:
-            The lifts over all groups of anchors, and the lifts on each group.
-        """
-        # The mean similarity to several anchors equals the dot product with their mean vector, so the
-        # similarities to single anchors are not needed. `_mean_unrelated_anchors` holds one mean vector for
-        # each carrier k and group g.
-        before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._mean_unrelated_anchors)
-        after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._mean_unrelated_anchors)
-        mean_rises = after - before  # for each token, carrier and group, shape (T, K, G)
-        lifts = (mean_rises * self._group_weights).sum(axis=2)
-        group_lifts = np.where(self._unrelated_counts > 0, mean_rises, np.nan)
-        return Response(lifts, group_lifts)
+        return CarrierPanel(self.panel, self.before[rows], self.is_unrelated[rows])
 
 
 @dataclass(frozen=True)
@@ -412,7 +269,7 @@ def similarity_counts(similarities: Vector) -> list[int]:
 
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
-    """Measures a token's symptom curve and its effect on search ranks, and picks two example pairs of texts.
+    """Measures a token's symptom curve, and picks two example pairs of texts.
 
     Attributes:
         pair_copies: number of copies of the token in the example pairs; one of the numbers in ``copies``.
@@ -426,10 +283,9 @@ class EvidenceStage(SymptomStage):
     sentences: Sequence[str] = ()
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Return the curves, the ranks (``ahead``), a histogram of similarities and the example pairs."""
+        """Return the curves, a histogram of similarities and the example pairs."""
         curves = self._similarities(vectors)
         row = self._averages(curves)
-        row["ahead"] = self.panel.ahead(curves)
         after = curves[:, 1 + self.copies.index(self.pair_copies)]
         row["similarities_after"] = similarity_counts(after)
         return row | self._example_pairs(after)
@@ -437,8 +293,7 @@ class EvidenceStage(SymptomStage):
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
-        The typical pair is the unrelated pair whose rise is closest to the token's lift, the mean over the
-        carriers. A pair whose carrier has fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all
+        The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier has fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all
         unrelated pairs have such carriers.
 
         Args:
@@ -456,12 +311,9 @@ class EvidenceStage(SymptomStage):
         pairs = np.argwhere(candidates)  # one row (carrier, anchor) per candidate, in the order of ``rises``
         if not len(pairs):
             return {}
-        changes = after - panel.before
-        has_pairs = panel.pair_weights.sum(axis=1) > 0  # carriers with an unrelated anchor
-        lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
-        lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair is in a group with a weight
-        rises = changes[candidates]
-        row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
+        rises = (after - panel.before)[candidates]
+        typical_rise = float((after - panel.before)[panel.is_unrelated].mean())
+        row = self._pair_columns("typical", pairs[np.abs(rises - typical_rise).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
     def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from stickytoken.methods.probes import CarrierPanel, Vector
+from stickytoken.methods.probes import Vector
 
 # Variance of the median of a large normal sample, divided by the variance of the mean (Laplace 1812).
 _MEDIAN_VARIANCE = np.pi / 2
@@ -87,15 +87,6 @@ def beyond_ordinary(
     return Relative(estimates, ordinary=float(carrier_means.mean()) + median)
 
 
-def present_mean(values: Vector) -> Vector:
-    """Return the mean over the first axis, ignoring NaN. The mean is NaN if all values are NaN."""
-    present = np.isfinite(values)
-    counts = present.sum(axis=0)
-    sums = np.where(present, values, 0.0).sum(axis=0)
-    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    return np.asarray(means, dtype=np.float64)
-
-
 # If the carriers' squared deviations from their mean vector sum to less than this, the carriers differ only
 # by rounding errors.
 _NO_VARIATION = 1e-12
@@ -170,23 +161,6 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
     # all carriers.
     slopes = products * (len(before) / variation)
     return np.asarray(1 - slopes, dtype=np.float64)
-
-
-def predicted_lifts(tokens: Effects | TokenEffects, carriers: CarrierPanel) -> Vector:
-    """Predict the lift of each token from its contraction k and its pull p.
-
-    Copies change the similarity s between a carrier and an anchor by dot(p, anchor) - k * s (see `Effects`).
-    The predicted lift is the weighted mean of the change in similarity over the unrelated pairs of carriers
-    and anchors. All carriers that have an unrelated anchor have the same total weight.
-
-    Returns:
-        The lifts as differences of cosines, shape (T,).
-    """
-    weights = carriers.pair_weights  # the weights of a carrier with unrelated anchors sum to 1
-    usable_carriers = max(1, int((weights.sum(axis=1) > 0).sum()))
-    mean_anchor = (weights.sum(axis=0) / usable_carriers) @ carriers.panel.vectors
-    mean_similarity = float((weights * carriers.before).sum() / usable_carriers)
-    return np.asarray(tokens.pull @ mean_anchor - tokens.contraction * mean_similarity, dtype=np.float64)
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:

@@ -10,7 +10,7 @@ import polars as pl
 
 from stickytoken.comparisons import shown_interval
 from stickytoken.methods import Column, wording
-from stickytoken.methods.measures import LIFT, Measure
+from stickytoken.methods.measures import Measure
 from stickytoken.reports.content import RunContent
 
 MOST_CARDS = 12
@@ -63,8 +63,7 @@ class Card:
     consequences: list[str]
     measures: list[CardMeasure]  # in the order of the method's columns
     # Example pairs of texts, each with the keys `which` (typical or largest), `anchor`, `carrier`, `copies`,
-    # and the similarities `before` and `after`. Empty if the run stores no pairs, or if the token is flagged
-    # but not for its lift.
+    # and the similarities `before` and `after`. Empty if the run stores no pairs.
     pairs: list[dict[str, Any]]
 
 
@@ -106,16 +105,12 @@ def _card(
         if isinstance(column, Measure) and is_graded and not column.is_reached(row, thresholds):
             threshold = None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
-    harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
-    # Example pairs illustrate the lift, so they do not explain a token that is flagged for its erased share
-    # alone.
-    shows_lift = not is_graded or LIFT.is_reached(row, thresholds)
     return Card(
         row=row,
         reason=row.get("reason") or "",
-        consequences=wording.consequences(row, thresholds, harm),
+        consequences=wording.consequences(row, thresholds, content.run.harm(row["token_id"])),
         measures=measures,
-        pairs=pairs if shows_lift else [],
+        pairs=pairs,
     )
 
 

@@ -19,7 +19,7 @@ from stickytoken.comparisons import (
     WorstToken,
 )
 from stickytoken.methods import Column
-from stickytoken.methods.measures import ERASED, LIFT, MEASURES, Measure
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.page import render
@@ -70,7 +70,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
                 "sticky_in_both": "sticky in both",
                 "jaccard": "Jaccard index of sticky",
                 "spearman_erased": "Spearman of erased shares",
-                "spearman_lift": "Spearman of lifts",
+                "spearman_push": "Spearman of pushes",
             },
             map(vars, comparison.agreements),
         ),
@@ -198,7 +198,7 @@ class _WorstOfRun:
 
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw each run's largest erased share and largest lift, with their intervals."""
+    """Draw each run's largest erased share and largest push, with their intervals."""
     worst = {measure: _worst_of_runs(comparison, measure) for measure in MEASURES}
     names = [compared.name for compared in comparison.runs if _has_measures(compared)]
     left_out = [compared.name for compared in comparison.runs if not _has_measures(compared)]
@@ -211,7 +211,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
             rows.append(_table_row(measure, entry))
     if left_out:
         descriptions.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
-    figure = fig.empty_figure("no run has erased shares or lifts")
+    figure = fig.empty_figure("no run has erased shares or pushes")
     narrow: dict[str, Any] = {}
     if names:
         figure = _draw_worst(names, worst)
@@ -228,7 +228,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _has_measures(compared: ComparedRun) -> bool:
-    """Return whether a run contains erased shares or lifts."""
+    """Return whether a run contains erased shares or pushes."""
     return any(compared.largest(measure) is not None for measure in MEASURES)
 
 
@@ -348,12 +348,12 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
 
 
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw the erased share and the lift of each token that any run calls sticky, with one mark per run."""
+    """Draw the erased share and the push of each token that any run calls sticky, with one mark per run."""
     tokens = comparison.tokens
     measured = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
     measured = measured[:_MOST_TOKENS]
     shared = sum(all(in_run.verdict == "sticky" for in_run in token.in_runs) for token in tokens)
-    figure = fig.empty_figure("no run has a sticky token with an erased share or a lift")
+    figure = fig.empty_figure("no run has a sticky token with an erased share or a push")
     narrow: dict[str, Any] = {}
     if measured:
         figure = _draw_tokens(comparison.names, measured)
@@ -370,24 +370,24 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _is_measured(in_run: TokenInRun) -> bool:
-    """Return True if a run measured this token's erased share, its lift, or both."""
-    return in_run.erased is not None or in_run.lift_sd is not None
+    """Return True if a run measured this token's erased share, its push, or both."""
+    return in_run.erased is not None or in_run.push is not None
 
 
 def _table_of_tokens(comparison: Comparison) -> DataTable:
     """Return a table of the tokens that any run calls sticky, with their results in every run.
 
-    For each run, the table has the columns erased share, lift and verdict.
+    For each run, the table has the columns erased share, push and verdict.
     """
     columns = ["token"]
     for name in comparison.names:
-        columns += [f"{name}: erased", f"{name}: lift", f"{name}: verdict"]
+        columns += [f"{name}: erased", f"{name}: push", f"{name}: verdict"]
     rows = []
     for token in comparison.tokens:
         row: list[str | None] = [token.token]
         for in_run in token.in_runs:
             row.append(None if in_run.erased is None else ERASED.text(in_run.erased))
-            row.append(None if in_run.lift_sd is None else LIFT.text(in_run.lift_sd))
+            row.append(None if in_run.push is None else PUSH.text(in_run.push))
             row.append(in_run.verdict)
         rows.append(row)
     return DataTable(columns, rows)
@@ -424,7 +424,7 @@ def _draw_tokens_of_run(
         run: 0-based position of the run in the comparison; decides the colour and shape of its marks.
         name: Name of the run.
         panel: 1-based number of the panel.
-        measure: The erased share or the lift.
+        measure: The erased share or the push.
     """
     rows = []
     values = []
@@ -433,7 +433,7 @@ def _draw_tokens_of_run(
     shape = _SHAPES[run % len(_SHAPES)]
     for row, token in enumerate(tokens):
         in_run = token.in_runs[run]
-        value = in_run.erased if measure is ERASED else in_run.lift_sd
+        value = in_run.erased if measure is ERASED else in_run.push
         if value is None:
             continue
         rows.append(row)

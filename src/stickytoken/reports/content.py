@@ -9,7 +9,7 @@ import polars as pl
 
 from stickytoken.audits import Audit, audits_in
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RunEvidence, is_flagged
+from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
@@ -47,16 +47,6 @@ class RunContent:
     audits: tuple[Audit, ...]
     repairs: tuple[RepairRecord, ...]
     missing: tuple[str, ...]
-
-    @property
-    def flagged(self) -> pl.DataFrame:
-        """The flagged rows of `tokens`: the sticky tokens, worst first, followed by the topical tokens.
-
-        Topical tokens are sorted by the measure that the method ranks tokens by, largest value first.
-        """
-        topical = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
-        ranked = topical.sort(self.run.method.RANKED_BY.key, "token_id", descending=[True, False])
-        return pl.concat([self.sticky, ranked])
 
     @property
     def sticky(self) -> pl.DataFrame:

@@ -13,11 +13,9 @@ from typing import Any
 import polars as pl
 
 from stickytoken.audits import wording as auditing
-from stickytoken.comparisons import ComparedRun
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
-from stickytoken.methods.measures import LIFT
 from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
@@ -57,22 +55,6 @@ def key_facts(content: RunContent) -> list[Fact]:
         scope = f"all {available:,} tokens that can appear in text"
     count = Fact(f"{len(content.sticky):,}", f"sticky, of {scope}")
     return [count, *content.run.method.key_facts(content.run)]
-
-
-def rank_in_a_search(content: RunContent) -> str | None:
-    """Return a sentence on how the token with the largest lift changes an unrelated document's search rank.
-
-    Returns:
-        The sentence, or None if the change was not measured or no lift is positive.
-    """
-    if content.evidence is None:
-        return None
-    # The key facts and the headline of a comparison name this token, the token with the largest lift.
-    largest = ComparedRun(content.run.record.model.title, content.run).largest(LIFT)
-    if largest is None or largest.value <= 0:
-        return None
-    moved = content.evidence.moved(largest.token_id)
-    return None if moved is None else wording.rank_in_a_search(largest.token, largest.value, moved)
 
 
 @dataclass(frozen=True)
@@ -398,7 +380,7 @@ class ExplainedToken:
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
-    rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
+    rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
 
     def order(explanation: StoredExplanation) -> tuple[int, int]:
         """Return the rank of the explained token among the flagged tokens, and its token id."""

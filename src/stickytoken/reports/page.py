@@ -47,12 +47,11 @@ def _shared_values(content: RunContent) -> dict[str, Any]:
         "notes": facts.notes(content),
         "cards": cards(content),
         "strongest": facts.strongest(content),
-        "rank_in_a_search": facts.rank_in_a_search(content),
-        "overview": facts.report_figures(content),
+            "overview": facts.report_figures(content),
         "explained": facts.explained_tokens(content),
         "audits": facts.shown_audits(content),
         "scans": facts.shown_scans(content),
-        "rows": content.flagged.to_dicts(),
+        "rows": content.sticky.to_dicts(),
         "how": run.method.describe(run.settings),
         "computed": facts.run_details(content),
         "glossary": templating.glossary(run.method),
@@ -62,7 +61,7 @@ def _shared_values(content: RunContent) -> dict[str, Any]:
 def run_page(content: RunContent) -> str:
     """Render the report of a run as one self-contained HTML page."""
     values = _shared_values(content)
-    flagged = content.flagged
+    flagged = content.sticky
     tone = tone_of(content.sticky)
     # To save room, the page omits columns that are empty for all flagged tokens.
     columns = [
@@ -141,7 +140,6 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "notes": values["notes"],
         "worst": [_card_document(card) for card in values["cards"]],
         "strongest": content.run.strongest(facts.STRONGEST).to_dicts(),
-        "rank_in_a_search": values["rank_in_a_search"],
         "flagged": values["rows"],
         "curves": curves.tokens,
         "ordinary_curves": curves.ordinary,

@@ -36,7 +36,7 @@ from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
 from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods.measures import LIFT, Severity
+from stickytoken.methods.measures import PUSH, Severity
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
@@ -612,7 +612,7 @@ def _grade_of(shift: float | None) -> Severity | None:
         return None
     if shift < _SERIOUS_SHIFT:
         return Severity.MILD
-    return Severity.SERIOUS if shift < LIFT.severe else Severity.SEVERE
+    return Severity.SERIOUS if shift < PUSH.severe else Severity.SEVERE
 
 
 # Minimum number of documents for a rank correlation between predicted and measured shifts.

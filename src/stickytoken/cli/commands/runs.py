@@ -190,7 +190,7 @@ def show(
 ) -> None:
     """Show the result of a run, or list some of its tokens, largest erased share first.
 
-    Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict topical --limit 20
+    Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict benign --limit 20
 
     Args:
         token: Show the token with this vocabulary string or text.

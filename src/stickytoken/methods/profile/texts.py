@@ -98,7 +98,7 @@ def choose_anchors(
 
 def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord) -> AnchorPanel:
     """Encode a plan's anchors."""
-    return AnchorPanel.of_one_group(unit_vectors(encoder.encode(plan.anchors)))
+    return AnchorPanel(unit_vectors(encoder.encode(plan.anchors)))
 
 
 class _ShortText(NamedTuple):

@@ -323,7 +323,7 @@ def evidence_stage(job: Job[StdSettings], plan: StdPlanRecord) -> probes.Evidenc
     anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in truncated]
     sentences = list(dict.fromkeys(anchors))[:_ANCHORS]
     vectors = unit_vectors(job.encoder.encode(sentences))
-    panel = probes.AnchorPanel.of_one_group(vectors)
+    panel = probes.AnchorPanel(vectors)
     return base.evidence_stage(job, shortest, sentences, panel, plan.mean_similarity)
 
 

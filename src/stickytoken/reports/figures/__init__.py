@@ -68,15 +68,15 @@ class ReportFigure:
 
 # Colours from Okabe and Ito (2008). Their contrast with the backgrounds of both themes is at least 3 to 1.
 STICKY = "#D55E00"
-TOPICAL = "#0072B2"
+AFTER = "#0072B2"
 CONTROL = "#009E73"
 ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
 # Colour scale of heat maps. Its middle is light in both themes, because the text in the cells is dark.
-_DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
-COLORS = {"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY}
+_DIVERGING = [[0, AFTER], [0.5, "#f7f7f7"], [1, STICKY]]
+COLORS = {"sticky": STICKY, "benign": ORDINARY}
 # Marker of each verdict. The verdicts differ in shape for readers who cannot tell their colours apart.
-SYMBOLS = {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
+SYMBOLS = {"sticky": "diamond", "benign": "circle-open"}
 # Colours for the tokens or runs in a figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")

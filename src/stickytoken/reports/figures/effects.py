@@ -262,7 +262,7 @@ class _Side:
     symbol: str
 
 
-_SIDES = {"before": _Side(fig.STICKY, "diamond"), "after": _Side(fig.TOPICAL, "circle")}
+_SIDES = {"before": _Side(fig.STICKY, "diamond"), "after": _Side(fig.AFTER, "circle")}
 _REPAIRED = (
     Column("token", "token"),
     Column("strategy", "strategy"),
@@ -398,7 +398,7 @@ def repair_curves(
     """
     figure = fig.new_figure(height=340)
     positions = list(range(len(copies)))
-    colors = (fig.STICKY, fig.TOPICAL, fig.CONTROL)
+    colors = (fig.STICKY, fig.AFTER, fig.CONTROL)
     dashes = ("solid", "solid", "dash")
     for (name, line), color, dash in zip(lines.items(), colors, dashes, strict=False):
         curve: dict[str, Any] = {

@@ -68,11 +68,10 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
         "name": "tokens",
     }
     figure.add_trace(bars)
-    for verdict in ("topical", "sticky"):
-        flagged = measured.filter(verdict=verdict).sort(column.key, descending=True)
-        values = f": %{{x:{fig.number_format(column)}}}"
-        heights = [_MARK_HEIGHT] * len(flagged)
-        _mark_flagged(figure, flagged, verdict, flagged[column.key].round(6), heights, values)
+    flagged = measured.filter(verdict="sticky").sort(column.key, descending=True)
+    values = f": %{{x:{fig.number_format(column)}}}"
+    heights = [_MARK_HEIGHT] * len(flagged)
+    _mark_flagged(figure, flagged, "sticky", flagged[column.key].round(6), heights, values)
     for position, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
         height = 1 - 0.08 * position
@@ -102,14 +101,12 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
         f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median "
         f"{_exact(column, middle)}, 90% between {_exact(column, low)} and {_exact(column, high)}."
     )
-    for verdict in ("sticky", "topical"):
-        flagged = sorted(measured.filter(verdict=verdict)[column.key])
-        if not flagged:
-            continue
+    flagged = sorted(measured.filter(verdict="sticky")[column.key])
+    if flagged:
         span = f"at {_exact(column, flagged[0])}"
         if len(flagged) > 1:
             span = f"between {_exact(column, flagged[0])} and {_exact(column, flagged[-1])}"
-        text += f" {len(flagged)} {verdict} {span}."
+        text += f" {len(flagged)} sticky {span}."
     return text
 
 
@@ -317,10 +314,8 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
         "name": f"other tokens ({len(others):,} of {other_count:,} drawn)",
     }
     figure.add_trace(cloud)
-    for verdict in ("topical", "sticky"):
-        flagged = measured.filter(verdict=verdict)
-        _mark_flagged(figure, flagged, verdict, flagged[x].round(4), flagged[y].round(4), values)
     sticky = measured.filter(verdict="sticky").sort(x)
+    _mark_flagged(figure, sticky, "sticky", sticky[x].round(4), sticky[y].round(4), values)
     names = [_Name(fig.legend_label(row["token"]), row[x], row[y]) for row in sticky.iter_rows(named=True)]
     width = float(np.ptp(measured[x].to_numpy()))
     height = float(np.ptp(measured[y].to_numpy()))
@@ -375,7 +370,7 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
 _DRAWN_CURVES = 6
 _READ_CURVES = (
     "Copies of a token are appended to one text of each pair. The dotted line is the model's mean "
-    "similarity u. Unrelated pairs start below u: a token with a high lift raises their similarity more than "
+    "similarity u. Unrelated pairs start below u: some tokens raise their similarity more than "
     "ordinary tokens do (green: their mean, dashed, and their range). Related pairs start above u: many "
     "copies of any token lower their similarity, because less of the text is left in the vector; a token "
     "that erases texts lowers it more."
