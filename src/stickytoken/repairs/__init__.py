@@ -46,11 +46,10 @@ from stickytoken.repairs.recheck import (
     Recheck,
     RecheckedToken,
     make_recheck,
-    used_texts,
     written_tokens,
 )
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
-from stickytoken.repairs.rows import Row, new_rows
+from stickytoken.repairs.rows import Row, related_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, reasons_against_splitting
 from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
@@ -68,7 +67,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 7
+_VERSION = 8
 
 # Minimum number of benign tokens that a run must have for its own median lift and erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.
@@ -99,10 +98,10 @@ def repair(
             tokens are repaired.
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
-            ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` makes the tokenizer read the text of
-            special tokens as plain text. For any other token, ``auto`` tries ``relatives``, ``unreachable``,
-            ``keep-meaning`` and ``nearest`` in this order, skips those that are impossible, and keeps the
-            first one that leaves no clear effect of copies. If every strategy leaves a clear effect,
+            ``relatives`` or ``nearest``. ``auto`` makes the tokenizer read the text of special tokens as
+            plain text. For any other token, ``auto`` tries ``relatives``, ``unreachable`` and ``nearest`` in
+            this order, skips those that are impossible, and keeps the first one that leaves no clear effect
+            of copies. If every strategy leaves a clear effect,
             ``auto`` keeps the one that leaves the smallest.
         encoder: the run's model, loaded by name or from a folder; if None, the model that the run names is
             loaded.
@@ -401,9 +400,7 @@ class RepairJob:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
         avoided = self._flagged.union(self.ids)
-        model = self.encoder.model
-        texts = used_texts(self.run)
-        return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
+        return related_rows(self.encoder.model, ids, avoided, self.settings.seed)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
         """Build the model with the given repairs; measure the effect of copies of each repaired token.

@@ -18,7 +18,6 @@ _MEANINGS = {
     Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
     Strategy.PLAIN_SPECIALS: "read as plain text when a user writes them; the model still adds its own",
     Strategy.RELATIVES: "a new row made from entries with similar spelling",
-    Strategy.KEEP_MEANING: "a new row: one copy acts as before, many copies act like an ordinary token's",
     Strategy.NEAREST: "the row of the nearest entry that lifts and erases no more than the median token",
 }
 

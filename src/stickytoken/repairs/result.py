@@ -34,8 +34,8 @@ REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
 
 
-# Strategies that write new rows, the most successful first; benchmarks/results/README.md compares them.
-ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING, Strategy.NEAREST)
+# Strategies that write new rows, the most successful first.
+ROWS = (Strategy.RELATIVES, Strategy.NEAREST)
 # Strategies that change how text is tokenized.
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 

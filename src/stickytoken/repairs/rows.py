@@ -1,4 +1,4 @@
-"""Make new rows of the embedding matrix for the tokens to repair."""
+"""Make new rows of the embedding matrix from the rows of entries with similar spelling."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
-from stickytoken.settings.repair import Strategy
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 Row = NDArray[np.float32]
 Rows = NDArray[np.float32]
 
-# Maximum number of rows that are trained together, which limits the memory that a batch needs.
-_TRAINED_TOGETHER = 32
 # Number of entries whose spelling is compared with the vocabulary at a time. The number is limited to save
 # memory, because the comparison of an entry takes one number per entry of the vocabulary.
 _COMPARED_TOGETHER = 64
@@ -34,29 +30,26 @@ _SAMPLE_SIZE = 400
 _RELATIVES = 10
 
 
-def new_rows(
-    strategy: Strategy,
-    ids: Sequence[int],
-    model: SentenceTransformer,
-    texts: Sequence[str],
-    seed: int,
-    progress: ProgressCallback,
-    avoided: Collection[int] = (),
+def related_rows(
+    model: SentenceTransformer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Make a new row for each entry. The new rows do not depend on each other.
+    """Predict entries' rows from the rows of their pieces and of their relatives.
+
+    The relatives of an entry are the entries with the most similar spelling. The pieces of an entry are the
+    entries into which the tokenizer would split its text if the entry were not in the vocabulary. The
+    deviation of the row from the mean row is predicted as a weighted sum of the relatives' mean deviation and
+    the pieces' mean deviation. The weight of the relatives and the weight of the pieces are fitted on a
+    random sample of entries.
 
     Args:
-        strategy: ``relatives`` or ``keep-meaning``.
-        ids: ids of the entries.
         model: the model, which is not changed.
-        texts: texts to train the rows on, for ``keep-meaning``.
-        seed: seed for all random choices.
-        progress: called after every training step.
-        avoided: ids of entries that may be sticky, whose rows are not used to make new rows.
+        ids: ids of the entries that need a row.
+        avoided: ids of further entries whose rows are not used, because they may be sticky.
+        seed: seed for the choice of the sample.
 
     Returns:
-        The new rows, keyed by token id, each of shape (D,). An entry is left out if it has neither relatives
-        (entries with similar spelling) nor pieces (entries into which its text can be split).
+        The new rows, keyed by token id, each of shape (D,). They do not depend on each other. An entry that
+        has neither relatives nor pieces is left out.
 
     Raises:
         RepairError: no row can be made.
@@ -64,7 +57,6 @@ def new_rows(
     from tokenizers import Tokenizer
 
     from stickytoken.inspection.module_embedding import input_embeddings
-    from stickytoken.repairs._training import Network, keep_meaning_rows
 
     embedding: Any = input_embeddings(model)
     if embedding is None:
@@ -76,64 +68,28 @@ def new_rows(
     for token_id in ids:
         if not 0 <= token_id < len(matrix):
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
-    if strategy is Strategy.RELATIVES:
-        tokenizer = model.tokenizer
-        is_backend = isinstance(tokenizer, Tokenizer)
-        backend = tokenizer if is_backend else getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
-            raise RepairError(
-                f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a "
-                "token are unknown: use the strategy keep-meaning or nearest"
-            )
-        return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
-    network = Network(model)
-    rows: dict[int, Row] = {}
-    for start in range(0, len(ids), _TRAINED_TOGETHER):
-        chunk = list(ids[start : start + _TRAINED_TOGETHER])
-        trained_rows = keep_meaning_rows(network, matrix[chunk], chunk, texts, seed, progress)
-        rows |= dict(zip(chunk, trained_rows, strict=True))
-    return rows
-
-
-def related_rows(
-    matrix: Rows, backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
-) -> dict[int, Row]:
-    """Predict an entry's row from the rows of its pieces and of its relatives.
-
-    The relatives of an entry are the entries with the most similar spelling. The pieces of an entry are the
-    entries into which the tokenizer would split its text if the entry were not in the vocabulary. The
-    deviation of the row from the mean row is predicted as a weighted sum of the relatives' mean deviation and
-    the pieces' mean deviation. The weight of the relatives and the weight of the pieces are fitted on a
-    random sample of entries.
-
-    Args:
-        matrix: the token embeddings, shape (V, D).
-        backend: the model's tokenizer.
-        ids: ids of the entries that need a row.
-        avoided: ids of entries whose rows must not be used, including all of ``ids``.
-        seed: seed for the choice of the sample.
-
-    Returns:
-        The new rows, keyed by token id, each of shape (D,). An entry that has neither relatives nor pieces is
-        left out.
-
-    Raises:
-        RepairError: no entry of ``ids`` has relatives or pieces.
-    """
+    tokenizer = model.tokenizer
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise RepairError(
+            f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a token "
+            "are unknown: use the strategy nearest"
+        )
+    not_used = frozenset((*ids, *avoided))
     spellings = _spellings(backend, ids, len(matrix))
-    known_ids = np.array([token_id for token_id in spellings if token_id not in avoided])
+    known_ids = np.array([token_id for token_id in spellings if token_id not in not_used])
     if not len(known_ids):
         raise RepairError(
             "the vocabulary has no other entry with a letter, so there are no entries with similar spelling: "
-            "use the strategy keep-meaning"
+            "use the strategy nearest"
         )
     mean_row = matrix[known_ids].mean(axis=0)
     known = _KnownRows(matrix, known_ids, mean_row, spellings)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
-    # No piece may be an avoided entry. The sample and ``ids`` have no entry in common. They are cut in two
+    # The sample and ``ids`` have no entry in common. They are cut in two
     # calls, because an entry of the sample may be a piece of an entry that needs a row.
-    pieces_of_sample = pieces_of(backend, sample_ids, excluded=avoided)
-    pieces_of_ids = pieces_of(backend, ids, excluded=avoided)
+    pieces_of_sample = pieces_of(backend, sample_ids, excluded=not_used)
+    pieces_of_ids = pieces_of(backend, ids, excluded=not_used)
     pieces = pieces_of_sample | pieces_of_ids
     # Predict the rows of the sample and of the entries that need a row together, then separate them.
     predictions = _predicted_deviations(known, [*sample_ids, *ids], pieces)
@@ -152,7 +108,7 @@ def related_rows(
         name = visible(backend.id_to_token(ids[0]) or "")
         raise RepairError(
             f"token {name!r} (id {ids[0]}) has no pieces, and no entry has a similar spelling: use the "
-            "strategy keep-meaning, or leave the token out"
+            "strategy nearest, or leave the token out"
         )
     return rows
 
