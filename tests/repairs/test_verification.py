@@ -10,7 +10,6 @@ from stickytoken.repairs._verification import (
     check_main_score,
     check_neighbours,
     check_repaired,
-    check_score,
 )
 from stickytoken.repairs.recheck import RecheckedToken
 from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRecord
@@ -85,7 +84,7 @@ def checked_score(folder, before, after):
     old = float(task.scores(metric, before[None])[0])
     new = float(task.scores(metric, after[None])[0])
     record = ScoreRecord(task=task.name, metric=metric, texts=24, before=old, after=new)
-    return new - old, check_score(record, task, before, after, 1)
+    return new - old, check_main_score([record], task, before, after, 1)
 
 
 @pytest.mark.parametrize("other_metrics", [(), ("pearson",)])

@@ -158,8 +158,8 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
         "erase more, whichever tokens they are.",
         "Lift: how much closer copies move texts to unrelated texts than copies of an ordinary token do, in "
         "standard deviations (SD) of the model's similarities.",
+        wording.rule(verification.smallest_lift, verification.smallest_erased),
     ]
-    sentences.append(wording.rule(verification.smallest_lift, verification.smallest_erased))
     if not verification.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
     return " ".join(sentences)

@@ -50,7 +50,7 @@ class MeasuredRecord(resume.Record):
     # token do. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
-    verdict: str | None
+    verdict: str
 
 
 class CurveRecord(resume.Record):
