@@ -141,7 +141,7 @@ def verify(
         repaired.encoder,
         categorize(repaired.encoder.tokenizer),
         "after",
-        same_ordinary=changes.spare(before.texts),
+        same_ordinary=changes.affect_none_of(before.texts),
     )
     as_ids = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.ROWS]
     as_text = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.TOKENIZER]
@@ -221,7 +221,7 @@ class _Changes:
     repaired: SentenceTransformerEncoder
     repaired_ids: set[int]
 
-    def spare(self, texts: Sequence[str]) -> bool:
+    def affect_none_of(self, texts: Sequence[str]) -> bool:
         """Return whether the repair affects none of the texts, so that all their vectors stay the same."""
         return len(self._unaffected(texts)) == len(texts)
 
@@ -551,7 +551,7 @@ def _check_scores(
     task_texts: list[str] = []
     if not isinstance(task, tasks.MtebTask):
         task_texts = [text for texts_of_role in task.texts.values() for text in texts_of_role]
-        if changes.spare(task_texts):
+        if changes.affect_none_of(task_texts):
             finding = (
                 f"{task.name}: none of its {len(task_texts):,} texts has a repaired token or other token ids "
                 "than before, so no score changes"
