@@ -284,12 +284,12 @@ class _RepairJob:
         special_ids = {*added, *getattr(tokenizer, "all_special_ids", ())}
         template_ids = {*encoder.template.before, *encoder.template.after}
         is_editable = encoder.own_tokenizer.is_fast
+        ordinary_ids = [token_id for token_id in self.ids if token_id not in special_ids]
         unsplittable: Mapping[int, str | None] = {}
         if is_editable and strategy not in ROWS:
-            plain_ids = [token_id for token_id in self.ids if token_id not in special_ids]
-            unsplittable = reasons_against_splitting(self.model.folder, plain_ids, route)
+            unsplittable = reasons_against_splitting(self.model.folder, ordinary_ids, route)
         rows_writable = False
-        if strategy is Strategy.AUTO:
+        if strategy is Strategy.AUTO and ordinary_ids:
             rows_writable = model_folder.rows_writable(self.model.folder, route)
         plans = {}
         for token_id in self.ids:
@@ -377,7 +377,7 @@ class _RepairJob:
             if token_id in nearest:
                 reason += f" ({wording.quoted(self._name(nearest[token_id]))})"
             rejected = [
-                _described(tried_strategy, effect)
+                _describe_rejected(tried_strategy, effect)
                 for tried_strategy, effect in choice.tried.items()
                 if tried_strategy is not strategy
             ]
@@ -523,7 +523,7 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
     return inspector_of(encoder).embedding_matrix()
 
 
-def _described(strategy: Strategy, effect: RecheckedToken) -> str:
+def _describe_rejected(strategy: Strategy, effect: RecheckedToken) -> str:
     """Describe a rejected strategy by the effect that copies still have: ``relatives (lifts by 0.4 SD)``."""
     lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
     if effect.erased is None:

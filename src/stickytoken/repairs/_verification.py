@@ -263,7 +263,7 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
     if sticky:
-        described = [_described(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
+        described = [_describe_sticky(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
         return CheckRecord(name=name, passed=False, finding=finding)
     lift = max(after.lift_sd for after in measured.values())
@@ -275,7 +275,7 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
     return CheckRecord(name=name, passed=True, finding=finding)
 
 
-def _described(token: str, after: RecheckedToken) -> str:
+def _describe_sticky(token: str, after: RecheckedToken) -> str:
     lift = wording.in_sd(after.lift_sd)
     if after.erased is None:
         return f"{wording.quoted(token)} ({lift})"
