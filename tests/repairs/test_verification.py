@@ -5,14 +5,18 @@ import pytest
 
 import repaired
 from stickytoken.data.tasks import load_task
+from stickytoken.encoders import load_encoder
 from stickytoken.methods import Verdict
 from stickytoken.repairs._verification import (
+    _Changes,
     check_main_score,
     check_neighbours,
     check_repaired,
 )
+from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.recheck import RecheckedToken
 from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRecord
+from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 
 def rechecked(lift_sd, erased, verdict=Verdict.BENIGN):
@@ -68,6 +72,28 @@ def test_a_sticky_neighbour_that_acts_no_more_than_before_is_named():
     finding = check_neighbours([neighbour((0.55, 0.0, "benign"), (0.6, 0.0, "sticky"))]).finding
     assert "act no more than before" in finding
     assert finding.endswith("'river'")
+
+
+def test_a_text_is_affected_by_other_token_ids_and_by_a_new_row(pristine, tmp_path):
+    original = load_encoder(pristine, device="cpu")
+    mask_id, river_id = original.user_tokenizer.convert_tokens_to_ids(["[MASK]", "river"])
+    write_model(pristine, tmp_path / "out", ModelEdit(plain_specials=(mask_id,)))
+    plain = _Changes(original, load_encoder(tmp_path / "out", device="cpu"), {mask_id})
+    assert plain.affect_none_of(["a river", "a stone"])
+    assert not plain.affect_none_of(["a river", "a [MASK]"])
+    new_row = _Changes(original, original, {river_id})
+    assert new_row.affect_none_of(["a stone"])
+    assert not new_row.affect_none_of(["a stone", "a river"])
+
+
+def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
+    original = load_encoder(pristine, device="cpu")
+    river_id = original.user_tokenizer.convert_tokens_to_ids("river")
+    check = _Changes(original, original, {river_id}).check_other_texts(["a river", "a stone", "a bird"])
+    assert check.passed
+    assert check.finding.startswith("2 of 3 texts have no repaired token and the same token ids as before")
+    assert check.finding.endswith("the vectors of 2 of them are identical")
+    assert not _Changes(original, original, {river_id}).check_other_texts(["a river"]).passed
 
 
 def cosines(*exchanged):
