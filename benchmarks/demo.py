@@ -152,8 +152,6 @@ TABS = {
     "Try": None,
     "Why similar": "#why-answer .headline",
     "Explore": None,
-    "Why sticky": "#explain-answer .headline",
-    "Compare": "#compare-answer .cards",
 }
 # Maximum milliseconds that an answer takes on a busy machine.
 LONGEST = 180_000
@@ -271,8 +269,8 @@ def tamper(model: Any) -> None:
 def tampered() -> None:
     """Make the folder src/stickytoken/demo/example/tampered anew.
 
-    The folder holds a run and a repair of a model with planted tokens, and the token vectors that differ from
-    those of the packaged model. This takes about ten minutes of processor time.
+    The folder holds a run of a model with planted tokens, the record of the model's repair, and the token
+    vectors that differ from those of the packaged model. This takes about ten minutes of processor time.
     """
     with tempfile.TemporaryDirectory() as temporary_folder:
         work_folder = Path(temporary_folder)
@@ -289,7 +287,7 @@ def tampered() -> None:
         shutil.rmtree(TAMPERED, ignore_errors=True)
         TAMPERED.mkdir(parents=True)
         write_run_and_repair(run.path, repair.path, work_folder)
-        write_changed_rows(tampered_folder, repair.path)
+        write_changed_rows(tampered_folder)
 
 
 def write_run_and_repair(run_folder: Path, repair_folder: Path, work_folder: Path) -> None:
@@ -308,22 +306,14 @@ def write_run_and_repair(run_folder: Path, repair_folder: Path, work_folder: Pat
         (TAMPERED / name).write_text(f"{text}\n", encoding="utf-8")
 
 
-def write_changed_rows(tampered_folder: Path, repair_folder: Path) -> None:
-    """Write the token vectors that differ between the original, the tampered and the repaired model.
+def write_changed_rows(tampered_folder: Path) -> None:
+    """Write the token vectors in which the tampered model differs from the packaged one.
 
-    The file is small, and the web app makes both models from it and the packaged model.
+    The file is small, and the web app makes the tampered model from it and the packaged model.
     """
-    original_rows = token_vectors_of(MINILM)
     tampered_rows = token_vectors_of(tampered_folder)
-    repaired_rows = token_vectors_of(repair_folder)
-    is_changed = (tampered_rows != original_rows) | (repaired_rows != original_rows)
-    changed_ids = np.flatnonzero(is_changed.any(axis=1))
-    np.savez(
-        TAMPERED / "rows.npz",
-        ids=changed_ids,
-        tampered=tampered_rows[changed_ids],
-        repaired=repaired_rows[changed_ids],
-    )
+    changed_ids = np.flatnonzero((tampered_rows != token_vectors_of(MINILM)).any(axis=1))
+    np.savez(TAMPERED / "rows.npz", ids=changed_ids, tampered=tampered_rows[changed_ids])
 
 
 def token_vectors_of(model: str | Path) -> NDArray[np.float32]:

@@ -80,7 +80,7 @@ COMPARED = tuple(model.name for model in MODELS[:3])
 # Each report is photographed with the light and the dark theme, and on a phone.
 SCREEN_VERSIONS = ("", "-dark", "-phone")
 # Pictures of the web app, named after its tabs.
-TAB_PICTURES = ("try", "why-similar", "explore", "why-sticky", "compare", "try-phone")
+TAB_PICTURES = ("try", "why-similar", "explore", "try-phone")
 
 
 @dataclass(frozen=True)

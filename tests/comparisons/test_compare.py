@@ -32,7 +32,7 @@ from stickytoken.comparisons.published import (
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
 from stickytoken.repairs.result import REPAIR_FILE
-from stickytoken.reports.comparison import finding
+from stickytoken.reports._comparison import finding
 from stickytoken.validation import markdown
 
 YES, CARE, NO = Answer

@@ -16,14 +16,10 @@ from stickytoken import load_encoder, load_sentences, open_repair, open_run
 from stickytoken.demo import context as demo
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import RunError
-from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
 from stickytoken.repairs.result import last_verified
 from stickytoken.reports.content import read_content
-from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.unit_vectors import exact_unit_vectors
-from stickytoken.vocabulary import LEAST_BENIGN
 from web_app import context_of, event_of, plots, started
 
 
@@ -236,38 +232,6 @@ def test_a_token_that_no_text_holds_has_no_evidence(startup):
     assert "cannot occur in text" in message
 
 
-@pytest.mark.slow
-def test_figures_of_an_explanation_are_those_that_the_report_draws(demo_bert):
-    context = context_of(demo_bert)
-    ask = event_of(started(context), "click", *web_app.EXPLAIN)
-    message, *outputs, tables = ask("river", "suffix", 3, 2, 3, False)
-    request = {"copies": 3, "carriers": 2, "benign": 3, "attribution": False}
-    settings = ExplainSettings(**request, attribution_benign=LEAST_BENIGN, directions=256)
-    token_id = next(token.id for token in context.model.vocabulary.available if token.text.strip() == "river")
-    with context.model.encoder() as encoder:
-        explanation = explain(encoder, [token_id], settings=settings, progress=ignore_progress)
-    assert (
-        unescape(message).partition('"headline">')[2].startswith(explanation.tokens[0].verdict.split(". ")[0])
-    )
-    overview, *drawn_plots = plots(outputs)
-    reported = [figure for figure in explanation_figures(explanation.content(token_id)) if figure.table.rows]
-    assert [plot.data for plot in drawn_plots] == [figure.plot.data for figure in reported]
-    marks = sorted(mark for trace in overview.data for mark in trace.x)
-    furthest = pl.col("deviations").sort_by(pl.col("deviations").abs()).last()
-    measures = explanation.measures.drop_nulls("deviations").group_by("measure").agg(furthest)
-    assert marks == sorted(round(value, 3) for value in measures["deviations"])
-    assert "Nearest embeddings" in tables
-
-
-def test_what_a_static_model_does_not_have_is_not_drawn(startup):
-    ask = event_of(startup, "click", *web_app.EXPLAIN)
-    message, *outputs, _ = ask("baba", "suffix", 3, 2, 3, False)
-    titles = [value for value in outputs if isinstance(value, str) and value.startswith("<h2>")]
-    assert "it has no attention and no layers" in message
-    assert "All measures" in titles[0]
-    assert not any("Attention" in title for title in titles)
-
-
 FIRST, SECOND = "the river sings near the bridge", "an old doctor walks"
 
 
@@ -321,23 +285,21 @@ def test_the_packaged_examples_are_small_and_have_their_models():
     model = demo.SharedModel(encoder)
     assert model.is_model_of(example.record)
     assert len(example.tokens) == example.record.tokens == len(model.vocabulary.available)
-    tampered, repaired = demo.tampered_models(encoder)
+    tampered = demo.tampered_model(encoder)
     run = open_run(demo.TAMPERED)
     repair = open_repair(demo.TAMPERED / "repair-example")
     assert tampered.is_model_of(run.record)
-    assert tampered.is_model_of(repair.record)
-    assert not repaired.is_model_of(run.record)
     assert repair.verified
     content = read_content(demo.TAMPERED)
     steps = next_steps(content.run, last_verified(content.repairs))
     assert steps[0].command.startswith("stickytoken embed")
-    context = demo.make_context(tampered, demo.find_runs([], Path("no-such")), load_sentences(None), repaired)
+    context = demo.make_context(tampered, demo.find_runs([], Path("no-such")), load_sentences(None))
     chosen = demo.worked_example(context)
     assert chosen.token_id == run.sticky["token_id"][0]
     text = f"{chosen.carrier}{f' {tampered.shown_name(chosen.token_id)}' * chosen.copies}"
     rises = []
-    for model in (tampered, repaired):
-        with model.encoder() as encoder:
+    for model_of_example in (tampered, model):
+        with model_of_example.encoder() as encoder:
             anchor, before, after = exact_unit_vectors(encoder.encode([chosen.anchor, chosen.carrier, text]))
         rises.append(float(after @ anchor - before @ anchor))
     assert rises[0] > rises[1] + 0.3

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stickytoken.demo.context import SharedModel
-from web_app import EXPLAIN, FILTERS, TRY, Events, request
+from web_app import FILTERS, TRY, Events, request
 
 JOIN = "/gradio_api/queue/join"
 GOOD = ("the river is old", "a baker opens the window", "river", "suffix", 3)
@@ -94,6 +94,17 @@ def status_of(url, head):
         return int(connection.recv(100).split()[1])
 
 
+def test_reports_of_the_listed_runs_are_served_and_no_other_file(app, logged):
+    status, page = request(app, path="/report/0")
+    assert status == 200
+    assert page.startswith("<!doctype html>")
+    for path in ("/report/99", "/report/../config", "/report/-1"):
+        status, _ = request(app, path=path)
+        assert status == 404
+    status, _ = request(app, path="/report/0", headers={"Host": "evil.example"})
+    assert status == 400
+
+
 def test_two_hosts_are_one_too_many(bert_app):
     head = "GET /config HTTP/1.1\r\nHost: localhost\r\nHost: evil.example"
     assert status_of(bert_app, head) in (400, 403)
@@ -137,21 +148,14 @@ def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, compu
     """`test_demo_trial.py` has what else is refused."""
     events = Events(app)
     evidence = ("input", "Run", "Token to show")
-    compared = ("input", "Run", "Compared with")
     for event, values, reason in (
         (("click", *TRY), (*GOOD[:4], 33), "copies is 33"),
         (("click", *TRY), (GOOD[0], "x" * 5_000_000, *GOOD[2:]), "sentence B has 5,000,000 characters"),
-        (("click", *EXPLAIN), ("volcano", "suffix", 3, 2, 3, False), "the vocabulary has no token"),
-        (("click", *EXPLAIN), ("baba", "suffix", 33, 2, 3, False), "copies is 33"),
-        (("click", *EXPLAIN), ("baba", "suffix", 3, 1, 3, False), "texts is 1"),
-        (("click", *EXPLAIN), ("baba", "suffix", 3, 2, None, False), "benign tokens is empty"),
         (evidence, (["second"], 5), "no run with that name"),
         (evidence, ("second", "x"), "no token with that id"),
         (evidence, ("second", 10**8), "token id 100000000"),
         (("input", "Run"), ({},), "no run with that name"),
         (("input", *FILTERS), ("second", "", "sticky", [], []), "filter verdict must be a list"),
-        (compared, ("second", "second"), "choose two"),
-        (compared, ("second", 5), "no run with that name"),
     ):
         success, message = events.send(events.find(*event), *values)
         assert success

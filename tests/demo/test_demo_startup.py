@@ -11,12 +11,11 @@ import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import planted
-from stickytoken.demo.context import Startup, find_runs, source_label
+from stickytoken.demo.context import Startup, find_runs
 from stickytoken.demo.server import require_free
 from stickytoken.errors import ModelError
 from web_app import SHOWN, WIDE, context_of, error, named, open_tab, opened_early, rows, serving_startup
@@ -45,8 +44,6 @@ def test_the_page_is_there_before_the_model_and_the_example_follows(early, start
     open_tab(early, "Explore")
     expect(early.locator("#explore-evidence .card .token").first).to_be_visible()
     assert set(SHOWN[:4]) <= set(rows(early))
-    open_tab(early, "Compare")
-    expect(early.locator("#compare-answer table").first).to_be_visible()
     open_tab(early, "Try")
     model, run, runs = hostile
     startup.finish(lambda: context_of(model, [run], runs))
@@ -140,17 +137,3 @@ def test_it_serves_until_it_is_interrupted(demo_bert, tmp_path):
     assert complaints.splitlines()[-2:] == ["press Ctrl-C to stop", "interrupted: the web app has stopped"]
     assert "Traceback" not in complaints
     assert require_free(port) == port
-
-
-@pytest.mark.parametrize("repaired", ["first", "second", None])
-def test_the_model_of_the_repair_is_loaded(repaired):
-    encoders = {"first": {"weights": "a"}, "second": {"weights": "b"}}
-    records = {label: SimpleNamespace(identity_parts={"encoder": encoders[label]}) for label in encoders}
-    library = SimpleNamespace(labels=list(records), records=records)
-    repair = None
-    if repaired is not None:
-        record = SimpleNamespace(identity_parts={"encoder": encoders[repaired]})
-        repair = SimpleNamespace(record=record)
-    assert source_label(library, 2, repair) == (repaired or "first")
-    assert source_label(library, 1, repair) == "first"
-    assert source_label(library, 0, repair) is None

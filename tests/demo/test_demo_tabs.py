@@ -52,8 +52,6 @@ def test_a_model_without_a_run_can_be_tried(bert_page):
     assert "No run of this model is open" in bert_page.inner_text("#try-answer")
     open_tab(bert_page, "Explore")
     bert_page.get_by_text("There is no run to explore").wait_for()
-    open_tab(bert_page, "Compare")
-    bert_page.get_by_text("A comparison needs two runs, and there is none").wait_for()
 
 
 @pytest.mark.parametrize("narrow", [False, True])
@@ -114,63 +112,9 @@ def test_the_table_is_filtered_and_a_token_shows_its_evidence(page):
     expect(page.locator(LOOKED_AT).first).to_have_text("laga")
 
 
-def titles(panel):
-    return panel.locator(".figure").filter(visible=True).locator("h2")
-
-
-def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
-    panel = open_tab(bert_page, "Why sticky")
-    headline = bert_page.locator("#explain-answer .headline")
-    expect(headline).to_be_visible(timeout=60_000)
-    panel.get_by_role("textbox", name=TOKEN).fill("river")
-    panel.get_by_role("button", name="Explain").click()
-    expect(headline).to_contain_text("'river'", timeout=60_000)
-    without = [
-        "All measures",
-        "Attention that the copies receive, by layer",
-        "Attention that the copies receive, by layer and head",
-        "Drift of the hidden states, by layer",
-        "What the copies contribute to the sentence vector",
-        "The row of the embedding matrix",
-    ]
-    attributed = "One pair's similarity, token by token"
-    open_tab(bert_page, "Explore")
-    open_tab(bert_page, "Why sticky")
-    expect(titles(panel)).to_have_text(without)
-    drawn(bert_page, 2 + len(without))
-    assert "Nearest embeddings" in bert_page.inner_text("#explain-tables")
-    panel.get_by_label("Attribution").check()
-    panel.get_by_role("button", name="Explain").click()
-    expect(titles(panel)).to_have_text([*without[:5], attributed, without[5]], timeout=60_000)
-    expect(bert_page.locator("#explain-tables")).to_contain_text("Similarity as a sum over tokens")
-
-
-def test_two_runs_are_compared(page):
-    panel = open_tab(page, "Compare")
-    answer = page.locator("#compare-answer")
-    expect(answer.locator("table").first).to_be_visible()
-    first = panel.get_by_label("Run", exact=True)
-    beside = panel.get_by_label("Compared with")
-    usual = first.input_value()
-    choose(page, beside, "second")
-    expect(answer).to_contain_text("Agreement")
-    expect(titles(panel)).to_have_text(["The worst tokens of each run", "Sticky tokens, run by run"])
-    choose(page, first, "second")
-    expect(error(page)).to_contain_text("choose two")
-    expect(titles(panel)).to_have_count(0)
-    expect(answer.locator("table")).to_have_count(0)
-    choose(page, first, usual)
-    expect(answer).to_contain_text("Agreement")
-
-
 def settled(page, tab):
     panel = open_tab(page, tab)
-    last = {
-        "Why sticky": "#explain-answer .headline",
-        "Why similar": "#why-answer .headline",
-        "Repair": "#repair-answer",  # no repair is open
-    }
-    selector = last.get(tab, ".js-plotly-plot[role=img]")
+    selector = "#why-answer .headline" if tab == "Why similar" else ".js-plotly-plot[role=img]"
     expect(panel.locator(selector).first).to_be_visible(timeout=60_000)
     return panel
 
@@ -233,24 +177,6 @@ def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, a
         assert heard == []
 
 
-def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
-    with browsing(browser, bert_app, viewport={"width": 390, "height": 844}) as (page, heard):
-        panel = settled(page, "Why sticky")
-        panel.get_by_label("Attribution").check()
-        panel.get_by_role("button", name="Explain").click()
-        expect(panel.get_by_role("heading", name="One pair's similarity, token by token")).to_be_visible()
-        plots = "[...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent)"
-        page.wait_for_function(f"{plots}.length >= 7")
-        assert_nothing_is_cut_off(page)
-        # Gradio measures its tabs by copies that nobody sees and that take no focus.
-        boxes = page.locator("input:visible, button:visible:not([tabindex='-1'])").evaluate_all(
-            "all => all.filter(each => each.getBoundingClientRect().right > innerWidth)"
-            ".map(each => each.outerHTML.slice(0, 200))"
-        )
-        assert boxes == []
-        assert heard == []
-
-
 def test_everything_can_be_reached_by_keyboard(page):
     open_tab(page, "Try")
     page.get_by_role("tab", name="Try", exact=True).focus()
@@ -272,8 +198,10 @@ def test_two_visitors_do_not_disturb_each_other(browser, app, page):
             visitor.get_by_role("button", name="Show what happens").click()
         for visitor, name in ((page, "baba"), (other, "laga")):
             expect(named(visitor)).to_have_text(name)
-        # The example of Explain is computed once, and whole for both.
-        titles = [settled(visitor, "Why sticky").get_by_role("heading", level=3) for visitor in (page, other)]
+        # The example of Why similar is computed once, and whole for both.
+        titles = [
+            settled(visitor, "Why similar").get_by_role("heading", level=2) for visitor in (page, other)
+        ]
         expect(titles[1]).to_have_text(titles[0].all_inner_texts())
         other.reload()
         expect(named(other)).to_have_text(SHOWN[0])

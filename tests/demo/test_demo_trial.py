@@ -1,4 +1,4 @@
-"""What the web app computes where a visitor tries a token or a repair, and what it lets a visitor ask."""
+"""What the web app computes where a visitor tries a token, and what it lets a visitor ask."""
 
 from html import unescape
 from pathlib import Path
@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-import repaired
 import web_app
 from impact_files import Counting
 from stickytoken import load_encoder, load_sentences
 from stickytoken.demo.context import AppContext, SharedModel, find_runs, named_token
-from stickytoken.encoders.loading import loaded_like
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, insert_as_ids
-from stickytoken.repairs import repair
-from stickytoken.repairs.result import REPAIR_FILE, open_repair
 from stickytoken.unit_vectors import exact_unit_vectors
 
 A, B = "the river is old and quiet.", "a baker opens the window"
@@ -147,70 +143,3 @@ def test_a_text_without_tokens_is_refused(planted_profile):
     startup = web_app.started(web_app.context_of(planted_profile[0]))
     message = web_app.event_of(startup, "click", *web_app.TRY)("\u200b", "baba", "baba", "suffix", 1)[0]
     assert "sentence A has no tokens" in message
-
-
-@pytest.fixture(scope="module")
-def mended(tmp_path_factory):
-    run = repaired.saved_run(tmp_path_factory.mktemp("repaired"), repaired.WORD)
-    out = tmp_path_factory.mktemp("out") / "model"
-    return run, repair(run, out=out, strategy="unreachable", verify=False)
-
-
-def asking(mended, found=None, model=None):
-    run, repair_made = mended
-    context = web_app.context_of(model or run.path.parent / "model", [run.path])
-    with context.model.encoder() as encoder:
-        other = SharedModel(loaded_like(encoder, repair_made.path)) if model is None else None
-    context = AppContext(context.model, context.library, context.content, context.corpus, other)
-    return web_app.event_of(web_app.started(context, found or repair_made), "click", *web_app.REPAIR)
-
-
-@pytest.fixture(scope="module")
-def compare(mended):
-    return asking(mended)
-
-
-@pytest.mark.parametrize("placement", list(Placement))
-def test_both_models_read_what_the_visitor_wrote(compare, mended, placement):
-    run, repair_found = mended
-    message, *rest = compare(A, B, mended[1].record.tokens[0].token_id, placement.value, 4)
-    (plot,) = web_app.plots(rest)
-    before, after, _ = (dict(zip(trace.customdata, trace.y, strict=True)) for trace in plot.data)
-    assert before[0] == after[0]
-    assert before[4] > after[4]
-    assert f"by {before[4] - before[0]:.3f} before the repair" in message
-    assert "exactly the same vector in both models" in message
-    assert "not verified" in message
-    read = message.split("<details>")[1]
-    assert repaired.WORD[:2] in read
-    assert f">{repaired.WORD}<" not in read
-    if placement is Placement.SUFFIX:
-        text = " ".join([B, *[repaired.WORD] * 4])
-        for model, line in ((run.path.parent / "model", before), (repair_found.path, after)):
-            units = exact_unit_vectors(load_encoder(model).encode([A, text]))
-            assert line[4] == pytest.approx(float(units[0] @ units[1]), abs=1e-5)
-
-
-def test_hostile_names_reasons_and_findings_are_text(mended, tmp_path):
-    evil = "</script><img src=x onerror=alert(1)>"
-    token = mended[1].record.tokens[0].model_copy(update={"token": evil, "text": evil, "reason": evil})
-    verification = repaired.repair_record(evil).verification
-    record = mended[1].record.model_copy(update={"tokens": [token], "verification": verification})
-    folder = tmp_path / evil.replace("/", "")
-    folder.mkdir()
-    (folder / REPAIR_FILE).write_text(record.model_dump_json(), "utf-8")
-    message, slot, *_ = asking(mended, open_repair(folder))(A, f"{B} {evil}", token.token_id, "suffix", 4)
-    assert "alert(1)" in message
-    assert "<img" not in message + str(slot)
-    assert "<script" not in message + str(slot)
-
-
-def test_what_cannot_be_compared_is_refused(compare, mended, bert_folder):
-    token_id = mended[1].record.tokens[0].token_id
-    for ask, values, reason in (
-        (compare, (" ", B, token_id, "suffix", 4), "sentence A is empty"),
-        (compare, (A, B, 10**6, "suffix", 4), "no token with that id"),
-        (compare, (A, B, token_id, "suffix", 0), "1 to 32"),
-        (asking(mended, model=bert_folder), (A, B, token_id, "suffix", 4), "is not a repair of"),
-    ):
-        assert reason in ask(*values)[0]

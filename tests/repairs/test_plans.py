@@ -22,7 +22,7 @@ def planned(asked, *, rows_writable=True, **facts):
     [
         (Strategy.UNREACHABLE, {"templated": True}, (Strategy.UNREACHABLE,), "split into pieces"),
         (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
-        (Strategy.KEEP_MEANING, LETTER, (Strategy.KEEP_MEANING,), "asked for"),
+        (Strategy.NEAREST, LETTER, (Strategy.NEAREST,), "nearest ordinary entry"),
         (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
         (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, *ROWS[1:]), "similar spelling"),
         (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
@@ -66,7 +66,7 @@ def test_every_strategy_writes_a_row_or_changes_the_tokenizer():
     assert {Strategy.AUTO, *ROWS, *TOKENIZER} == set(Strategy)
 
 
-FIRST, LAST, NEAREST = ROWS
+FIRST, LAST = ROWS
 SPLIT = Strategy.UNREACHABLE
 PAIR = (FIRST, LAST)
 ANY = (FIRST, SPLIT, LAST)
@@ -116,7 +116,6 @@ def rechecked(reach):
         ({(1, FIRST): 0.1, (2, FIRST): 0.6, (2, SPLIT): 0.4}, ANY, (), [FIRST, SPLIT], [[1, 2]]),
         ({(1, FIRST): 0.9, (1, SPLIT): 0.8, (1, LAST): 0.1}, ANY, (), [LAST], [[1], [1]]),
         ({(1, FIRST): 0.9, (1, SPLIT): 0.6, (1, LAST): 0.8}, ANY, (), [SPLIT], [[1], [1]]),
-        ({(1, FIRST): 0.9, (1, LAST): 0.8, (1, NEAREST): 0.1}, ROWS, (), [NEAREST], [[1], [1], [1]]),
         # A strategy that makes no row for a token is passed over.
         ({(1, LAST): 0.1, (2, FIRST): 0.1}, PAIR, {(FIRST, 1)}, [LAST, FIRST], [[1, 2], [1]]),
         ({(1, FIRST): 0.1, (2, SPLIT): 0.1}, ANY, {(FIRST, 2)}, [FIRST, SPLIT], [[1, 2]]),
@@ -147,5 +146,5 @@ def test_without_a_trial_the_first_candidate_is_taken():
 
 
 def test_a_token_without_any_row_is_an_error_that_says_why():
-    with pytest.raises(RepairError, match=f"no row by {NEAREST}"):
+    with pytest.raises(RepairError, match=f"no row by {LAST}"):
         Chosen({}, {1: ROWS}, {(strategy, 1) for strategy in ROWS})

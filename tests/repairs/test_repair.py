@@ -78,15 +78,31 @@ def test_every_check_of_a_new_row_is_made(mended):
     assert checks_of(mended) == names
 
 
+def finding_of(repair, name):
+    (finding,) = [check.finding for check in repair.record.verification.checks if check.name == name]
+    return finding
+
+
+def test_a_task_without_the_repaired_tokens_is_not_scored(mended):
+    assert mended.record.verification.scores == []
+    assert "none of its 24 texts" in finding_of(mended, "scores")
+
+
 def test_the_folder_needs_no_stickytoken(mended):
     assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
 
 
-def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
+def test_no_text_produces_an_unreachable_entry(run, tmp_path):
+    pairs = [f"a {word},the {repaired.WORD},{k}" for k, word in enumerate(profiled.WORDS[:6])]
+    task = tmp_path / "pairs.csv"
+    task.write_text("\n".join(["sentence1,sentence2,score", *pairs]), encoding="utf-8")
     options = {"sentences": repaired.unused_corpus(), "task": task}
     split = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
-    assert split.verified is True, split.record.verification
     assert "unreachable" in checks_of(split)
+    # The task has the repaired word, so it is scored.
+    assert {score.texts for score in split.record.verification.scores} == {12}
+    failed = {check.name for check in split.record.verification.checks if not check.passed}
+    assert failed <= {"scores"}
     (token_id,) = run.token(repaired.WORD)["token_id"]
     ids = split.model.tokenizer.encode(f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}").ids
     assert token_id not in ids
@@ -137,12 +153,16 @@ def test_the_report_of_the_run_knows_the_repair(run):
     assert "## What a repair changed" in stickytoken.report(run, format="md")
 
 
-def present_rows(matrix, _backend, ids, *_):
-    return {token_id: matrix[token_id] for token_id in ids}
+def embeddings_of(model):
+    return model[0].embedding.weight.detach().numpy()
+
+
+def present_rows(model, ids, *_):
+    return {token_id: embeddings_of(model)[token_id] for token_id in ids}
 
 
 def test_pieces_are_tried_as_text(run, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.repairs.rows.related_rows", present_rows)
+    monkeypatch.setattr("stickytoken.repairs.related_rows", present_rows)
     (token,) = repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
     row, pieces = token.tried
     assert token.strategy == pieces.strategy == "unreachable"
@@ -152,15 +172,15 @@ def test_pieces_are_tried_as_text(run, task, tmp_path, monkeypatch):
     assert pieces.erased is None
 
 
-def erasing_rows(matrix, _backend, ids, *_):
+def erasing_rows(model, ids, *_):
     """Rows so long that nothing of a text is left, in a direction that no text has."""
-    rows = np.zeros((len(ids), matrix.shape[1]), dtype=np.float32)
+    rows = np.zeros((len(ids), embeddings_of(model).shape[1]), dtype=np.float32)
     rows[:, -1] = 30.0
     return dict(zip(ids, rows, strict=True))
 
 
 def test_a_row_that_erases_without_lifting_is_rejected(run, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.repairs.rows.related_rows", erasing_rows)
+    monkeypatch.setattr("stickytoken.repairs.related_rows", erasing_rows)
     (token,) = repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
     erasing = token.tried[0]
     assert erasing.strategy == "relatives"
@@ -171,7 +191,7 @@ def test_a_row_that_erases_without_lifting_is_rejected(run, task, tmp_path, monk
 
 
 def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.repairs.rows.related_rows", present_rows)
+    monkeypatch.setattr("stickytoken.repairs.related_rows", present_rows)
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")
     documents = tmp_path / "documents.csv"
@@ -203,8 +223,7 @@ def test_an_unverified_repair_says_so(run, tmp_path):
 def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_one(run, tmp_path):
     repair_found = quick(run, tmp_path / "out", tokens=[repaired.LETTER])
     before, after = (
-        load_encoder(folder).model[0].embedding.weight.detach().numpy()
-        for folder in (run.path.parent / "model", repair_found.path)
+        embeddings_of(load_encoder(folder).model) for folder in (run.path.parent / "model", repair_found.path)
     )
     (changed,) = np.flatnonzero((before != after).any(axis=1)).tolist()
     low = [pl.col(name) <= pl.col(name).median() for name in ("lift_sd", "erased")]

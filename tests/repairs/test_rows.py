@@ -9,17 +9,10 @@ from tokenizers import Tokenizer
 
 import tiny
 import tiny_architectures as architectures
-from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
-from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.statistics import Effects
-from stickytoken.repairs import _training, rows
-from stickytoken.repairs.result import ROWS
-from stickytoken.repairs.rows import new_rows, pieces_of
-from stickytoken.settings.repair import Strategy
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.repairs import rows
+from stickytoken.repairs.rows import pieces_of, related_rows
 
-TEXTS = tiny.sentences(80)
 KINDS = ("bert", "roberta", "t5", "qwen3", "gemma2")
 
 
@@ -53,55 +46,24 @@ def ids_of(model, *words):
     return [next(vocabulary[entry] for entry in entries if entry in vocabulary) for entries in marked]
 
 
-def made(model, strategy, ids, texts=TEXTS, progress=ignore_progress, **options):
-    return new_rows(strategy, ids, model, texts, 3, progress, **options)
+def made(model, ids, avoided=()):
+    return related_rows(model, ids, avoided, seed=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_every_strategy_makes_rows_for_every_architecture(backbones, kind):
+def test_rows_are_made_for_every_architecture(backbones, kind):
     model = model_of(backbones, kind)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     ids = ids_of(model, "the", "on")
-    for strategy in ROWS:
-        rows = made(model, strategy, ids)
-        assert list(rows) == ids
-        for token_id, row in rows.items():
-            assert (row.dtype, row.shape) == (np.float32, table_of(model)[0].shape)
-            assert np.isfinite(row).all()
-            assert not np.allclose(row, table_of(model)[token_id].detach())
+    rows = made(model, ids)
+    assert list(rows) == ids
+    for token_id, row in rows.items():
+        assert (row.dtype, row.shape) == (np.float32, table_of(model)[0].shape)
+        assert np.isfinite(row).all()
+        assert not np.allclose(row, table_of(model)[token_id].detach())
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
-
-
-def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatch):
-    (stone,) = ids_of(model, "stone")
-    encoder = load_encoder(model)
-    contexts = _training.contexts_among(encoder, TEXTS, [stone], seed=3)
-    before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts]))
-    filled = [context.filled([stone]) for context in contexts]
-    now = unit_vectors(encoder.encode_ids(filled))
-    # Many copies shall leave a text what it is.
-    monkeypatch.setattr(_training, "_target_effects", lambda now, *_: Effects(*map(np.zeros_like, now)))
-    steps = []
-    rows = made(model, Strategy.KEEP_MEANING, [stone], progress=steps.append)
-    assert [step.done for step in steps] == list(range(1, steps[-1].total + 1))
-    with torch.no_grad():
-        table_of(model)[stone] = torch.from_numpy(rows[stone])
-    after = unit_vectors(load_encoder(model).encode_ids(filled))
-    many = [context.copies == _training.MANY for context in contexts]
-    moved = ((now - before) ** 2).sum(axis=1)[many].mean()
-    assert ((after - before) ** 2).sum(axis=1)[many].mean() < 0.8 * moved
-    assert ((after - now) ** 2).sum(axis=1)[np.logical_not(many)].mean() < 0.5 * moved
-
-
-def test_many_copies_of_kept_rows_aim_at_what_ordinary_entries_do():
-    common = np.eye(3)[0]
-    now = Effects(np.array([0.9, 0.8]), np.array([[0.7, 0.2, 0.0], [0.5, 0.0, 0.1]]))
-    ordinary = Effects(np.array([0.2, 0.3, 0.4]), np.array([[0.1, 0.5, 0.5], [0.3, 0, 0], [0.2, 0, 1]]))
-    aim = _training._target_effects(now, ordinary, common)
-    np.testing.assert_allclose(aim.contraction, [0.3, 0.3])
-    np.testing.assert_allclose(aim.pull, [[0.2, 0.2, 0.0], [0.2, 0.0, 0.1]])
 
 
 def test_relatives_count_where_spelling_tells_the_row():
@@ -115,7 +77,7 @@ def test_relatives_count_where_spelling_tells_the_row():
     mean = table.mean(dim=0)
     true = (table[ids] - mean).clone()
     table[ids] = 7.0
-    rows = made(model, Strategy.RELATIVES, ids)
+    rows = made(model, ids)
     for row, expected in zip(rows.values(), true, strict=True):
         cosine = torch.nn.functional.cosine_similarity(torch.from_numpy(row) - mean, expected, dim=0)
         assert cosine > 0.6
@@ -130,7 +92,7 @@ def test_entries_that_may_be_sticky_and_those_repaired_are_neither_relatives_nor
     lengths = []
     for size in (1.0, 7.0):
         table[[wanted_id, *others]] = size
-        lengths.append(made(model, Strategy.RELATIVES, [wanted_id], avoided=others)[wanted_id])
+        lengths.append(made(model, [wanted_id], avoided=others)[wanted_id])
     np.testing.assert_array_equal(*lengths)
 
 
@@ -140,7 +102,7 @@ def test_pieces_of_a_repaired_entry_may_be_entries_of_the_sample():
     table = model[0].embedding.weight.detach()
     table[:, -1] = 0.0
     table[piece, -1] = 50.0  # in the middle of the entry: it has no similar spelling
-    row = made(model, Strategy.RELATIVES, [wanted_id])[wanted_id]
+    row = made(model, [wanted_id])[wanted_id]
     assert row[-1] > 5 * np.abs(row[:-1]).max()
 
 
@@ -163,52 +125,33 @@ def test_no_entry_is_a_relative_of_itself():
     mean = np.zeros(4, dtype=np.float32)
     for size in (1.0, 7.0):
         matrix[0] = size
-        known_rows = rows._KnownRows(matrix, np.arange(3), mean, spelled)
-        rows_found.append(rows._predicted_deviations(known_rows, [0], {0: ()}).relatives)
+        from_relatives, _ = rows._predicted_deviations(matrix, mean, np.arange(3), spelled, [0], {0: ()})
+        rows_found.append(from_relatives)
     np.testing.assert_array_equal(*rows_found)
 
 
-@pytest.mark.slow
 def test_half_precision_is_computed_in_single_and_left_as_it_is(model):
     model = model.to(torch.bfloat16)
     (stone,) = ids_of(model, "stone")
-    rows = made(model, Strategy.KEEP_MEANING, [stone])
-    assert rows[stone].dtype == np.float32
+    row = made(model, [stone])[stone]
+    assert row.dtype == np.float32
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    single, again = (made(model.float(), Strategy.KEEP_MEANING, [stone])[stone] for _ in range(2))
-    np.testing.assert_allclose(rows[stone], single, atol=1e-4)
+    single, again = (made(model.float(), [stone])[stone] for _ in range(2))
+    np.testing.assert_allclose(row, single, atol=1e-4)
     np.testing.assert_array_equal(single, again)  # the seed alone decides
 
 
-def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
-    class Scaled(torch.nn.Embedding):
-        def forward(self, ids):
-            return super().forward(ids) * 4
-
-    (stone,) = ids_of(model, "stone")
-    plain = made(model, Strategy.KEEP_MEANING, [stone])[stone]
-    model[0].model.get_input_embeddings().__class__ = Scaled
-    with torch.no_grad():
-        table_of(model).div_(4)
-    scaled = made(model, Strategy.KEEP_MEANING, [stone])[stone]
-    np.testing.assert_allclose(4 * scaled, plain, atol=1e-4)  # it stands where the old one stood
-
-
 @pytest.mark.parametrize(
-    ("strategy", "entry", "changes", "message"),
+    ("entry", "message"),
     [
-        (Strategy.RELATIVES, "?", {}, r"'\?' .* no entry has a similar spelling"),
-        *((Strategy.RELATIVES, token_id, {}, f"no token id {token_id}") for token_id in (-1, 10**6)),
-        (Strategy.KEEP_MEANING, "stone", {"model": architectures.static_model}, "static"),
-        (Strategy.KEEP_MEANING, "stone", {"texts": ["river " * 200]}, "none of the 1 texts"),
+        ("?", r"'\?' .* no entry has a similar spelling.*nearest"),
+        *((token_id, f"no token id {token_id}") for token_id in (-1, 10**6)),
     ],
 )
-def test_what_cannot_have_a_row_is_refused(model, strategy, entry, changes, message):
-    arguments = {name: value() if callable(value) else value for name, value in changes.items()}
-    refusing = arguments.pop("model", model)
-    vocabulary = refusing.tokenizer.get_vocab()
+def test_what_cannot_have_a_row_is_refused(model, entry, message):
+    vocabulary = model.tokenizer.get_vocab()
     with pytest.raises(RepairError, match=message):
-        made(refusing, strategy, [vocabulary.get(entry, entry)], **arguments)
+        made(model, [vocabulary.get(entry, entry)])
 
 
 # Pieces: what the tokenizer itself would say without the entry.

@@ -5,15 +5,18 @@ import pytest
 
 import repaired
 from stickytoken.data.tasks import load_task
+from stickytoken.encoders import load_encoder
 from stickytoken.methods import Verdict
 from stickytoken.repairs._verification import (
+    _Changes,
     check_main_score,
     check_neighbours,
     check_repaired,
-    check_score,
 )
+from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.recheck import RecheckedToken
 from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRecord
+from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 
 def rechecked(lift_sd, erased, verdict=Verdict.BENIGN):
@@ -71,6 +74,28 @@ def test_a_sticky_neighbour_that_acts_no_more_than_before_is_named():
     assert finding.endswith("'river'")
 
 
+def test_a_text_is_affected_by_other_token_ids_and_by_a_new_row(pristine, tmp_path):
+    original = load_encoder(pristine, device="cpu")
+    mask_id, river_id = original.user_tokenizer.convert_tokens_to_ids(["[MASK]", "river"])
+    write_model(pristine, tmp_path / "out", ModelEdit(plain_specials=(mask_id,)))
+    plain = _Changes(original, load_encoder(tmp_path / "out", device="cpu"), {mask_id})
+    assert plain.affect_none_of(["a river", "a stone"])
+    assert not plain.affect_none_of(["a river", "a [MASK]"])
+    new_row = _Changes(original, original, {river_id})
+    assert new_row.affect_none_of(["a stone"])
+    assert not new_row.affect_none_of(["a stone", "a river"])
+
+
+def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
+    original = load_encoder(pristine, device="cpu")
+    river_id = original.user_tokenizer.convert_tokens_to_ids("river")
+    check = _Changes(original, original, {river_id}).check_other_texts(["a river", "a stone", "a bird"])
+    assert check.passed
+    assert check.finding.startswith("2 of 3 texts have no repaired token and the same token ids as before")
+    assert check.finding.endswith("the vectors of 2 of them are identical")
+    assert not _Changes(original, original, {river_id}).check_other_texts(["a river"]).passed
+
+
 def cosines(*exchanged):
     """Cosines that follow the scores of the pairs, but for two pairs that have exchanged theirs."""
     values = (np.arange(12) % 5 + np.linspace(0, 0.9, 12))[:, None] / 10
@@ -85,7 +110,7 @@ def checked_score(folder, before, after):
     old = float(task.scores(metric, before[None])[0])
     new = float(task.scores(metric, after[None])[0])
     record = ScoreRecord(task=task.name, metric=metric, texts=24, before=old, after=new)
-    return new - old, check_score(record, task, before, after, 1)
+    return new - old, check_main_score([record], task, before, after, 1)
 
 
 @pytest.mark.parametrize("other_metrics", [(), ("pearson",)])

@@ -12,7 +12,7 @@ from stickytoken.comparisons import ComparedToken, Quantiles, TokenInRun, WorstT
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.methods.measures import ERASED
-from stickytoken.reports.comparison import tokens_by_run, worst_by_run
+from stickytoken.reports._comparison import tokens_by_run, worst_by_run
 from stickytoken.reports.figures import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
 from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.figures.explanation import explanation_figures

@@ -26,11 +26,9 @@ TOKEN = re.compile("^Token")
 # Labels of the fields that the buttons of the tabs send.
 SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
 TRY = (*SENTENCES, "Token", "Where the copies go", "Copies")
-REPAIR = (*SENTENCES, "Repaired token", "Where the copies go", "Copies")
-EXPLAIN = ("Token", "Where the copies go", "Copies", "Texts", "Benign tokens", "Attribution")
 WHY = ("First text", "Second text", "Method", "Whole words in place of tokens")
 FILTERS = ("Run", "Search", "Verdict", "Entry", "Script")
-TABS = ("Try", "Why similar", "Explore", "Why sticky", "Repair", "Compare")
+TABS = ("Try", "Why similar", "Explore")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 
@@ -61,10 +59,10 @@ def event_of(startup, trigger, *labels):
     return url
 
 
-def started(context, repair=None):
+def started(context):
     from stickytoken.demo.context import Startup
 
-    startup = Startup(context.model.name, context.library, repair)
+    startup = Startup(context.model.name, context.library)
     startup.finish(lambda: context)
     return startup
 
@@ -82,7 +80,7 @@ def serving_startup(startup):
     pytest.importorskip("gradio", reason="gradio is not installed")
     from stickytoken.demo.server import make_app, serve
 
-    served = serve(make_app(startup), 0, share=False)
+    served = serve(make_app(startup), startup.library, 0, share=False)
     try:
         yield served.url
     finally:

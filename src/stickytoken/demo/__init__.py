@@ -1,4 +1,4 @@
-"""The web app: try a token on two texts, look through a run, explain a token, compare runs."""
+"""The web app: try a token on two texts, look through a run, see why two texts are similar."""
 
 from stickytoken.errors import require_package
 

@@ -28,9 +28,9 @@ def render(template: str, **values: Any) -> str:
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
-def tables(*titled: tuple[str, DataTable]) -> str:
-    """Render tables with their titles as HTML; tables without rows are left out."""
-    return render("tables.html.j2", tables=[(title, table) for title, table in titled if table.rows])
+def table(title: str, content: DataTable) -> str:
+    """Render a table with its title as HTML."""
+    return render("table.html.j2", title=title, content=content)
 
 
 def message(text: str) -> str:
@@ -83,31 +83,6 @@ def text_fields(*labels: str) -> list[gr.Textbox]:
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
             for label in labels
         ]
-
-
-def count_field(
-    name: str, smallest: int, largest: int, value: int | None = None, interactive: bool | None = None
-) -> gr.Number:
-    """Make a field for a whole number.
-
-    The field is not a slider, because Gradio's sliders silently change a number outside their range.
-    """
-    return gr.Number(
-        value, minimum=smallest, maximum=largest, step=1, label=name, info=f"{smallest} to {largest}",
-        min_width=150, interactive=interactive,
-    )  # fmt: skip
-
-
-def placement_field(interactive: bool = False) -> gr.Radio:
-    """Make a radio field for the placement of the copies."""
-    placements = [
-        ("before (prefix)", "prefix"),
-        ("after (suffix)", "suffix"),
-        ("between words (random)", "random"),
-    ]
-    return gr.Radio(
-        placements, value="suffix", label="Where the copies go", min_width=220, interactive=interactive
-    )
 
 
 def show_errors(

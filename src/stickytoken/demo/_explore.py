@@ -72,7 +72,8 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
     content = library.content(label)
     rows = _filtered(content)
     run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
-    about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in _first_screen(content).items()]
+    first_screen = _first_screen(content, library.report_path(label))
+    about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in first_screen.items()]
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
@@ -141,7 +142,7 @@ class _Handlers:
         self._startup = startup
         self._library = startup.library
 
-    def open_run(self, label: object) -> list[Any]:
+    def open_run(self, label: str) -> list[Any]:
         """Return new values for all components that depend on the run.
 
         The evidence is not included: it depends on the token field and is updated by `show_evidence`.
@@ -157,7 +158,8 @@ class _Handlers:
         tokens = _filtered(content)
         search = ""
         filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
-        about = _first_screen(content).values()  # the headline and the rest of the first screen, as HTML
+        # The headline and the rest of the first screen, as HTML.
+        about = _first_screen(content, self._library.report_path(label)).values()
         count = _count_message(content, len(tokens))
         token_field = gr.update(choices=_token_choices(tokens), value=_first_token(content))
         return [search, *filters, *about, count, _table(content, tokens), token_field]
@@ -237,7 +239,7 @@ def _first_token(content: RunContent) -> int | None:
     return worst_token(content)
 
 
-def _first_screen(content: RunContent) -> dict[str, str]:
+def _first_screen(content: RunContent, report_path: str) -> dict[str, str]:
     """Return, as HTML, the run's ``headline``, and the rest of its report's first screen (``about``)."""
     steps = list(next_steps(content.run, last_verified(content.repairs)))
     if content.run.path.is_relative_to(EXAMPLES):
@@ -257,6 +259,7 @@ def _first_screen(content: RunContent) -> dict[str, str]:
         confidence=content.confidence,
         facts=facts.key_facts(content),
         notes=facts.notes(content),
+        report=report_path,
     )
     headline = ui.render("headline.html.j2", tone=tone, headline=short_headline(content.run))
     return {"headline": headline, "about": about}

@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
 
 _SEED = 42
-# Together with the seed, this key gives each tab its own random places for the copies.
+# Key that is combined with the seed to draw random places for the copies.
 _KEY = 0
 # Number of benign tokens to compare a token with.
 _BENIGN = 4
@@ -37,10 +37,15 @@ _PLACEMENTS = {
     Placement.SUFFIX: "after sentence B",
     Placement.RANDOM: "between the words of sentence B",
 }
-SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
-NAMING = "as in the vocabulary, or # and its id"
+_PLACEMENT_CHOICES = [
+    ("before (prefix)", "prefix"),
+    ("after (suffix)", "suffix"),
+    ("between words (random)", "random"),
+]
+_SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
+_NAMING = "as in the vocabulary, or # and its id"
 _LISTED = "flagged tokens, then ordinary ones"
-LOADING = "{model} is being loaded; a worked example follows in a few seconds. Explore and Compare are ready."
+_LOADING = "{model} is being loaded; a worked example follows in a few seconds. Explore is ready."
 
 
 def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
@@ -49,16 +54,22 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     When the model has been loaded, the form is unlocked and filled in with the worked example, and the answer
     for the example is shown. The answer is computed once for all visitors.
     """
-    texts = ui.text_fields(*SENTENCES)
+    texts = ui.text_fields(*_SENTENCES)
     with gr.Row():
-        token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
+        token = gr.Textbox(label="Token", info=_NAMING, elem_id="try-token", min_width=180, interactive=False)
         listed_token = gr.Dropdown(
             [], value=None, label="From the run", info=_LISTED, min_width=180, interactive=False
         )
-        placement = ui.placement_field()
-        copies = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
+        placement = gr.Radio(
+            _PLACEMENT_CHOICES, value="suffix", label="Where the copies go", min_width=220, interactive=False
+        )
+        # Not a slider, because Gradio's sliders silently change a number outside their range.
+        copies = gr.Number(
+            minimum=1, maximum=shared.COPIES, step=1, label="Copies", info=f"1 to {shared.COPIES}",
+            min_width=150, interactive=False,
+        )  # fmt: skip
     button = gr.Button("Show what happens", variant="primary", interactive=False)
-    answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
+    answer = gr.HTML(ui.message(_LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
     inputs = [*texts, token, placement, copies]
     outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
@@ -238,7 +249,7 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
     curve = similarity_curve(trial, name, benign_names, u)
     heatmap = pair_heatmap(trial, name, benign_names[0] if benign_names else "")
     rows = list(zip(trial.names, trial.texts, strict=True))
-    sentence_table = ui.tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
+    sentence_table = ui.table("Sentences of the heat-map", DataTable(("sentence", "text"), rows))
     return [answer, *ui.slot_contents((curve, heatmap)), sentence_table]
 
 

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,14 +26,9 @@ from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
 from stickytoken.insertion import Placement, Token
-from stickytoken.measurement import resume
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign
-
-if TYPE_CHECKING:
-    from stickytoken.repairs import Repair
-
 
 EXAMPLES = Path(__file__).parent / "example"
 EXAMPLE = EXAMPLES / "all-MiniLM-L6-v2"
@@ -70,6 +65,16 @@ class RunLibrary:
     @property
     def labels(self) -> list[str]:
         return list(self.paths)
+
+    def report_path(self, label: str) -> str:
+        """Return the path of a run's report on the app's page."""
+        return f"report/{self.labels.index(label)}"
+
+    def path_of_report(self, number: int) -> Path:
+        """Return the folder of the run whose report has this number, or raise RunError."""
+        if not 0 <= number < len(self.paths):
+            raise RunError("there is no run with that number: reload the page of the app")
+        return self.paths[self.labels[number]]
 
     def content(self, label: object) -> RunContent:
         """Return the content of the run with the given label. The run is read only on the first call.
@@ -176,8 +181,8 @@ class SharedModel:
         with self._lock:
             yield self._encoder
 
-    def is_model_of(self, record: resume.MeasurementRecord) -> bool:
-        """Return whether a run or a repair was made with this model."""
+    def is_model_of(self, record: RunRecord) -> bool:
+        """Return whether a run was made with this model."""
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
@@ -293,7 +298,6 @@ class AppContext:
     # A finished run of the loaded model, for its sentences and its tokens; None if there is no such run
     content: RunContent | None
     corpus: Sentences  # sentences to use if there is no run
-    repaired: SharedModel | None = None  # the repaired model; None if no repair of the model is open
 
     @property
     def run(self) -> Run | None:
@@ -317,43 +321,20 @@ class AppContext:
         return None
 
 
-def make_context(
-    model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
-) -> AppContext:
+def make_context(model: SharedModel, library: RunLibrary, corpus: Sentences) -> AppContext:
     """Return the context of an app, which contains the first finished run of the loaded model, if any."""
     for label, record in library.records.items():
         if record.result is not None and model.is_model_of(record):
-            return AppContext(model, library, library.content(label), corpus, repaired)
-    return AppContext(model, library, content=None, corpus=corpus, repaired=repaired)
-
-
-def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
-    """Return the label of the run whose model the app loads; None if the user named no run.
-
-    Among the runs that the user named, choose the first run of the repaired model. If the user named no run
-    of the repaired model, or if there is no repair, choose the first run that the user named.
-
-    Args:
-        library: Runs of the app; those that the user named come first.
-        named: Number of runs that the user named.
-        repair: The repair that the app opens, or None.
-    """
-    labels = library.labels[:named]
-    if repair is not None:
-        repaired_encoder = repair.record.identity_parts.get("encoder")
-        for label in labels:
-            if library.records[label].identity_parts.get("encoder") == repaired_encoder:
-                return label
-    return next(iter(labels), None)
+            return AppContext(model, library, library.content(label), corpus)
+    return AppContext(model, library, content=None, corpus=corpus)
 
 
 class Startup:
     """The runs, which are available at once, and the context, which is available once the model is loaded."""
 
-    def __init__(self, model: str, library: RunLibrary, repair: Repair | None = None) -> None:
+    def __init__(self, model: str, library: RunLibrary) -> None:
         self.model_name = model
         self.library = library
-        self.repair = repair
         self._context: Future[AppContext] = Future()
 
     @property
@@ -378,20 +359,16 @@ class Startup:
         return self._context.result()
 
 
-def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
-    """Return two copies of the packaged model: one with tampered embedding rows, the other repaired."""
+def tampered_model(original: Any) -> SharedModel:
+    """Return a copy of the packaged model with the embedding rows that the packaged example tampered with."""
     import torch
 
     rows = np.load(TAMPERED / "rows.npz")
-
-    def with_rows(name: str) -> SharedModel:
-        model = deepcopy(original.model)
-        weight = model[0].auto_model.get_input_embeddings().weight
-        with torch.no_grad():
-            weight[torch.from_numpy(rows["ids"])] = torch.from_numpy(rows[name]).to(weight)
-        return SharedModel(as_id_reader(load_encoder(model), "demo"))
-
-    return with_rows("tampered"), with_rows("repaired")
+    model = deepcopy(original.model)
+    weight = model[0].auto_model.get_input_embeddings().weight
+    with torch.no_grad():
+        weight[torch.from_numpy(rows["ids"])] = torch.from_numpy(rows["tampered"]).to(weight)
+    return SharedModel(as_id_reader(load_encoder(model), "demo"))
 
 
 # Number of copies in the worked example if the run stores no example pair.

@@ -15,16 +15,18 @@ import gradio as gr
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stickytoken.demo._compare import compare_tab, repair_tab
 from stickytoken.demo._components import one_line, render
-from stickytoken.demo._explain import explain_tab, why_tab
 from stickytoken.demo._explore import explore_tab
 from stickytoken.demo._try import try_tab
-from stickytoken.demo.context import Startup
-from stickytoken.errors import InputError
+from stickytoken.demo._why import why_tab
+from stickytoken.demo.context import RunLibrary, Startup
+from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.reports import report
 from stickytoken.reports.figures import template
 from stickytoken.reports.templating import packaged
 from stickytoken.validation import visible
@@ -73,14 +75,21 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
                 why_tab(startup, blocks, tab)
             with gr.Tab("Explore") as tab:
                 explore_tab(startup, tab)
-            with gr.Tab("Why sticky") as tab:
-                explain_tab(startup, blocks, tab)
-            with gr.Tab("Repair"):
-                repair_tab(startup, blocks)
-            with gr.Tab("Compare") as tab:
-                compare_tab(startup.library, tab)
     blocks.queue(max_size=_LONGEST_QUEUE)
     return blocks
+
+
+def report_route(library: RunLibrary) -> Route:
+    """Return the route of the runs' reports, which `RunLibrary.report_path` links to."""
+
+    def respond(request: Request) -> Response:
+        try:
+            path = library.path_of_report(request.path_params["number"])
+            return HTMLResponse(report(path))
+        except StickyTokenError as error:
+            return PlainTextResponse(f"{one_line(str(error))}\n", status_code=404)
+
+    return Route("/report/{number:int}", respond)
 
 
 class _CheckedBlocks(gr.Blocks):
@@ -294,11 +303,12 @@ def require_free(port: int) -> int:
         return free_port
 
 
-def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
+def serve(blocks: gr.Blocks, library: RunLibrary, port: int, share: bool) -> Served:
     """Start serving in the background, on 127.0.0.1 only.
 
     Args:
         blocks: The page.
+        library: The runs whose reports are served beside the page.
         port: Port to serve on; 0 chooses any free port.
         share: Whether Gradio also serves the page on a public address.
 
@@ -326,7 +336,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
         "mcp_server": False,
         "enable_monitoring": False,
         "allowed_paths": [],
-        "app_kwargs": {"middleware": guards},
+        "app_kwargs": {"middleware": guards, "routes": [report_route(library)]},
         "theme": theme,
         "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
         "head": f"<script>{_script()}</script>",

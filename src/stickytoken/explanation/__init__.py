@@ -76,7 +76,9 @@ def explain(
     settings = or_default("settings", settings, ExplainSettings())
     require_callable("progress", progress)
     run = None if run is None else open_run(run)
-    carrier_texts = _listed(texts)
+    carrier_texts = None
+    if texts is not None:
+        carrier_texts = list_of("texts", "texts", [texts] if isinstance(texts, str) else texts)
     corpus = None if sentences is None else load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
@@ -109,13 +111,6 @@ def explain(
             folder = out / str(token_id)
             explanations.append(files.stored_explanation(folder, identity_parts, compute))
     return Explanation(explanations)
-
-
-def _listed(texts: Iterable[str] | str | None) -> list[str] | None:
-    """Return the texts as a list; None if no texts were passed."""
-    if texts is None:
-        return None
-    return list_of("texts", "texts", [texts] if isinstance(texts, str) else texts)
 
 
 def _unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:

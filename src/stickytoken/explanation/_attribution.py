@@ -76,17 +76,6 @@ class Attribution:
 NO_ATTRIBUTION = Attribution({}, (), 0.0)
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One computation, whose result is stored in a shard."""
-
-    stage: str  # stage of the shard: "attribution" or "pair"
-    index: int  # index of the shard in its stage
-    token_id: int
-    size: int  # amount of work: number of parts or positions to integrate
-    compute: Callable[[], dict[str, Any]]
-
-
 class Attributor:
     """Divides the similarities of carriers with anchors among tokens, by integrated Jacobians."""
 
@@ -136,33 +125,56 @@ class Attributor:
             attribution matrix for each pair; and the largest distance between a sum of contributions and the
             unit vector that the sum should equal.
         """
-        carrier_vectors = self._carrier_vectors()
+        carriers = self._carriers[: self._settings.attribution_carriers]
+        attributed_tokens = tokens[: 1 + self._settings.attribution_benign]
+        contents = [carrier.before for carrier in self._carriers]
+        carrier_vectors: Vector = self._encoder.encode_ids(contents).astype(np.float64)
+        # Unit vectors of the anchors that are unrelated to each carrier.
+        unrelated_anchors = [
+            self._surroundings.anchors[self._surroundings.unrelated(vector)]
+            for vector in carrier_vectors[: len(carriers)]
+        ]
         pairs = self._pairs(tokens[0], carrier_vectors)
-        steps = self._steps(tokens, carrier_vectors, pairs)
-        results_by_token: dict[int, list[dict[str, Any]]] = {}
-        attributed_pairs: list[AttributedPair] = []
-        total = sum(step.size for step in steps)
+        # The work is counted in parts and positions to integrate.
+        part_counts = [len(set(carrier.labels)) for carrier in carriers]
+        total = len(attributed_tokens) * sum(part_counts) + sum(pair.size for pair in pairs)
         done = 0
         computed = 0
-        progress(Progress("attribution", 0, total))
-        for step in steps:
-            result, is_new = files.stored_result(folder, step.stage, step.index, step.token_id, step.compute)
-            done += step.size
-            computed += step.size if is_new else 0
-            progress(Progress("attribution", done, total, computed))
-            if step.stage == "pair":
-                matrix = np.array(result["values"])
-                attributed_pairs.append(AttributedPair(pairs[step.index], matrix, result["similarity"]))
-            else:
-                results_by_token.setdefault(step.token_id, []).append(result)
-        errors = [result["error"] for results in results_by_token.values() for result in results]
-        by_token = {token_id: _by_measure(results) for token_id, results in results_by_token.items()}
-        return Attribution(by_token, attributed_pairs, max(errors))
 
-    def _carrier_vectors(self) -> Vector:
-        ids = [carrier.before for carrier in self._carriers]
-        vectors: Vector = self._encoder.encode_ids(ids).astype(np.float64)
-        return vectors
+        def stored_result(
+            stage: str, index: int, token_id: int, size: int, compute: Callable[[], dict[str, Any]]
+        ) -> dict[str, Any]:
+            """Return the result of a shard, which is computed unless it is stored; report the progress."""
+            nonlocal done, computed
+            result, is_new = files.stored_result(folder, stage, index, token_id, compute)
+            done += size
+            computed += size if is_new else 0
+            progress(Progress("attribution", done, total, computed))
+            return result
+
+        by_token: dict[int, dict[str, Vector]] = {}
+        attributed_pairs: list[AttributedPair] = []
+        largest_error = 0.0
+        progress(Progress("attribution", 0, total))
+        for token_number, token_id in enumerate(attributed_tokens):
+            results = []
+            for number, carrier in enumerate(carriers):
+                compute = partial(self._by_part, carrier, token_id, unrelated_anchors[number])
+                index = token_number * len(carriers) + number
+                results.append(stored_result("attribution", index, token_id, part_counts[number], compute))
+            by_token[token_id] = {
+                name: np.array([result[name] for result in results]) for name in AREAS["attribution"]
+            }
+            largest_error = max(largest_error, *(result["error"] for result in results))
+            is_examined_token = token_number == 0
+            if is_examined_token:
+                for number, pair in enumerate(pairs):
+                    result = stored_result(
+                        "pair", number, token_id, pair.size, partial(self._by_position, pair)
+                    )
+                    matrix = np.array(result["values"])
+                    attributed_pairs.append(AttributedPair(pair, matrix, result["similarity"]))
+        return Attribution(by_token, attributed_pairs, largest_error)
 
     def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
@@ -187,43 +199,6 @@ class Attributor:
                 )
             )
         return pairs
-
-    def _steps(self, tokens: Sequence[int], carrier_vectors: Vector, pairs: Sequence[_Pair]) -> list[_Step]:
-        """Return the computations: the token's carriers and pairs, then the carriers of each benign token.
-
-        Args:
-            tokens: Id of the token, followed by the ids of its benign tokens.
-            carrier_vectors: Vectors of the carriers without copies, shape (carriers, d).
-            pairs: The pairs of the token.
-        """
-        carriers = self._carriers[: self._settings.attribution_carriers]
-        # Unit vectors of the anchors that are unrelated to each carrier.
-        unrelated_anchors = [
-            self._surroundings.anchors[self._surroundings.unrelated(vector)]
-            for vector in carrier_vectors[: len(carriers)]
-        ]
-        steps: list[_Step] = []
-        for token_number, token_id in enumerate(tokens[: 1 + self._settings.attribution_benign]):
-            for number, carrier in enumerate(carriers):
-                part_count = len(set(carrier.labels))
-                compute = partial(self._by_part, carrier, token_id, unrelated_anchors[number])
-                steps.append(
-                    _Step(
-                        stage="attribution",
-                        index=token_number * len(carriers) + number,
-                        token_id=token_id,
-                        size=part_count,
-                        compute=compute,
-                    )
-                )
-            is_examined_token = token_number == 0
-            if is_examined_token:
-                for number, pair in enumerate(pairs):
-                    compute = partial(self._by_position, pair)
-                    steps.append(
-                        _Step(stage="pair", index=number, token_id=token_id, size=pair.size, compute=compute)
-                    )
-        return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
         """Return how much the copies and the carrier contribute, on average, to similarities with anchors.
@@ -267,49 +242,38 @@ class Attributor:
         }
 
 
-def _by_measure(results: Sequence[Mapping[str, Any]]) -> dict[str, Vector]:
-    """Return the values of all carriers, keyed by measure, each of shape (carriers,)."""
-    return {name: np.array([result[name] for result in results]) for name in AREAS["attribution"]}
-
-
 def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, Any]]:
-    """Return a row for each attributed pair."""
-    return [_pair_row(token_id, number, attributed) for number, attributed in enumerate(pairs)]
+    """Return a row for each attributed pair, keyed by column.
 
-
-def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[str, Any]:
-    """Return the table row of an attributed pair, keyed by column.
-
-    The row has the texts, their similarity with and without copies, the sum of the attribution matrix, and
-    how much of this sum comes from the copies, from the carrier's own tokens and from the reference.
-
-    Args:
-        token_id: Id of the token.
-        number: 0-based number of the pair.
-        attributed: The text pair with its attribution matrix.
+    A row has the texts, their similarity with and without copies, the sum of the attribution matrix, and how
+    much of this sum comes from the copies, from the carrier's own tokens and from the reference.
     """
-    row_sums = attributed.matrix.sum(axis=1)
-    row_parts = _row_parts(attributed)
-
-    def sum_of(part_name: str) -> float:
-        """Return the sum of the matrix rows that belong to a part of the carrier."""
-        return float(row_sums[[row_part == part_name for row_part in row_parts]].sum())
-
-    total = float(attributed.matrix.sum())
-    return {
-        "token_id": token_id,
-        "pair": number,
-        "carrier": attributed.pair.carrier.text,
-        "anchor": attributed.pair.anchor,
-        "similarity": attributed.similarity,
-        "similarity_before": attributed.pair.similarity_before,
-        "sum": total,
-        "completeness_error": total - attributed.similarity,
-        "from_copies": sum_of("copies"),
-        # The prompt, like the carrier, is part of the text even if no copies are added.
-        "from_carrier": sum_of("carrier") + sum_of("prompt"),
-        "from_reference": sum_of("reference"),
-    }
+    rows = []
+    for number, attributed in enumerate(pairs):
+        row_sums = attributed.matrix.sum(axis=1)
+        row_parts = np.array(_row_parts(attributed))
+        sums = {
+            part: float(row_sums[row_parts == part].sum())
+            for part in ("copies", "carrier", "prompt", "reference")
+        }
+        total = float(attributed.matrix.sum())
+        rows.append(
+            {
+                "token_id": token_id,
+                "pair": number,
+                "carrier": attributed.pair.carrier.text,
+                "anchor": attributed.pair.anchor,
+                "similarity": attributed.similarity,
+                "similarity_before": attributed.pair.similarity_before,
+                "sum": total,
+                "completeness_error": total - attributed.similarity,
+                "from_copies": sums["copies"],
+                # The prompt, like the carrier, is part of the text even if no copies are added.
+                "from_carrier": sums["carrier"] + sums["prompt"],
+                "from_reference": sums["reference"],
+            }
+        )
+    return rows
 
 
 def cell_rows(

@@ -185,7 +185,24 @@ class Job:
                 "with tokens of other categories"
             )
         tables = self._tables(token_id, match, measured, attribution)
-        explanation = self._token_explanation(token_id, match, identity_parts, tables)
+        measures = tables["measures"].to_dicts()
+        differences = findings(measures)
+        run_columns = identity_parts.get("run")
+        rows_by_table = {
+            name: table.drop("token_id", "token", strict=False).to_dicts()
+            for name, table in tables.items()
+            if name != "attribution"
+        }
+        explanation = files.TokenExplanation(
+            token_id=token_id,
+            token=token,
+            category=self._category(token_id),
+            run_verdict=identity_parts["run_verdict"],
+            verdict=verdict(token, token_id, measures, differences, len(match.tokens), run_columns),
+            findings=tuple(differences),
+            same_category=match.same_category,
+            **rows_by_table,
+        )
         record = files.ExplanationRecord(
             identity=digest(identity_parts),
             identity_parts=identity_parts,
@@ -223,34 +240,6 @@ class Job:
             notes.append("the benign tokens are assumed to be benign, because no run was given")
         return notes
 
-    def _token_explanation(
-        self,
-        token_id: int,
-        match: BenignMatch,
-        identity_parts: Mapping[str, Any],
-        tables: Mapping[str, pl.DataFrame],
-    ) -> files.TokenExplanation:
-        """Return the verdict on a token with the rows of its tables, except for attribution matrices."""
-        token = self.inspector.encoder.tokenizer.entries[token_id]
-        measures = tables["measures"].to_dicts()
-        differences = findings(measures)
-        run_columns = identity_parts.get("run")
-        rows = {
-            name: table.drop("token_id", "token", strict=False).to_dicts()
-            for name, table in tables.items()
-            if name != "attribution"
-        }
-        return files.TokenExplanation(
-            token_id=token_id,
-            token=token,
-            category=self._category(token_id),
-            run_verdict=identity_parts["run_verdict"],
-            verdict=verdict(token, token_id, measures, differences, len(match.tokens), run_columns),
-            findings=tuple(differences),
-            same_category=match.same_category,
-            **rows,
-        )
-
     def _tables(
         self,
         token_id: int,
@@ -264,15 +253,44 @@ class Job:
         measures = self._measures_of_texts(token_id, benign_ids, measured)
         measures += self._measures_of_attribution(token_id, benign_ids, attribution)
         measures += self._measures_of_matrix(token_id, benign_ids)
-        heads = self._heads(token_id, benign_ids, measured)
+        heads: list[dict[str, Any]] = []
+        heads_by_token = measured["heads"]
+        if str(token_id) in heads_by_token:  # attention was measured
+            benign_heads = np.stack([np.array(heads_by_token[str(benign_id)]) for benign_id in benign_ids])
+            token_heads = np.array(heads_by_token[str(token_id)])
+            heads = head_rows(token_heads, benign_heads, self.settings.confidence)
+        benign_rows = [
+            {
+                "token_id": token_id,
+                "benign_id": benign.id,
+                "benign": names[benign.id],
+                "category": self._category(benign.id),
+                "characters": len(benign.text.strip()),
+                "attributed": benign.id in attribution.by_token,
+            }
+            for benign in match.tokens
+        ]
+        neighbours: list[tuple[int, float]] = []
+        if self.matrix is not None:
+            neighbours = self.matrix.neighbours(token_id, self.settings.neighbours)
+        neighbour_rows = [
+            {
+                "token_id": token_id,
+                "rank": rank,
+                "neighbour_id": neighbour_id,
+                "neighbour": names[neighbour_id],
+                "cosine": cosine,
+            }
+            for rank, (neighbour_id, cosine) in enumerate(neighbours, start=1)
+        ]
         token = {"token_id": token_id, "token": names[token_id]}
         rows: dict[str, list[dict[str, Any]]] = {
             "measures": [token | row for row in measures],
             "heads": [token | row for row in heads],
             "pairs": pair_rows(token_id, attribution.pairs),
             "attribution": cell_rows(token_id, attribution.pairs, names),
-            "benign": self._benign_rows(token_id, match, attribution),
-            "neighbours": self._neighbour_rows(token_id),
+            "benign": benign_rows,
+            "neighbours": neighbour_rows,
         }
         return {name: pl.DataFrame(rows[name], schema=schema) for name, schema in files.TABLE_SCHEMAS.items()}
 
@@ -327,44 +345,6 @@ class Job:
             benign = column[benign_ids][:, None]
             measure = measure_rows(name, values, benign, self.settings.confidence)
             rows += [row | {"share_below": share_below} for row in measure]
-        return rows
-
-    def _heads(
-        self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Return the rows of the attention-head table; empty if attention was not measured."""
-        heads_by_token = measured["heads"]
-        if str(token_id) not in heads_by_token:
-            return []
-        heads = np.array(heads_by_token[str(token_id)])
-        benign_heads = np.stack([np.array(heads_by_token[str(benign_id)]) for benign_id in benign_ids])
-        return head_rows(heads, benign_heads, self.settings.confidence)
-
-    def _benign_rows(
-        self, token_id: int, match: BenignMatch, attribution: Attribution
-    ) -> list[dict[str, Any]]:
-        names = self.inspector.encoder.tokenizer.entries
-        return [
-            {
-                "token_id": token_id,
-                "benign_id": benign.id,
-                "benign": names[benign.id],
-                "category": self._category(benign.id),
-                "characters": len(benign.text.strip()),
-                "attributed": benign.id in attribution.by_token,
-            }
-            for benign in match.tokens
-        ]
-
-    def _neighbour_rows(self, token_id: int) -> list[dict[str, Any]]:
-        if self.matrix is None:
-            return []
-        names = self.inspector.encoder.tokenizer.entries
-        neighbours = self.matrix.neighbours(token_id, self.settings.neighbours)
-        rows = []
-        for rank, (neighbour_id, cosine) in enumerate(neighbours, start=1):
-            row: dict[str, Any] = {"token_id": token_id, "rank": rank, "neighbour_id": neighbour_id}
-            rows.append(row | {"neighbour": names[neighbour_id], "cosine": cosine})
         return rows
 
     def _category(self, token_id: int) -> str:

@@ -102,7 +102,7 @@ def input_embeddings(model: Any) -> Any:
     return table if isinstance(weight, torch.Tensor) and weight.ndim == 2 else None
 
 
-def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
+def _sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Return all embedding modules that share their weights with ``embeddings``, including ``embeddings``.
 
     In T5, several embedding modules share their weights. T5 declares one embedding module as its input
@@ -360,7 +360,7 @@ class ModuleInspector(Inspector):
             del module
             before_normalisation.append(inputs[0]["sentence_embedding"])
 
-        tables = sharing_weights(model, self._embeddings)
+        tables = _sharing_weights(model, self._embeddings)
         handles = [table.register_forward_hook(replace_output) for table in tables]
         final_normalisation = self._final_normalisation()
         if final_normalisation is not None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
-from stickytoken.data.tasks import AnyTask, find_task, kinds_task
+from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run
 from stickytoken.encoders.loading import AnyModel, loaded_like
@@ -39,25 +39,16 @@ from stickytoken.repairs._plans import (
     plan_token,
     plan_without_editing,
 )
-from stickytoken.repairs._verification import Neighbour, Verification, Verified, nearest_neighbours
+from stickytoken.repairs._verification import Neighbour, nearest_neighbours, verify as verify_model
 from stickytoken.repairs.documents import write_documents
-from stickytoken.repairs.recheck import (
-    Copies,
-    Recheck,
-    RecheckedToken,
-    make_recheck,
-    used_texts,
-    written_tokens,
-)
+from stickytoken.repairs.model_folder import RepairableModel
+from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, make_recheck, written_tokens
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
-from stickytoken.repairs.rows import Row, new_rows
+from stickytoken.repairs.rows import Row, related_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, reasons_against_splitting
 from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
-from stickytoken.validation import (
-    file_path,
-    require_callable,
-)
+from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary import Category, Vocabulary, categorize
 from stickytoken.words import percent, quoted
 
@@ -69,7 +60,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 7
+_VERSION = 8
 
 # Minimum number of benign tokens that a run must have for its own median lift and erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.
@@ -100,10 +91,10 @@ def repair(
             tokens are repaired.
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
-            ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` makes the tokenizer read the text of
-            special tokens as plain text. For any other token, ``auto`` tries ``relatives``, ``unreachable``,
-            ``keep-meaning`` and ``nearest`` in this order, skips those that are impossible, and keeps the
-            first one that leaves no clear effect of copies. If every strategy leaves a clear effect,
+            ``relatives`` or ``nearest``. ``auto`` makes the tokenizer read the text of special tokens as
+            plain text. For any other token, ``auto`` tries ``relatives``, ``unreachable`` and ``nearest`` in
+            this order, skips those that are impossible, and keeps the first one that leaves no clear effect
+            of copies. If every strategy leaves a clear effect,
             ``auto`` keeps the one that leaves the smallest.
         encoder: the run's model, loaded by name or from a folder; if None, the model that the run names is
             loaded.
@@ -166,21 +157,37 @@ def repair(
             result.keep_copy(opened.path, finished)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
-        job = RepairJob(
-            run=opened,
-            encoder=model.encoder,
-            source=model.folder,
-            route=model.named_route,
-            build_folder=build_folder,
-            vocabulary=vocabulary,
-            settings=settings,
-            corpus=corpus,
-            task=chosen_task,
-            ids=ids,
+        job = _RepairJob(opened, model, vocabulary, ids, settings, corpus, build_folder, progress)
+        started = resume.now()
+        plans = job.plan()
+        choices = job.choose(plans)
+        job.write_model({token_id: choice.candidate for token_id, choice in choices.items()})
+        token_records = job.token_records(plans, choices)
+        verification = None
+        if settings.verify:
+            verification, token_records = verify_model(
+                model, job.load(), job.recheck, token_records, job.neighbours, corpus, chosen_task
+            )
+        recorded_settings: dict[str, Any] = {"neighbours": settings.neighbours, "seed": settings.seed}
+        if model.named_route is not None:
+            recorded_settings["route"] = model.named_route
+        record = result.RepairRecord(
+            identity=digest(identity_parts),
+            identity_parts=identity_parts,
+            model=Path(model.encoder.name).name,
+            run=opened.record.identity,
+            strategy=settings.strategy.value,
+            settings=recorded_settings,
+            tokens=token_records,
+            verification=verification,
             notes=notes,
-            progress=progress,
+            versions=resume.package_versions(),
+            hardware=resume.hardware(model.encoder.device),
+            started=started,
+            seconds=round(time.perf_counter() - began, 1),
         )
-        record = job.build(identity_parts, folder, began)
+        write_documents(build_folder, record)
+        store.move_folder(build_folder, folder)
     result.keep_copy(opened.path, record)
     return Repair(folder)
 
@@ -240,95 +247,51 @@ def _require_same_repair(
 
 
 @dataclass(frozen=True)
-class RepairJob:
-    """Repairs tokens of a model: chooses the repairs, and builds, verifies and writes the repaired model.
+class _RepairJob:
+    """Chooses a repair for each token, and builds the repaired model.
 
     Attributes:
         run: the run that flagged the tokens.
-        encoder: the model before the repair.
-        source: folder of the model before the repair.
-        route: route to repair, if the model has several. If None, the default route is used.
-        build_folder: folder to build the repaired model in.
+        model: the model before the repair, with its folder.
         vocabulary: vocabulary of the model before the repair.
-        settings: settings of the repair.
-        corpus: texts to verify the repaired model on.
-        task: task to score before and after the repair.
         ids: ids of the tokens to repair.
-        notes: remarks to store in the record.
+        settings: settings of the repair.
+        corpus: texts to measure tokens on.
+        build_folder: folder to build the repaired model in.
         progress: called after every step.
     """
 
     run: Run
-    encoder: SentenceTransformerEncoder
-    source: Path
-    route: str | None
-    build_folder: Path
+    model: RepairableModel
     vocabulary: Vocabulary
+    ids: list[int]
     settings: RepairSettings
     corpus: Sentences
-    task: AnyTask
-    ids: list[int]
-    notes: list[str]
+    build_folder: Path
     progress: ProgressCallback
 
-    def build(self, identity_parts: dict[str, object], out: Path, began: float) -> result.RepairRecord:
-        """Build, verify and document the repaired model, and finally move it to ``out``.
-
-        Args:
-            identity_parts: all inputs that can change the result of the repair, which is identified by the
-                digest of the inputs.
-            out: final folder of the model.
-            began: value of `time.perf_counter` when the repair began.
-
-        Returns:
-            The record of the repair, as stored in repair.json.
-        """
-        started = resume.now()
-        plans = self._plan_repairs()
-        choices = self._choose_repairs(plans)
-        chosen_repairs = {token_id: choice.candidate for token_id, choice in choices.items()}
-        self._write_model(chosen_repairs)
-        tokens = self._token_records(plans, choices)
-        verification = None
-        if self.settings.verify:
-            verified = self._verified(tokens)
-            verification = verified.record
-            tokens = verified.tokens
-        settings: dict[str, Any] = {"neighbours": self.settings.neighbours, "seed": self.settings.seed}
-        if self.route is not None:
-            settings["route"] = self.route
-        record = result.RepairRecord(
-            identity=digest(identity_parts),
-            identity_parts=identity_parts,
-            model=Path(self.encoder.name).name,
-            run=self.run.record.identity,
-            strategy=self.settings.strategy.value,
-            settings=settings,
-            tokens=tokens,
-            verification=verification,
-            notes=self.notes,
-            versions=resume.package_versions(),
-            hardware=resume.hardware(self.encoder.device),
-            started=started,
-            seconds=round(time.perf_counter() - began, 1),
-        )
-        write_documents(self.build_folder, record)
-        store.move_folder(self.build_folder, out)
-        return record
-
-    def _plan_repairs(self) -> dict[int, RepairPlan]:
+    def plan(self) -> dict[int, RepairPlan]:
         """Return the repairs to try for each token, keyed by token id."""
+        encoder = self.model.encoder
+        route = self.model.named_route
         strategy = self.settings.strategy
-        special_ids = self._special_ids()
-        template_ids = {*self.encoder.template.before, *self.encoder.template.after}
-        is_editable = self.encoder.own_tokenizer.is_fast
+        # Special and added tokens, which the tokenizer matches before other entries. Tokenizers from the
+        # transformers package have the attribute added_tokens_decoder. Tokenizers from the tokenizers package
+        # have a method instead.
+        tokenizer: Any = encoder.user_tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", None)
+        if added is None:
+            added = tokenizer.get_added_tokens_decoder()
+        special_ids = {*added, *getattr(tokenizer, "all_special_ids", ())}
+        template_ids = {*encoder.template.before, *encoder.template.after}
+        is_editable = encoder.own_tokenizer.is_fast
+        ordinary_ids = [token_id for token_id in self.ids if token_id not in special_ids]
         unsplittable: Mapping[int, str | None] = {}
         if is_editable and strategy not in ROWS:
-            plain_ids = [token_id for token_id in self.ids if token_id not in special_ids]
-            unsplittable = reasons_against_splitting(self.source, plain_ids, self.route)
+            unsplittable = reasons_against_splitting(self.model.folder, ordinary_ids, route)
         rows_writable = False
-        if strategy is Strategy.AUTO:
-            rows_writable = model_folder.rows_writable(self.source, self.route)
+        if strategy is Strategy.AUTO and ordinary_ids:
+            rows_writable = model_folder.rows_writable(self.model.folder, route)
         plans = {}
         for token_id in self.ids:
             facts = TokenFacts(
@@ -340,28 +303,16 @@ class RepairJob:
             if is_editable:
                 plans[token_id] = plan_token(strategy, facts, rows_writable)
             else:
-                tokenizer_kind = type(self.encoder.user_tokenizer).__name__
-                plans[token_id] = plan_without_editing(strategy, facts, tokenizer_kind)
+                plans[token_id] = plan_without_editing(strategy, facts, type(tokenizer).__name__)
         return plans
 
-    def _special_ids(self) -> set[int]:
-        """Return the ids of special and added tokens, which the tokenizer matches before other entries."""
-        # Tokenizers from the transformers package have the attribute added_tokens_decoder. Tokenizers from
-        # the tokenizers package have a method instead.
-        tokenizer: Any = self.encoder.user_tokenizer
-        added = getattr(tokenizer, "added_tokens_decoder", None)
-        if added is None:
-            added = tokenizer.get_added_tokens_decoder()
-        return {*added, *getattr(tokenizer, "all_special_ids", ())}
-
-    def _choose_repairs(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
+    def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
 
-        - If the first strategy of a token's plan edits the tokenizer, this strategy is chosen.
-        - If the user requested a strategy that makes new rows, this strategy is chosen.
-        - For any other token, the strategies of its plan are tried one after another: for each strategy, the
-          repaired model is built and measured, until copies of the token act like copies of an ordinary
-          token. Without verification, nothing is measured, so the first possible repair is chosen.
+        A token whose plan begins with an edit of the tokenizer gets this edit. For any other token, the
+        strategies of its plan are tried in turn: for each, the repaired model is built and measured, until
+        copies of the token act like copies of an ordinary token. If there is no verification or no choice,
+        nothing is measured, and the first row that can be made is taken.
         """
         choices = {}
         strategies_to_try = {}
@@ -371,30 +322,9 @@ class RepairJob:
                 strategies_to_try[token_id] = plan.strategies
             else:
                 choices[token_id] = Choice(Candidate(first_strategy, row=None))
-        if not strategies_to_try:
-            return choices
-        if self.settings.strategy in ROWS:
-            return choices | self._rows_as_requested(list(strategies_to_try))
-        trial = self._measured_candidates if self.settings.verify else None
+        is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
+        trial = self._measured_candidates if is_measured else None
         return choices | choose_candidates(strategies_to_try, self._rows, trial)
-
-    def _rows_as_requested(self, ids: list[int]) -> dict[int, Choice]:
-        """Make new rows with the requested strategy, and return them as choices, keyed by token id.
-
-        Raises:
-            RepairError: the strategy cannot make a row for one of the tokens.
-        """
-        strategy = self.settings.strategy
-        rows = self._rows(strategy, ids)
-        ids_without_row = set(ids) - rows.keys()
-        if ids_without_row:
-            # `_rows` leaves out tokens for which it can make no row. If it can make no row at all, it raises
-            # an error that says why.
-            self._rows(strategy, [min(ids_without_row)])
-            raise RepairError(
-                f"the strategy {strategy} has no new row for the token ids {sorted(ids_without_row)}"
-            )
-        return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
         """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
@@ -402,20 +332,14 @@ class RepairJob:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
         avoided = self._flagged.union(self.ids)
-        model = self.encoder.model
-        texts = used_texts(self.run)
-        return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
+        return related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with the given repairs; measure the effect of copies of each repaired token.
+        """Build the model with the given repairs; return the effects of copies, keyed by token id.
 
-        Args:
-            candidates: a repair for each token, keyed by token id.
-
-        Returns:
-            The effects, keyed by token id.
+        Ordinary tokens are not measured again, because a repair hardly changes their effects.
         """
-        self._write_model(candidates)
+        self.write_model(candidates)
         # A repair without a new row edits the tokenizer, which then no longer produces the token from text.
         # So copies of such a token are inserted as text, and all other copies as token ids.
         as_ids: list[Token] = []
@@ -426,16 +350,16 @@ class RepairJob:
                 as_text.append(token)
             else:
                 as_ids.append(token)
-        copies = Copies(as_ids, written_tokens(self.encoder, as_text))
-        repaired, vocabulary = self._load()
-        recheck = self._recheck.of_model(repaired, vocabulary, "try", same_ordinary=True)
-        return recheck.judged(copies).tokens
+        copies = Copies(as_ids, written_tokens(self.model.encoder, as_text))
+        repaired = self.load().encoder
+        vocabulary = categorize(repaired.tokenizer)
+        return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judged(copies).tokens
 
-    def _token_records(
+    def token_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
         """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
-        repaired_tokenizer = load_tokenizer(self.build_folder, route=self.route)
+        repaired_tokenizer = load_tokenizer(self.build_folder, route=self.model.named_route)
         replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST
         ]
@@ -454,7 +378,7 @@ class RepairJob:
             if token_id in nearest:
                 reason += f" ({quoted(self._name(nearest[token_id]))})"
             rejected = [
-                _described(tried_strategy, effect)
+                _describe_rejected(tried_strategy, effect)
                 for tried_strategy, effect in choice.tried.items()
                 if tried_strategy is not strategy
             ]
@@ -478,34 +402,29 @@ class RepairJob:
             records.append(record)
         return records
 
-    def _verified(self, tokens: list[RepairedTokenRecord]) -> Verified:
-        """Verify the model in the build folder; return the verification record and the measured tokens."""
-        repaired, vocabulary = self._load()
-        verification = Verification(
-            original=self.encoder,
-            repaired=repaired,
-            source=self.source,
-            folder=self.build_folder,
-            route=self.route,
-            before=self._recheck,
-            after=self._recheck.of_model(repaired, vocabulary, "after"),
-            corpus=self.corpus,
-            task=self.task,
-            seed=self.settings.seed,
-            progress=self.progress,
-        )
-        return verification.run(tokens, self._neighbours)
-
-    def _write_model(self, candidates: Mapping[int, Candidate]) -> None:
+    def write_model(self, candidates: Mapping[int, Candidate]) -> None:
         """Write the model into the build folder, with the given repairs, which are keyed by token id."""
-        edit = _edit(candidates, self.route)
-        shutil.rmtree(self.build_folder, ignore_errors=True)
-        model_folder.write_model(self.source, self.build_folder, edit)
 
-    def _load(self) -> tuple[SentenceTransformerEncoder, Vocabulary]:
-        """Load the model in the build folder, and return it with its vocabulary."""
-        encoder = model_folder.repairable(loaded_like(self.encoder, self.build_folder)).encoder
-        return encoder, categorize(encoder.tokenizer)
+        def ids_of(strategy: Strategy) -> tuple[int, ...]:
+            ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
+            return tuple(sorted(ids))
+
+        edit = ModelEdit(
+            rows={
+                token_id: candidate.row
+                for token_id, candidate in candidates.items()
+                if candidate.row is not None
+            },
+            unreachable=ids_of(Strategy.UNREACHABLE),
+            plain_specials=ids_of(Strategy.PLAIN_SPECIALS),
+            route=self.model.named_route,
+        )
+        shutil.rmtree(self.build_folder, ignore_errors=True)
+        model_folder.write_model(self.model.folder, self.build_folder, edit)
+
+    def load(self) -> RepairableModel:
+        """Load the model in the build folder."""
+        return model_folder.repairable(loaded_like(self.model.encoder, self.build_folder))
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
         """Return the id of the entry whose row will replace the row of each token, keyed by token id.
@@ -549,7 +468,7 @@ class RepairJob:
                 at_most_median = [pl.col(column) <= pl.col(column).median() for column in columns]
                 typical: list[int] = benign.filter(*at_most_median)["token_id"].to_list()
                 return typical
-        return self._recheck.typical_tokens()
+        return self.recheck.typical_tokens()
 
     def _matrix(self) -> NDArray[np.float32]:
         """Return the token embeddings, shape (V, D).
@@ -557,7 +476,7 @@ class RepairJob:
         Raises:
             RepairError: the model has no embedding matrix.
         """
-        matrix = _embedding_matrix(self.encoder)
+        matrix = _embedding_matrix(self.model.encoder)
         if matrix is None:
             raise RepairError(
                 "the model has no embedding matrix to copy a row from: use the strategy unreachable"
@@ -565,9 +484,9 @@ class RepairJob:
         return matrix
 
     @cached_property
-    def _neighbours(self) -> list[Neighbour]:
+    def neighbours(self) -> list[Neighbour]:
         """Tokens whose rows are nearest to the repaired tokens' rows; empty if verification is off."""
-        matrix = _embedding_matrix(self.encoder)
+        matrix = _embedding_matrix(self.model.encoder)
         if matrix is None or not self.settings.verify:
             return []
         judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
@@ -575,12 +494,12 @@ class RepairJob:
         return nearest_neighbours(matrix, self.vocabulary, self.ids, self.settings.neighbours, verdicts)
 
     @cached_property
-    def _recheck(self) -> Recheck:
+    def recheck(self) -> Recheck:
         """A recheck of the model before the repair, on texts that the run has not used."""
-        neighbour_ids = [neighbour.token.id for neighbour in self._neighbours]
+        neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
         return make_recheck(
             self.run,
-            self.encoder,
+            self.model.encoder,
             self.vocabulary,
             self.corpus,
             seed=self.settings.seed,
@@ -605,20 +524,7 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
     return inspector_of(encoder).embedding_matrix()
 
 
-def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
-    """Combine repairs, keyed by token id, into a single edit of the model."""
-    rows = {
-        token_id: candidate.row for token_id, candidate in candidates.items() if candidate.row is not None
-    }
-
-    def ids_of(strategy: Strategy) -> tuple[int, ...]:
-        ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
-        return tuple(sorted(ids))
-
-    return ModelEdit(rows, ids_of(Strategy.UNREACHABLE), ids_of(Strategy.PLAIN_SPECIALS), route)
-
-
-def _described(strategy: Strategy, effect: RecheckedToken) -> str:
+def _describe_rejected(strategy: Strategy, effect: RecheckedToken) -> str:
     """Describe a rejected strategy by the effect that copies still have: ``relatives (lifts by 0.4 SD)``."""
     lift = f"lifts by {LIFT.text(effect.lift_sd)}"
     if effect.erased is None:

@@ -105,14 +105,6 @@ def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
     return Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **steps}))
 
 
-class _RemainingMerges(NamedTuple):
-    """The merges of a byte pair encoding that remain after some entries are removed."""
-
-    ranks: dict[Pair, int]  # Rank of each merge; the merge with the lowest rank is applied first.
-    # Entries that were not removed, but that the remaining merges no longer produce.
-    no_longer_merged: tuple[str, ...]
-
-
 class EditableVocabulary:
     """The vocabulary of a tokenizer.json, with methods that make entries unreachable from text.
 
@@ -146,8 +138,8 @@ class EditableVocabulary:
                 self._merges_by_entry.setdefault(entry, []).append(pair)
         # Cache: the entries that contain a string, keyed by the string.
         self._entries_containing: dict[str, list[str]] = {}
-        # Cache: the merges that are left after a set of entries is removed, keyed by the set.
-        self._remaining: dict[frozenset[str], _RemainingMerges] = {}
+        # Cache of `_merges_without`, keyed by the set of removed entries.
+        self._remaining: dict[frozenset[str], tuple[dict[Pair, int], tuple[str, ...]]] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
         """Return why an entry cannot be made unreachable.
@@ -201,7 +193,7 @@ class EditableVocabulary:
         if len(entry) == 1 or is_byte:
             return "it is a single character or byte, and has no pieces"
         # The other entries that the merges can no longer produce without the removed entries.
-        dependent_entries = self._merges_without(removed).no_longer_merged
+        _ranks, dependent_entries = self._merges_without(removed)
         if not dependent_entries:
             # Without its merges, no text becomes the entry. But if the tokenizer looks up whole words before
             # it merges (ignore_merges), the entry must also be renamed.
@@ -258,9 +250,12 @@ class EditableVocabulary:
                 self._document | {"model": renamed_model(self._model, new_names)}, new_names
             )
         removed = frozenset(self._entries[token_id] for token_id in ids)
-        remaining = self._merges_without(removed)
-        model = self._model | {"merges": self._as_stored(remaining.ranks)}
-        if not remaining.no_longer_merged and not model.get("ignore_merges"):
+        ranks, no_longer_merged = self._merges_without(removed)
+        pairs = sorted(ranks, key=ranks.__getitem__)
+        is_stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
+        merges = [" ".join(pair) if is_stored_as_text else list(pair) for pair in pairs]
+        model = self._model | {"merges": merges}
+        if not no_longer_merged and not model.get("ignore_merges"):
             return EditedPipeline(self._document | {"model": model}, {})
         # The edited tokenizer looks up every whole word in the vocabulary before it merges. The removed
         # entries are renamed, so that they are not found. The entries that no merge produces are also
@@ -273,30 +268,29 @@ class EditableVocabulary:
         # an additional pre-tokenizer splits ``river`` off the beginning of longer words. The pre-tokenizer
         # splits a word after the longest entry that the word begins with, so it must also know the entries
         # that begin with ``river``, such as ``rivers``.
-        prefixes = tuple(remaining.no_longer_merged)
-        if prefixes:
-            entries_to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(prefixes)]
+        if no_longer_merged:
+            to_split_off = [entry for entry in self._model["vocab"] if entry.startswith(no_longer_merged)]
+            longest_first = sorted(to_split_off, key=len, reverse=True)
+            pattern = rf"\A(?:{'|'.join(re.escape(entry) for entry in longest_first)})"
+            split = {
+                "type": "Split",
+                "pattern": {"Regex": pattern},
+                "behavior": "Isolated",
+                "invert": False,
+            }
             steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
-            steps.append(_split_off_word_beginning(entries_to_split_off))
-            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, split]}
         return EditedPipeline(document, new_names)
 
-    def _as_stored(self, ranks: Mapping[Pair, int]) -> list[str] | list[list[str]]:
-        """Return merges by ascending rank, in the form in which tokenizer.json stores merges."""
-        pairs = sorted(ranks, key=ranks.__getitem__)
-        is_stored_as_text = isinstance(next(iter(self._model["merges"]), None), str)
-        if is_stored_as_text:
-            return [" ".join(pair) for pair in pairs]
-        return [list(pair) for pair in pairs]
+    def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
+        """Return the ranks of the merges that are left after some entries are removed.
 
-    def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
-        """Return the merges without the removed entries, and the entries that these merges no longer produce.
-
-        The result is cached.
+        The second value lists the entries that were not removed, but that these merges no longer produce. The
+        result is cached.
         """
         if removed not in self._remaining:
             ranks = self._ranks_without(removed)
-            self._remaining[removed] = _RemainingMerges(ranks, self._no_longer_merged(removed, ranks))
+            self._remaining[removed] = (ranks, self._no_longer_merged(removed, ranks))
         return self._remaining[removed]
 
     def _ranks_without(self, removed: frozenset[str]) -> dict[Pair, int]:
@@ -392,14 +386,6 @@ class EditableVocabulary:
         return {
             token_id: entry for token_id, entry in self._entries.items() if not is_produced(token_id, entry)
         }
-
-
-def _split_off_word_beginning(entries: Iterable[str]) -> dict[str, Any]:
-    """Return a pre-tokenizer that splits a word after the longest entry that the word begins with."""
-    longest_first = sorted(entries, key=len, reverse=True)
-    alternatives = "|".join(re.escape(entry) for entry in longest_first)
-    pattern = {"Regex": rf"\A(?:{alternatives})"}
-    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:

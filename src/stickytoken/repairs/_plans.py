@@ -21,10 +21,7 @@ from stickytoken.settings.repair import Strategy
 ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
-_ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# Order in which strategies are tried if the tokenizer is written in Python. A tokenizer written in Python
-# cannot be edited, and does not expose the pieces of a token, so the other strategies are impossible.
-_WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
+_ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
@@ -35,7 +32,6 @@ _REASONS = {
 }
 _SECOND_CHOICES = {
     Strategy.UNREACHABLE: "the text is split into pieces, because no row from similar spelling is ordinary",
-    Strategy.KEEP_MEANING: "a new row that keeps the effect of a single copy",
     Strategy.NEAREST: "the row of the nearest ordinary entry, because no other repair is ordinary",
 }
 
@@ -77,7 +73,7 @@ def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> R
     """
     _require_suitable(requested, token)
     if requested is not Strategy.AUTO:
-        return RepairPlan((requested,), _REASONS.get(requested, "asked for"))
+        return RepairPlan((requested,), _REASONS[requested])
     if token.special:
         return RepairPlan((Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS])
     if token.unsplittable is not None:
@@ -114,9 +110,9 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
     if why is not None:
         by = "" if requested is Strategy.AUTO else f" by {requested}"
         raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
-    if requested is Strategy.AUTO:
-        return RepairPlan(_WITHOUT_EDITING_ORDER, f"a new row, because {reason}")
-    return RepairPlan((requested,), _REASONS.get(requested, "asked for"))
+    # Only the row of another entry needs neither an edit of the tokenizer nor the pieces of the token.
+    why_nearest = f"a new row, because {reason}" if requested is Strategy.AUTO else _REASONS[requested]
+    return RepairPlan((Strategy.NEAREST,), why_nearest)
 
 
 def _require_suitable(requested: Strategy, token: TokenFacts) -> None:

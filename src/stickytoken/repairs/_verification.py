@@ -23,19 +23,19 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.encoders.protocol import similarity_of
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.engine import Progress
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import LIFT
 from stickytoken.repairs import result
+from stickytoken.repairs.model_folder import RepairableModel
 from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, written_tokens
 from stickytoken.repairs.result import CheckRecord, MeasuredRecord, NeighbourRecord, RepairedTokenRecord
 from stickytoken.validation import visible
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.vocabulary import Vocabulary, categorize
 from stickytoken.words import MINUS, counted, percent, quoted
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
 
 # A neighbour counts as changed if its lift or its erased share rises by more than a limit, which is a fifth
 # of the default threshold of the rule. The neighbour's own row is unchanged, so its lift and erased share can
@@ -52,11 +52,11 @@ _EXCUSED_LOSS = 0.02
 _SAMPLES = 400
 _COVERAGE = 0.95
 
-# Maximum number of unaffected texts whose vectors are compared. The fresh process also compares token ids,
-# for this number of texts and for spellings of the repaired tokens.
-_COMPARED_TEXTS = 256
-# Number of texts that the fresh process encodes. A few suffice, because a wrong weight changes every vector.
+# Number of texts whose vectors are compared, in this process and in the fresh one. A few suffice, because a
+# wrong weight changes every vector.
 _ENCODED_TEXTS = 24
+# Number of texts that the fresh process tokenizes, besides spellings of the repaired tokens.
+_TOKENIZED_TEXTS = 256
 # Minimum cosine between the vectors that this process and the fresh process compute for a text, for the two
 # to count as equal.
 _SAME_COSINE = 0.999
@@ -109,306 +109,151 @@ def nearest_neighbours(
     return list(neighbours.values())
 
 
-class Verified(NamedTuple):
-    """The record of a verification, and the repaired tokens with their measurements added."""
+def verify(
+    original: RepairableModel,
+    repaired: RepairableModel,
+    before: Recheck,
+    tokens: Sequence[RepairedTokenRecord],
+    neighbours: Sequence[Neighbour],
+    corpus: Sentences,
+    task: tasks.AnyTask,
+) -> tuple[result.VerificationRecord, list[RepairedTokenRecord]]:
+    """Compare a model before and after its repair, on texts that the run has not used and on a task.
 
-    record: result.VerificationRecord
-    tokens: list[RepairedTokenRecord]
+    Args:
+        original: the model before the repair.
+        repaired: the model after the repair.
+        before: recheck of the original model, which has the texts, the seed and the progress callback.
+        tokens: records of the repaired tokens, without measurements.
+        neighbours: tokens whose rows are similar to the repaired tokens' rows.
+        corpus: the corpus of the recheck.
+        task: task to score before and after the repair.
 
+    Returns:
+        The record of the verification, and the tokens with their measurements added.
+    """
+    progress = before.progress
+    kinds = as_read(text_kinds(), original.encoder.tokenizer)
+    texts = list(dict.fromkeys((*kinds.texts, *corpus.texts)))
+    changes = _Changes(original.encoder, repaired.encoder, {token.token_id for token in tokens})
 
-@dataclass(frozen=True)
-class Verification:
-    """Compares a model before and after its repair, on texts and on a task."""
+    # Measure the tokens and their neighbours in both models. Ordinary tokens take most of the time. They act
+    # in the repaired model as in the original one if the repair affects none of the texts of the recheck.
+    after = before.of_model(
+        repaired.encoder,
+        categorize(repaired.encoder.tokenizer),
+        "after",
+        same_ordinary=changes.affect_none_of(before.texts),
+    )
+    as_ids = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.ROWS]
+    as_text = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.TOKENIZER]
+    copies = Copies(as_ids, written_tokens(original.encoder, as_text))
+    with_neighbours = copies._replace(as_ids=[*as_ids, *(neighbour.token for neighbour in neighbours)])
+    judged_after = after.judged(with_neighbours)
+    judged_before = before.judged(with_neighbours)
+    curves_before = before.curves(copies)
+    curves_after = after.curves(copies)
+    ordinary_curve = after.ordinary_curve()
 
-    original: SentenceTransformerEncoder
-    repaired: SentenceTransformerEncoder
-    source: Path  # Folder of the original model.
-    route: str | None  # Route that was repaired; None for the default route.
-    folder: Path  # Folder of the repaired model.
-    before: Recheck  # Measures the original model in texts that the run has not used.
-    after: Recheck  # Measures the repaired model in the same texts as the original model.
-    corpus: Sentences
-    task: tasks.AnyTask
-    seed: int  # seed for the outcomes of the task and for the bootstrap
-    progress: ProgressCallback
-
-    def run(self, tokens: Sequence[RepairedTokenRecord], neighbours: Sequence[Neighbour]) -> Verified:
-        """Measure the repaired tokens and their neighbours in both models, and run all checks.
-
-        Args:
-            tokens: records of the repaired tokens, without measurements.
-            neighbours: tokens whose rows are similar to the repaired tokens' rows.
-
-        Returns:
-            The record of the verification, and the tokens with their measurements.
-        """
-        copies = self._copies(tokens)
-        neighbour_tokens = [neighbour.token for neighbour in neighbours]
-        with_neighbours = copies._replace(as_ids=[*copies.as_ids, *neighbour_tokens])
-        after = self.after.judged(with_neighbours)
-        before = self.before.judged(with_neighbours)
-        measured_tokens = self._with_measurements(tokens, copies, before.tokens, after.tokens)
-        measured_neighbours = [
-            self._neighbour_record(neighbour, before.tokens, after.tokens) for neighbour in neighbours
-        ]
-        scores, score_check = self._scores()
-        self.progress(Progress("compare", 0, 1))
-        kinds = as_read(text_kinds(), self.original.tokenizer)
-        texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
-        checks = [
-            check_repaired({token.token: after.tokens[token.token_id] for token in tokens}),
-            check_neighbours(measured_neighbours),
-            self._check_other_texts(tokens, texts),
-            *self._check_unreachable(tokens, texts),
-            *self._check_fresh_process(tokens, texts),
-            score_check,
-        ]
-        self.progress(Progress("compare", 1, 1, 1))
-        settings = self.after.job.settings
-        record = result.VerificationRecord(
-            ordinary_lift=after.ordinary.lift,
-            similarity_spread=self.after.plan.similarity_spread,
-            ordinary_contraction=after.ordinary.contraction,
-            smallest_lift=settings.smallest_lift,
-            smallest_erased=settings.smallest_erased,
-            vectors_compared=self.after.compares_vectors,
-            carriers=len(self.after.plan.carriers),
-            anchors=len(self.after.plan.anchors),
-            source=self.corpus.source,
-            neighbours=measured_neighbours,
-            scores=scores,
-            checks=checks,
+    measured_tokens = []
+    for token in tokens:
+        curve = result.CurveRecord(
+            copies=[0, *after.curve_copies],
+            before=curves_before[token.token_id],
+            after=curves_after[token.token_id],
+            ordinary=ordinary_curve,
         )
-        return Verified(record, measured_tokens)
-
-    def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
-        """Group tokens by how to insert copies: as text if the repair edits the tokenizer, else as ids."""
-        as_ids = []
-        as_text = []
-        for repaired_token in tokens:
-            token = Token(repaired_token.token_id, repaired_token.text)
-            if repaired_token.strategy in result.TOKENIZER:
-                as_text.append(token)
-            else:
-                as_ids.append(token)
-        return Copies(as_ids, written_tokens(self.original, as_text))
-
-    def _with_measurements(
-        self,
-        tokens: Sequence[RepairedTokenRecord],
-        copies: Copies,
-        before: Mapping[int, RecheckedToken],
-        after: Mapping[int, RecheckedToken],
-    ) -> list[RepairedTokenRecord]:
-        """Return the tokens with their measurements and curves before and after the repair.
-
-        Args:
-            tokens: the repaired tokens.
-            copies: the same tokens, grouped by how their copies are inserted.
-            before: effect of each token in the original model, keyed by token id.
-            after: effect of each token in the repaired model, keyed by token id.
-        """
-        curves_before = self.before.curves(copies)
-        curves_after = self.after.curves(copies)
-        ordinary_curve = self.after.ordinary_curve()
-        measured_tokens = []
-        for token in tokens:
-            curve = result.CurveRecord(
-                copies=[0, *self.after.curve_copies],
-                before=curves_before[token.token_id],
-                after=curves_after[token.token_id],
-                ordinary=ordinary_curve,
-            )
-            measurements = {
-                "before": _measured_record(before[token.token_id]),
-                "after": _measured_record(after[token.token_id]),
-                "curve": curve,
-            }
-            measured_tokens.append(token.model_copy(update=measurements))
-        return measured_tokens
-
-    def _neighbour_record(
-        self,
-        neighbour: Neighbour,
-        before: Mapping[int, RecheckedToken],
-        after: Mapping[int, RecheckedToken],
-    ) -> NeighbourRecord:
-        """Return the record of a neighbour, with its measurements before and after the repair.
-
-        Args:
-            neighbour: a token whose row is near the row of a repaired token.
-            before: effect of each token in the original model, keyed by token id.
-            after: effect of each token in the repaired model, keyed by token id.
-        """
-        token_id = neighbour.token.id
-        vocabulary = self.after.job.vocabulary
-        return NeighbourRecord(
-            token_id=token_id,
-            token=vocabulary.tokens[vocabulary.place(token_id)],
+        measurements = {
+            "before": _measured_record(judged_before.tokens[token.token_id]),
+            "after": _measured_record(judged_after.tokens[token.token_id]),
+            "curve": curve,
+        }
+        measured_tokens.append(token.model_copy(update=measurements))
+    vocabulary = after.job.vocabulary
+    measured_neighbours = [
+        NeighbourRecord(
+            token_id=neighbour.token.id,
+            token=vocabulary.tokens[vocabulary.place(neighbour.token.id)],
             near=neighbour.repaired_token,
             in_run=neighbour.run_verdict,
-            before=_measured_record(before[token_id]),
-            after=_measured_record(after[token_id]),
+            before=_measured_record(judged_before.tokens[neighbour.token.id]),
+            after=_measured_record(judged_after.tokens[neighbour.token.id]),
         )
+        for neighbour in neighbours
+    ]
 
-    def _check_other_texts(self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]) -> CheckRecord:
-        """Check that texts without a repaired token have exactly the same vectors in both models."""
-        repaired_ids = {token.token_id for token in tokens}
-        old_ids = self.original.content_ids(texts)
-        new_ids = self.repaired.content_ids(texts)
-        unaffected = [
-            text
-            for text, old, new in zip(texts, old_ids, new_ids, strict=True)
-            if old == new and repaired_ids.isdisjoint(old) and self.original.fits(old)
-        ]
-        compared = unaffected[:_COMPARED_TEXTS]
-        before = self.original.encode(compared)
-        after = self.repaired.encode(compared)
-        is_identical = bool(np.array_equal(before, after))
-        finding = f"the vectors of {len(compared)} texts without a repaired token are "
-        if is_identical:
-            finding += "identical"
-        else:
-            largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
-            finding += f"not identical: they differ by up to {largest:.2g}"
-        return CheckRecord(name="other texts", passed=is_identical and bool(compared), finding=finding)
-
-    def _check_unreachable(
-        self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
-    ) -> list[CheckRecord]:
-        """Check that no text produces an entry that the tokenizer should no longer produce.
-
-        Returns:
-            A list that contains the check; empty if the repair did not change the tokenizer.
-        """
-        names = {token.token_id: token.token for token in tokens if token.strategy in result.TOKENIZER}
-        if not names:
-            return []
-        every_text = list(texts)
-        for token in tokens:
-            if token.token_id in names:
-                every_text += _spellings(token.text)
-        for text, ids in zip(every_text, self.repaired.tokenizer.encode_many(every_text), strict=True):
-            reached = [names[token_id] for token_id in ids if token_id in names]
-            if reached:
-                finding = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(reached[0])!r}"
-                return [CheckRecord(name="unreachable", passed=False, finding=finding)]
-        entries = "the entry" if len(names) == 1 else f"any of the {len(names)} entries"
-        finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"
-        return [CheckRecord(name="unreachable", passed=True, finding=finding)]
-
-    def _check_fresh_process(
-        self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
-    ) -> list[CheckRecord]:
-        """Load the repaired model in a new process without stickytoken; compare vectors and token ids.
-
-        Returns:
-            A check that the model loads and gives the same vectors. If the model loads, the list also has a
-            check that all ways to load its tokenizer give the same token ids.
-        """
-        spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
-        tokenized = [*spellings, *texts[:_COMPARED_TEXTS]]
-        all_ids = self.repaired.content_ids(texts)
-        fitting = [text for text, ids in zip(texts, all_ids, strict=True) if self.repaired.fits(ids)]
-        encoded = fitting[:_ENCODED_TEXTS]
-        route = self.original.route
-        request = {
-            "folder": str(self.folder.absolute()),
-            "tokenizer": str(tokenizer_folder(self.folder, self.folder.name, self.route).absolute()),
-            "prompt": self.original.prompt,
-            "task": None if route is None else route.task,
-            "route": None if route is None else route.route,
-            "texts": tokenized,
-            "encoded": encoded,
-            "original": str(self.source.absolute()),
-            "original_tokenizer": str(tokenizer_folder(self.source, self.source.name, self.route).absolute()),
-        }
-        with tempfile.TemporaryDirectory(prefix="stickytoken-") as elsewhere:
-            process = subprocess.run(
-                [sys.executable, "-c", _SCRIPT],
-                cwd=elsewhere,
-                env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-                input=json.dumps(request).encode(),
-                capture_output=True,
-                check=False,
-            )
-        if process.returncode:
-            lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
-            reason = lines[-1][:_SHOWN_ERROR] if lines else f"the process ended with {process.returncode}"
-            finding = f"a process without stickytoken cannot load the folder: {visible(reason)}"
-            return [CheckRecord(name="fresh process", passed=False, finding=finding)]
-        answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-        least_cosine = _least_cosine(self.repaired.encode(encoded), np.array(answer["vectors"]))
-        finding = (
-            "a process without stickytoken loads the folder with sentence-transformers "
-            f"{answer['version']} and computes vectors with a cosine of at least {least_cosine:.6f} to those "
-            f"computed here, on {len(encoded)} texts"
-        )
-        same_vectors = CheckRecord(name="fresh process", passed=least_cosine >= _SAME_COSINE, finding=finding)
-        return [same_vectors, _check_loaders(answer, len(tokenized))]
-
-    def _scores(self) -> tuple[list[result.ScoreRecord], CheckRecord]:
-        """Score both models on the task.
-
-        Returns:
-            The scores that are finite for both models, and the check of the main score, which fails if the
-            main score is not finite for one of the models.
-        """
-        self.progress(Progress("score", 0, 2))
-        before, old_outcomes = _scored(self.original, self.task, self.seed)
-        self.progress(Progress("score", 1, 2))
-        after, new_outcomes = _scored(self.repaired, self.task, self.seed)
-        self.progress(Progress("score", 2, 2, 2))
-        texts = 0
-        if not isinstance(self.task, tasks.MtebTask):
-            texts = sum(len(texts_of_role) for texts_of_role in self.task.texts.values())
-        records = [
-            result.ScoreRecord(
-                task=self.task.name, metric=metric, texts=texts, before=score, after=after[metric]
-            )
-            for metric, score in before.items()
-            if metric in after
-        ]
-        return records, check_main_score(records, self.task, old_outcomes, new_outcomes, self.seed)
+    scores, score_check = _check_scores(original, repaired, task, changes, before)
+    progress(Progress("compare", 0, 1))
+    checks = [
+        check_repaired({token.token: judged_after.tokens[token.token_id] for token in tokens}),
+        check_neighbours(measured_neighbours),
+        changes.check_other_texts(texts),
+        *_check_unreachable(repaired.encoder, tokens, texts),
+        *_check_fresh_process(original, repaired, tokens, texts),
+        score_check,
+    ]
+    progress(Progress("compare", 1, 1, 1))
+    settings = after.job.settings
+    record = result.VerificationRecord(
+        ordinary_lift=judged_after.ordinary_lift,
+        similarity_spread=after.plan.similarity_spread,
+        ordinary_contraction=judged_after.ordinary_contraction,
+        smallest_lift=settings.smallest_lift,
+        smallest_erased=settings.smallest_erased,
+        vectors_compared=after.compares_vectors,
+        carriers=len(after.plan.carriers),
+        anchors=len(after.plan.anchors),
+        source=corpus.source,
+        neighbours=measured_neighbours,
+        scores=scores,
+        checks=checks,
+    )
+    return record, measured_tokens
 
 
 def _measured_record(token: RecheckedToken) -> MeasuredRecord:
     return MeasuredRecord(lift_sd=token.lift_sd, erased=token.erased, verdict=token.verdict.value)
 
 
-def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
-    """Check that all ways to load the tokenizer give the same token ids.
+@dataclass(frozen=True)
+class _Changes:
+    """Says which texts a repair affects: those with other token ids than before, or with a repaired token."""
 
-    Differences that the model already had before the repair do not fail the check.
+    original: SentenceTransformerEncoder
+    repaired: SentenceTransformerEncoder
+    repaired_ids: set[int]
 
-    Args:
-        answer: the output of the fresh process (see `_SCRIPT`). The entry ``loaders`` lists the names of the
-            loaders, such as ``AutoTokenizer``. The entry ``unequal`` maps the name of a loader to the first
-            text for which the repair made its token ids differ from those of sentence-transformers. The entry
-            ``as_before`` maps the name of a loader to the number of texts for which its token ids already
-            differed before the repair. Loaders without differences are left out.
-        count: number of texts that were tokenized.
+    def affect_none_of(self, texts: Sequence[str]) -> bool:
+        """Return whether the repair affects none of the texts, so that all their vectors stay the same."""
+        return len(self._unaffected(texts)) == len(texts)
 
-    Returns:
-        The record of the check. If the repair made a loader differ, the finding names one loader and one text
-        for which it differs. If all differences existed before the repair, the finding mentions them.
-    """
-    loaders = ", ".join(answer["loaders"])
-    first_difference_by_loader = answer["unequal"]
-    if first_difference_by_loader:
-        loader, text = next(iter(first_difference_by_loader.items()))
-        shown_text = visible(text[:_SHOWN_TEXT])
-        finding = f"{loader} tokenizes {shown_text!r} differently from sentence-transformers"
-        return CheckRecord(name="tokenizers", passed=False, finding=finding)
-    finding = f"{loaders} give equal ids for {count:,} texts"
-    old_differences_by_loader = answer["as_before"]
-    if old_differences_by_loader:
-        differing = max(old_differences_by_loader.values())
+    def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
+        """Check that texts which the repair does not affect have exactly the same vectors in both models."""
+        unaffected = self._unaffected(texts)
+        encoded = [text for text, ids in unaffected if self.original.fits(ids)][:_ENCODED_TEXTS]
+        before = self.original.encode(encoded)
+        after = self.repaired.encode(encoded)
+        is_identical = bool(np.array_equal(before, after))
         finding = (
-            f"{loaders} read {count:,} texts as they did before the repair; on {differing:,} of them they "
-            "differ from sentence-transformers, because of the model's settings"
+            f"{len(unaffected):,} of {len(texts):,} texts have no repaired token and the same token ids as "
+            f"before; the vectors of {len(encoded)} of them are "
         )
-    return CheckRecord(name="tokenizers", passed=True, finding=finding)
+        if is_identical:
+            finding += "identical"
+        else:
+            largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
+            finding += f"not identical: they differ by up to {largest:.2g}"
+        return CheckRecord(name="other texts", passed=is_identical and bool(encoded), finding=finding)
+
+    def _unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
+        """Return the unaffected texts, with their token ids."""
+        old_ids = self.original.content_ids(texts)
+        new_ids = self.repaired.content_ids(texts)
+        return [
+            (text, old)
+            for text, old, new in zip(texts, old_ids, new_ids, strict=True)
+            if old == new and self.repaired_ids.isdisjoint(old)
+        ]
 
 
 def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
@@ -420,7 +265,7 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
     if sticky:
-        described = [_described(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
+        described = [_describe_sticky(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
         return CheckRecord(name=name, passed=False, finding=finding)
     lift = max(after.lift_sd for after in measured.values())
@@ -432,7 +277,7 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
     return CheckRecord(name=name, passed=True, finding=finding)
 
 
-def _described(token: str, after: RecheckedToken) -> str:
+def _describe_sticky(token: str, after: RecheckedToken) -> str:
     lift = LIFT.text(after.lift_sd)
     if after.erased is None:
         return f"{quoted(token)} ({lift})"
@@ -475,6 +320,31 @@ def _names(neighbours: Sequence[NeighbourRecord]) -> str:
     return ", ".join(quoted(neighbour.token) for neighbour in neighbours[:_SHOWN_TOKENS])
 
 
+def _check_unreachable(
+    repaired: SentenceTransformerEncoder, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
+) -> list[CheckRecord]:
+    """Check that no text produces an entry that the tokenizer should no longer produce.
+
+    Returns:
+        A list that contains the check; empty if the repair did not change the tokenizer.
+    """
+    names = {token.token_id: token.token for token in tokens if token.strategy in result.TOKENIZER}
+    if not names:
+        return []
+    every_text = list(texts)
+    for token in tokens:
+        if token.token_id in names:
+            every_text += _spellings(token.text)
+    for text, ids in zip(every_text, repaired.tokenizer.encode_many(every_text), strict=True):
+        reached = [names[token_id] for token_id in ids if token_id in names]
+        if reached:
+            finding = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(reached[0])!r}"
+            return [CheckRecord(name="unreachable", passed=False, finding=finding)]
+    entries = "the entry" if len(names) == 1 else f"any of the {len(names)} entries"
+    finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"
+    return [CheckRecord(name="unreachable", passed=True, finding=finding)]
+
+
 def _spellings(text: str) -> list[str]:
     """Return texts that contain a token's text in different letter cases and contexts."""
     bare = text.strip()
@@ -483,11 +353,100 @@ def _spellings(text: str) -> list[str]:
     return [frame.replace("{}", form) for form in forms for frame in frames]
 
 
-def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> float:
-    """Return the smallest cosine between corresponding rows. Each row is the vector of a text."""
-    our_rows = ours.astype(np.float64)
-    norms = np.linalg.norm(our_rows, axis=1) * np.linalg.norm(theirs, axis=1)
-    return float(((our_rows * theirs).sum(axis=1) / norms).min())
+def _check_fresh_process(
+    original: RepairableModel,
+    repaired: RepairableModel,
+    tokens: Sequence[RepairedTokenRecord],
+    texts: Sequence[str],
+) -> list[CheckRecord]:
+    """Load the repaired model in a new process without stickytoken; compare vectors and token ids.
+
+    Returns:
+        A check that the model loads and gives the same vectors. If the model loads, the list also has a check
+        that all ways to load its tokenizer give the same token ids.
+    """
+    spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
+    tokenized = [*spellings, *texts[:_TOKENIZED_TEXTS]]
+    all_ids = repaired.encoder.content_ids(texts)
+    fitting = [text for text, ids in zip(texts, all_ids, strict=True) if repaired.encoder.fits(ids)]
+    encoded = fitting[:_ENCODED_TEXTS]
+    route = original.encoder.route
+    request = {
+        "folder": str(repaired.folder.absolute()),
+        "tokenizer": str(_tokenizer_folder(repaired.folder, original.named_route)),
+        "prompt": original.encoder.prompt,
+        "task": None if route is None else route.task,
+        "route": None if route is None else route.route,
+        "texts": tokenized,
+        "encoded": encoded,
+        "original": str(original.folder.absolute()),
+        "original_tokenizer": str(_tokenizer_folder(original.folder, original.named_route)),
+    }
+    with tempfile.TemporaryDirectory(prefix="stickytoken-") as elsewhere:
+        process = subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            cwd=elsewhere,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            check=False,
+        )
+    if process.returncode:
+        lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = lines[-1][:_SHOWN_ERROR] if lines else f"the process ended with {process.returncode}"
+        finding = f"a process without stickytoken cannot load the folder: {visible(reason)}"
+        return [CheckRecord(name="fresh process", passed=False, finding=finding)]
+    answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    ours = repaired.encoder.encode(encoded).astype(np.float64)
+    theirs = np.array(answer["vectors"])
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    least_cosine = float(((ours * theirs).sum(axis=1) / norms).min())
+    finding = (
+        "a process without stickytoken loads the folder with sentence-transformers "
+        f"{answer['version']} and computes vectors with a cosine of at least {least_cosine:.6f} to those "
+        f"computed here, on {len(encoded)} texts"
+    )
+    same_vectors = CheckRecord(name="fresh process", passed=least_cosine >= _SAME_COSINE, finding=finding)
+    return [same_vectors, _check_loaders(answer, len(tokenized))]
+
+
+def _tokenizer_folder(model: Path, route: str | None) -> Path:
+    return tokenizer_folder(model, model.name, route).absolute()
+
+
+def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
+    """Check that all ways to load the tokenizer give the same token ids.
+
+    Differences that the model already had before the repair do not fail the check.
+
+    Args:
+        answer: the output of the fresh process (see `_SCRIPT`). The entry ``loaders`` lists the names of the
+            loaders, such as ``AutoTokenizer``. The entry ``unequal`` maps the name of a loader to the first
+            text for which the repair made its token ids differ from those of sentence-transformers. The entry
+            ``as_before`` maps the name of a loader to the number of texts for which its token ids already
+            differed before the repair. Loaders without differences are left out.
+        count: number of texts that were tokenized.
+
+    Returns:
+        The record of the check. If the repair made a loader differ, the finding names one loader and one text
+        for which it differs. If all differences existed before the repair, the finding mentions them.
+    """
+    loaders = ", ".join(answer["loaders"])
+    first_difference_by_loader = answer["unequal"]
+    if first_difference_by_loader:
+        loader, text = next(iter(first_difference_by_loader.items()))
+        shown_text = visible(text[:_SHOWN_TEXT])
+        finding = f"{loader} tokenizes {shown_text!r} differently from sentence-transformers"
+        return CheckRecord(name="tokenizers", passed=False, finding=finding)
+    finding = f"{loaders} give equal ids for {count:,} texts"
+    old_differences_by_loader = answer["as_before"]
+    if old_differences_by_loader:
+        differing = max(old_differences_by_loader.values())
+        finding = (
+            f"{loaders} read {count:,} texts as they did before the repair; on {differing:,} of them they "
+            "differ from sentence-transformers, because of the model's settings"
+        )
+    return CheckRecord(name="tokenizers", passed=True, finding=finding)
 
 
 # The program that the fresh process runs. It reads a request as JSON: the folders of both models and their
@@ -571,6 +530,51 @@ print(json.dumps(answer))
 """
 
 
+def _check_scores(
+    original: RepairableModel,
+    repaired: RepairableModel,
+    task: tasks.AnyTask,
+    changes: _Changes,
+    recheck: Recheck,
+) -> tuple[list[result.ScoreRecord], CheckRecord]:
+    """Score both models on the task, unless the repair affects none of its texts.
+
+    Args:
+        original: the model before the repair.
+        repaired: the model after the repair.
+        task: the task.
+        changes: says which texts the repair affects.
+        recheck: has the seed and the progress callback.
+
+    Returns:
+        The scores that are finite for both models, and the check of the main score. If no text of the task is
+        affected, the models have the same scores, which are not computed.
+    """
+    task_texts: list[str] = []
+    if not isinstance(task, tasks.MtebTask):
+        task_texts = [text for texts_of_role in task.texts.values() for text in texts_of_role]
+        if changes.affect_none_of(task_texts):
+            finding = (
+                f"{task.name}: none of its {len(task_texts):,} texts has a repaired token or other token ids "
+                "than before, so no score changes"
+            )
+            return [], CheckRecord(name="scores", passed=True, finding=finding)
+    seed = recheck.job.settings.seed
+    recheck.progress(Progress("score", 0, 2))
+    before, old_outcomes = _scored(original.encoder, task, seed)
+    recheck.progress(Progress("score", 1, 2))
+    after, new_outcomes = _scored(repaired.encoder, task, seed)
+    recheck.progress(Progress("score", 2, 2, 2))
+    records = [
+        result.ScoreRecord(
+            task=task.name, metric=metric, texts=len(task_texts), before=score, after=after[metric]
+        )
+        for metric, score in before.items()
+        if metric in after
+    ]
+    return records, check_main_score(records, task, old_outcomes, new_outcomes, seed)
+
+
 def _scored(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
@@ -606,30 +610,22 @@ def check_main_score(
     after: Outcomes | None,
     seed: int,
 ) -> CheckRecord:
-    """Check the main score of a task (see `check_score`). ``records`` has the scores of both models."""
-    main_metric = task.metrics[0]
-    for record in records:
-        if record.metric == main_metric:
-            return check_score(record, task, before, after, seed)
-    finding = (
-        f"{task.name}, {main_metric}: not a finite number for at least one of the two models, for "
-        "example because all similarities are equal: score another task"
-    )
-    return CheckRecord(name="scores", passed=False, finding=finding)
-
-
-def check_score(
-    main: result.ScoreRecord, task: tasks.AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
-) -> CheckRecord:
     """Check that the main score of a task has not fallen by more than the tolerated loss.
 
     Args:
-        main: the main score of both models, from 0 to 1.
+        records: the scores that are finite for both models, each from 0 to 1.
         task: the task that was scored.
         before: outcomes per text of the original model; None if the task does not provide them.
         after: outcomes per text of the repaired model; None if the task does not provide them.
         seed: seed for the bootstrap samples.
     """
+    main = next((record for record in records if record.metric == task.metrics[0]), None)
+    if main is None:
+        finding = (
+            f"{task.name}, {task.metrics[0]}: not a finite number for at least one of the two models, for "
+            "example because all similarities are equal: score another task"
+        )
+        return CheckRecord(name="scores", passed=False, finding=finding)
     change = main.after - main.before
     finding = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
     if not change:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,6 +73,25 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
     return tables
 
 
+def _token_module(folder: Path, route: str | None) -> tuple[Path, str]:
+    """Return the folder and the class of the first module with token embeddings on a route of a model.
+
+    The class of a plain transformers model is an empty string.
+
+    Raises:
+        RepairError: no module has token embeddings.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return folder, ""
+    modules = list(modules_on_route(folder, route, str(folder)))
+    for module, kind in modules:
+        is_transformer = kind.endswith("Transformer") and (module / "config.json").is_file()
+        if is_transformer or kind == "StaticEmbedding":
+            return module, kind
+    kinds = ", ".join(kind for _, kind in modules)
+    raise RepairError(f"{folder} has no module with token embeddings: its modules are {kinds}")
+
+
 def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
     """Return the stored tensors that transformers loads as input embeddings.
 
@@ -81,18 +100,29 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
         tensors: all tensors in the safetensors files of this folder.
 
     Raises:
-        RepairError: no tensor of the right shape has a matching name, and there is not exactly one tensor of
-            this shape.
+        RepairError: transformers cannot build the model, or no tensor of the right shape has a matching name,
+            and there is not exactly one tensor of this shape.
     """
-    embeddings = _input_embeddings(module)
-    fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
+    from transformers import AutoConfig, AutoModel
+
+    try:
+        config = AutoConfig.from_pretrained(str(module), local_files_only=True)
+        with torch.device("meta"):  # builds the model without weights
+            model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+        embeddings = model.get_input_embeddings().weight
+    except Exception as error:  # architectures raise different errors for an invalid configuration
+        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
+        raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
+    # All parameters that share the weights of the input embeddings.
+    names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
+    shape = tuple(embeddings.shape)
+    fitting = [tensor for tensor in tensors if tensor.shape == shape]
 
     def has_matching_name(tensor: StoredTensor) -> bool:
         # In a weight file, the name of a parameter may be prefixed with the name of an enclosing model, or
         # lack the prefix that the parameter has in the model that transformers builds.
         return any(
-            f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}")
-            for name in embeddings.names
+            f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}") for name in names
         )
 
     matrices = [tensor for tensor in fitting if has_matching_name(tensor)]
@@ -100,56 +130,9 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
         listed = ", ".join(tensor.name for tensor in fitting[:_NAMED_TENSORS]) or "none"
         raise RepairError(
             f"the input embeddings in {module} were not found: its configuration requires the shape "
-            f"{embeddings.shape}, and the stored tensors with this shape are {listed}"
+            f"{shape}, and the stored tensors with this shape are {listed}"
         )
     return matrices or fitting
-
-
-class _InputEmbeddings(NamedTuple):
-    """The input embeddings of a model that transformers has built."""
-
-    names: list[str]  # names of all parameters that share these weights
-    shape: tuple[int, ...]
-
-
-def _input_embeddings(module: Path) -> _InputEmbeddings:
-    """Build a model without loading its weights, and return the names and shape of its input embeddings."""
-    from transformers import AutoConfig, AutoModel
-
-    try:
-        config = AutoConfig.from_pretrained(str(module), local_files_only=True)
-        with torch.device("meta"):
-            model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
-        embeddings = model.get_input_embeddings().weight
-    except Exception as error:  # architectures raise different errors for an invalid configuration
-        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
-        raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
-    names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
-    return _InputEmbeddings(names, tuple(embeddings.shape))
-
-
-class _TokenModule(NamedTuple):
-    """The module of a SentenceTransformer that contains the token embeddings."""
-
-    folder: Path
-    kind: str  # class of the module; empty for a plain transformers model
-
-
-def _token_module(folder: Path, route: str | None) -> _TokenModule:
-    """Return the first module with token embeddings on the given route of the model in a folder.
-
-    Raises:
-        RepairError: no module has token embeddings.
-    """
-    if not (folder / MODULES_FILE).is_file():
-        return _TokenModule(folder, "")
-    modules = [_TokenModule(*module) for module in modules_on_route(folder, route, str(folder))]
-    for module in modules:
-        is_transformer = module.kind.endswith("Transformer") and (module.folder / "config.json").is_file()
-        if is_transformer or module.kind == "StaticEmbedding":
-            return module
-    kinds = ", ".join(module.kind for module in modules)
-    raise RepairError(f"{folder} has no module with token embeddings: its modules are {kinds}")
 
 
 def _tensors(module: Path) -> list[StoredTensor]:

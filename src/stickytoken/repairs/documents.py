@@ -20,7 +20,6 @@ _MEANINGS = {
     Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
     Strategy.PLAIN_SPECIALS: "read as plain text when a user writes them; the model still adds its own",
     Strategy.RELATIVES: "a new row made from entries with similar spelling",
-    Strategy.KEEP_MEANING: "a new row: one copy acts as before, many copies act like an ordinary token's",
     Strategy.NEAREST: "the row of the nearest entry that lifts and erases no more than the median token",
 }
 
@@ -161,8 +160,8 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
         "erase more, whichever tokens they are.",
         "Lift: how much closer copies move texts to unrelated texts than copies of an ordinary token do, in "
         "standard deviations (SD) of the model's similarities.",
+        wording.rule(verification.smallest_lift, verification.smallest_erased),
     ]
-    sentences.append(wording.rule(verification.smallest_lift, verification.smallest_erased))
     if not verification.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
     return " ".join(sentences)

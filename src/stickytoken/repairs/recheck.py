@@ -8,7 +8,6 @@ from functools import cached_property, reduce
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, open_ended
 from stickytoken.detection.run import Run, restored_settings
@@ -18,14 +17,14 @@ from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_a
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, MemoryRunner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, fitting_copies
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, SymptomStage, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
 from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
-from stickytoken.methods.profile.verdict import Measures, apply_rule, required_shares
+from stickytoken.methods.profile.verdict import apply_rule, required_shares
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary
 
@@ -96,18 +95,12 @@ class RecheckedToken:
     reach: float
 
 
-class Ordinary(NamedTuple):
-    """The effect of the ordinary token in the texts of a recheck."""
-
-    lift: float  # as a difference of cosines
-    contraction: float  # share of a text that copies erase, from 0 to 1
-
-
 class Judged(NamedTuple):
     """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
 
     tokens: dict[int, RecheckedToken]
-    ordinary: Ordinary
+    ordinary_lift: float  # as a difference of cosines
+    ordinary_contraction: float  # share of a text that copies erase, from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -142,11 +135,15 @@ class Recheck:
             vocabulary: vocabulary of the other model.
             name: label of the other model in the progress display.
             same_ordinary: whether to reuse this recheck's measurements of ordinary tokens instead of
-                measuring them in the other model, which would take most of the time. The repair of some
-                tokens hardly changes the effects of other tokens.
+                measuring them in the other model, which would take most of the time.
         """
         job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
         return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts of the recheck: its carriers and its anchors."""
+        return [*self.plan.carriers, *(anchor.text for anchor in self.plan.anchors)]
 
     @property
     def compares_vectors(self) -> bool:
@@ -162,7 +159,22 @@ class Recheck:
         Returns:
             The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
         """
-        estimates = estimate(self._as_of_run(joined(self._ordinary, self._measure(copies))))
+        # A run screens all tokens in a few texts, and then confirms the most suspicious ones in more texts. A
+        # recheck measures every token in all texts at once, so the same measurements serve as both. The
+        # ordinary tokens of a run are called pilots.
+        measured = joined(self._ordinary, self._measure(copies))
+        pilots = sorted(token.id for token in self.ordinary_tokens)
+        estimates = estimate(
+            Measured(
+                job=self.job,
+                plan=self.plan.model_copy(update={"pilots": pilots}),
+                screening_carriers=[],
+                screened=measured,
+                confirmed=measured,
+                unconfirmed=0,
+                vector_deviations=self._vector_deviations,
+            )
+        )
         measures = estimates.measures
         # Tokens that the tokenizer no longer produces: it splits the text of their copies into other tokens.
         split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
@@ -177,7 +189,11 @@ class Recheck:
         measures = measures._replace(erased=erased)
         verdicts = apply_rule(measures, self.job.settings).verdicts
         # The larger of each token's lift and erased share, as fractions of their thresholds.
-        reaches = _reaches(measures, self.job.settings)
+        settings = self.job.settings
+        required_share = required_shares(measures.vector_deviation, settings)
+        lift_reaches = measures.lift.value / (required_share * settings.smallest_lift)
+        erased_reaches = measures.erased.value / (required_share * settings.smallest_erased)
+        reaches = np.maximum(lift_reaches, erased_reaches)
         judged_ids = set(copies.ids)
         tokens = {}
         for row, token_id in enumerate(measures.ids.tolist()):
@@ -188,28 +204,7 @@ class Recheck:
                     verdict=Verdict(verdicts[row]),
                     reach=float(reaches[row]),
                 )
-        return Judged(tokens, Ordinary(estimates.ordinary_lift, estimates.ordinary_contraction))
-
-    def _as_of_run(self, measurements_of_all: Measurements) -> Measured:
-        """Return measurements in the form of a run's measurements, to which the rule can be applied.
-
-        A run first screens all tokens in a few texts, and then confirms the most suspicious tokens in more
-        texts. A recheck measures every token in all texts at once, so the same measurements serve as both. A
-        run's ordinary tokens are called pilots, so the ordinary tokens of the recheck are passed as pilots.
-
-        Args:
-            measurements_of_all: the measurements of the ordinary tokens and of the tokens to judge.
-        """
-        ordinary_ids = [token.id for token in self.ordinary_tokens]
-        return Measured(
-            job=self.job,
-            plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
-            screening_carriers=[],
-            screened=measurements_of_all,
-            confirmed=measurements_of_all,
-            unconfirmed=0,
-            vector_deviations=self._vector_deviations,
-        )
+        return Judged(tokens, estimates.ordinary_lift, estimates.ordinary_contraction)
 
     def typical_tokens(self) -> list[int]:
         """Return the ids of ordinary tokens that lift and erase no more than the median ordinary token."""
@@ -218,14 +213,6 @@ class Recheck:
         is_typical = (lifts <= np.median(lifts)) & (contractions <= np.median(contractions))
         typical: list[int] = self._ordinary.ids[is_typical].tolist()
         return typical
-
-    def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
-        """Return the share of a text that copies of each token erase, from 0 to 1, keyed by token id.
-
-        Copies are inserted as token ids.
-        """
-        measured = self._measure(Copies(list(tokens), []))
-        return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
 
     @cached_property
     def curve_copies(self) -> tuple[int, ...]:
@@ -268,17 +255,12 @@ class Recheck:
         return mean
 
     @cached_property
-    def _panel(self) -> AnchorPanel:
-        return anchor_panel(self.job.encoder, self.plan)
-
-    @cached_property
     def _stage(self) -> ProfileStage:
+        panel = anchor_panel(self.job.encoder, self.plan)
         every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
-        return round_stage(
-            self.job.encoder, settings, self.plan, self._panel, Round.CONFIRM, every_carrier, name
-        )
+        return round_stage(self.job.encoder, settings, self.plan, panel, Round.CONFIRM, every_carrier, name)
 
     @cached_property
     def _ordinary(self) -> Measurements:
@@ -300,18 +282,6 @@ class Recheck:
             if tokens
         ]
         return reduce(joined, tables)
-
-
-def _reaches(measures: Measures, settings: ProfileSettings) -> NDArray[np.float64]:
-    """Divide each token's lift and erased share by their thresholds, and return the larger quotient.
-
-    The result has shape (number of tokens,). The lift or the erased share of a token reaches its threshold if
-    the token's quotient is at least 1.
-    """
-    required_share = required_shares(measures.vector_deviation, settings)
-    lift = measures.lift.value / (required_share * settings.smallest_lift)
-    erased = measures.erased.value / (required_share * settings.smallest_erased)
-    return np.maximum(lift, erased)
 
 
 def make_recheck(

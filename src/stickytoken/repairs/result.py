@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from pydantic import Field
@@ -34,8 +34,8 @@ REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
 
 
-# Strategies that write new rows, the most successful first; benchmarks/results/README.md compares them.
-ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING, Strategy.NEAREST)
+# Strategies that write new rows, the most successful first.
+ROWS = (Strategy.RELATIVES, Strategy.NEAREST)
 # Strategies that change how text is tokenized.
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
@@ -50,7 +50,7 @@ class MeasuredRecord(resume.Record):
     # token do. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
-    verdict: str | None
+    verdict: str
 
 
 class CurveRecord(resume.Record):
@@ -215,19 +215,14 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
     return Affected(str(repair.path.parent / name), len(texts), len(affected))
 
 
-class _NamedText(NamedTuple):
-    text: str
-    id: str | None
-
-
-def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_NamedText]]:
+def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
     """Pair texts with their ids, and yield them in batches.
 
     Raises:
         RepairError: the numbers of ids and texts differ.
     """
-    every_id = repeat(None) if ids is None else ids
-    named_texts = map(_NamedText._make, zip(texts, every_id, strict=ids is not None))
+    every_id: Iterable[str | None] = repeat(None) if ids is None else ids
+    named_texts = zip(texts, every_id, strict=ids is not None)
     try:
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
@@ -332,15 +327,15 @@ class Repair:
         rows = []
         index = 0
         for batch in _batches(texts, ids):
-            inputs = [prompt + named_text.text for named_text in batch]
+            inputs = [prompt + text for text, _name in batch]
             before = tokenize_before(inputs)
             after = tokenize_after(inputs)
-            for named_text, old_ids, new_ids in zip(batch, before, after, strict=True):
+            for (_text, name), old_ids, new_ids in zip(batch, before, after, strict=True):
                 repaired_ids = with_new_rows & set(new_ids)
                 if old_ids != new_ids or repaired_ids:
                     no_longer_read = Counter(old_ids) - Counter(new_ids)
                     repaired_ids |= unreached & no_longer_read.keys()
-                    rows.append({"index": index, "id": named_text.id, "tokens": sorted(repaired_ids)})
+                    rows.append({"index": index, "id": name, "tokens": sorted(repaired_ids)})
                 index += 1
         schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
         frame = pl.DataFrame(rows, schema=schema)

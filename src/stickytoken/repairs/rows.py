@@ -1,18 +1,16 @@
-"""Make new rows of the embedding matrix for the tokens to repair."""
+"""Make new rows of the embedding matrix from the rows of entries with similar spelling."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
-from stickytoken.settings.repair import Strategy
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 Row = NDArray[np.float32]
 Rows = NDArray[np.float32]
 
-# Maximum number of rows that are trained together, which limits the memory that a batch needs.
-_TRAINED_TOGETHER = 32
 # Number of entries whose spelling is compared with the vocabulary at a time. The number is limited to save
 # memory, because the comparison of an entry takes one number per entry of the vocabulary.
 _COMPARED_TOGETHER = 64
@@ -34,29 +30,26 @@ _SAMPLE_SIZE = 400
 _RELATIVES = 10
 
 
-def new_rows(
-    strategy: Strategy,
-    ids: Sequence[int],
-    model: SentenceTransformer,
-    texts: Sequence[str],
-    seed: int,
-    progress: ProgressCallback,
-    avoided: Collection[int] = (),
+def related_rows(
+    model: SentenceTransformer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Make a new row for each entry. The new rows do not depend on each other.
+    """Predict entries' rows from the rows of their pieces and of their relatives.
+
+    The relatives of an entry are the entries with the most similar spelling. The pieces of an entry are the
+    entries into which the tokenizer would split its text if the entry were not in the vocabulary. The
+    deviation of the row from the mean row is predicted as a weighted sum of the relatives' mean deviation and
+    the pieces' mean deviation. The weight of the relatives and the weight of the pieces are fitted on a
+    random sample of entries.
 
     Args:
-        strategy: ``relatives`` or ``keep-meaning``.
-        ids: ids of the entries.
         model: the model, which is not changed.
-        texts: texts to train the rows on, for ``keep-meaning``.
-        seed: seed for all random choices.
-        progress: called after every training step.
-        avoided: ids of entries that may be sticky, whose rows are not used to make new rows.
+        ids: ids of the entries that need a row.
+        avoided: ids of further entries whose rows are not used, because they may be sticky.
+        seed: seed for the choice of the sample.
 
     Returns:
-        The new rows, keyed by token id, each of shape (D,). An entry is left out if it has neither relatives
-        (entries with similar spelling) nor pieces (entries into which its text can be split).
+        The new rows, keyed by token id, each of shape (D,). They do not depend on each other. An entry that
+        has neither relatives nor pieces is left out.
 
     Raises:
         RepairError: no row can be made.
@@ -64,7 +57,6 @@ def new_rows(
     from tokenizers import Tokenizer
 
     from stickytoken.inspection.module_embedding import input_embeddings
-    from stickytoken.repairs._training import Network, keep_meaning_rows
 
     embedding: Any = input_embeddings(model)
     if embedding is None:
@@ -76,74 +68,38 @@ def new_rows(
     for token_id in ids:
         if not 0 <= token_id < len(matrix):
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
-    if strategy is Strategy.RELATIVES:
-        tokenizer = model.tokenizer
-        is_backend = isinstance(tokenizer, Tokenizer)
-        backend = tokenizer if is_backend else getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
-            raise RepairError(
-                f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a "
-                "token are unknown: use the strategy keep-meaning or nearest"
-            )
-        return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
-    network = Network(model)
-    rows: dict[int, Row] = {}
-    for start in range(0, len(ids), _TRAINED_TOGETHER):
-        chunk = list(ids[start : start + _TRAINED_TOGETHER])
-        trained_rows = keep_meaning_rows(network, matrix[chunk], chunk, texts, seed, progress)
-        rows |= dict(zip(chunk, trained_rows, strict=True))
-    return rows
-
-
-def related_rows(
-    matrix: Rows, backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
-) -> dict[int, Row]:
-    """Predict an entry's row from the rows of its pieces and of its relatives.
-
-    The relatives of an entry are the entries with the most similar spelling. The pieces of an entry are the
-    entries into which the tokenizer would split its text if the entry were not in the vocabulary. The
-    deviation of the row from the mean row is predicted as a weighted sum of the relatives' mean deviation and
-    the pieces' mean deviation. The weight of the relatives and the weight of the pieces are fitted on a
-    random sample of entries.
-
-    Args:
-        matrix: the token embeddings, shape (V, D).
-        backend: the model's tokenizer.
-        ids: ids of the entries that need a row.
-        avoided: ids of entries whose rows must not be used, including all of ``ids``.
-        seed: seed for the choice of the sample.
-
-    Returns:
-        The new rows, keyed by token id, each of shape (D,). An entry that has neither relatives nor pieces is
-        left out.
-
-    Raises:
-        RepairError: no entry of ``ids`` has relatives or pieces.
-    """
+    tokenizer = model.tokenizer
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise RepairError(
+            f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a token "
+            "are unknown: use the strategy nearest"
+        )
+    not_used = frozenset((*ids, *avoided))
     spellings = _spellings(backend, ids, len(matrix))
-    known_ids = np.array([token_id for token_id in spellings if token_id not in avoided])
+    known_ids = np.array([token_id for token_id in spellings if token_id not in not_used])
     if not len(known_ids):
         raise RepairError(
             "the vocabulary has no other entry with a letter, so there are no entries with similar spelling: "
-            "use the strategy keep-meaning"
+            "use the strategy nearest"
         )
     mean_row = matrix[known_ids].mean(axis=0)
-    known = _KnownRows(matrix, known_ids, mean_row, spellings)
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
-    # No piece may be an avoided entry. The sample and ``ids`` have no entry in common. They are cut in two
-    # calls, because an entry of the sample may be a piece of an entry that needs a row.
-    pieces_of_sample = pieces_of(backend, sample_ids, excluded=avoided)
-    pieces_of_ids = pieces_of(backend, ids, excluded=avoided)
-    pieces = pieces_of_sample | pieces_of_ids
-    # Predict the rows of the sample and of the entries that need a row together, then separate them.
-    predictions = _predicted_deviations(known, [*sample_ids, *ids], pieces)
-    of_sample = predictions.between(start=0, end=len(sample_ids))
-    of_ids = predictions.between(start=len(sample_ids), end=len(sample_ids) + len(ids))
-    weights = _fitted_weights(of_sample, matrix[sample_ids] - mean_row)
+    # The sample and ``ids`` have no entry in common. They are cut in two calls, because an entry of the
+    # sample may be a piece of an entry that needs a row.
+    pieces_of_sample = pieces_of(backend, sample_ids, excluded=not_used)
+    pieces_of_ids = pieces_of(backend, ids, excluded=not_used)
+    from_relatives, from_pieces = _predicted_deviations(
+        matrix, mean_row, known_ids, spellings, [*sample_ids, *ids], pieces_of_sample | pieces_of_ids
+    )
+    size = len(sample_ids)
+    weight_of_relatives, weight_of_pieces = _fitted_weights(
+        from_relatives[:size], from_pieces[:size], matrix[sample_ids] - mean_row
+    )
+    deviations = weight_of_relatives * from_relatives[size:] + weight_of_pieces * from_pieces[size:]
     typical_length = float(np.median(np.linalg.norm(matrix[known_ids] - mean_row, axis=1)))
     rows = {}
-    for index, token_id in enumerate(ids):
-        deviation = weights.relatives * of_ids.relatives[index] + weights.pieces * of_ids.pieces[index]
+    for token_id, deviation in zip(ids, deviations, strict=True):
         length = float(np.linalg.norm(deviation))
         if length > 0:
             # Averaging shrinks the deviation, so it is rescaled to the median length of all deviations.
@@ -152,7 +108,7 @@ def related_rows(
         name = visible(backend.id_to_token(ids[0]) or "")
         raise RepairError(
             f"token {name!r} (id {ids[0]}) has no pieces, and no entry has a similar spelling: use the "
-            "strategy keep-meaning, or leave the token out"
+            "strategy nearest, or leave the token out"
         )
     return rows
 
@@ -189,67 +145,42 @@ def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[i
     return spellings
 
 
-class _KnownRows(NamedTuple):
-    """The rows from which new rows are predicted."""
-
-    matrix: Rows  # all token embeddings, shape (V, D)
-    ids: NDArray[np.intp]  # ids of the entries that may be relatives
-    mean_row: Row  # mean row of these entries
-    spellings: Mapping[int, str]  # spellings of entries, keyed by token id
-
-
-class _PredictedDeviations(NamedTuple):
-    """Two predictions of how the rows of T entries deviate from the mean row, each of shape (T, D).
-
-    Attributes:
-        relatives: weighted mean deviation of the rows of an entry's relatives, which are the entries with the
-            most similar spelling; zero if no entry has a similar spelling.
-        pieces: mean deviation of the rows of an entry's pieces; zero if the entry has no pieces.
-    """
-
-    relatives: Rows
-    pieces: Rows
-
-    def between(self, start: int, end: int) -> _PredictedDeviations:
-        """Return the predictions for the entries from index ``start`` up to ``end`` (exclusive)."""
-        return _PredictedDeviations(self.relatives[start:end], self.pieces[start:end])
-
-
-class _PredictorWeights(NamedTuple):
-    """The weights with which the predictions from relatives and from pieces are added."""
-
-    relatives: float
-    pieces: float
-
-
 def _predicted_deviations(
-    known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]
-) -> _PredictedDeviations:
-    """Predict how the rows of entries deviate from the mean row.
+    matrix: Rows,
+    mean_row: Row,
+    known_ids: NDArray[np.intp],
+    spellings: Mapping[int, str],
+    ids: Sequence[int],
+    pieces: Mapping[int, Sequence[int]],
+) -> tuple[Rows, Rows]:
+    """Predict in two ways how the rows of T entries deviate from the mean row.
 
     One prediction is the weighted mean deviation of an entry's relatives. Each relative (an entry with
     similar spelling) has a weight: the square of the cosine between the TF-IDF vectors of character n-grams
     in the two spellings. The other prediction is the mean deviation of the entry's pieces.
 
     Args:
-        known: the rows from which the deviations are predicted.
+        matrix: the token embeddings, shape (V, D).
+        mean_row: mean row of the entries that may be relatives.
+        known_ids: ids of these entries.
+        spellings: spellings of entries, keyed by token id.
         ids: ids of the T entries.
         pieces: ids of the pieces of each entry, keyed by token id.
 
     Returns:
-        The predictions from relatives and from pieces, in the order of ``ids``.
+        The predictions from relatives and from pieces, in the order of ``ids``, each of shape (T, D). The
+        prediction is zero for an entry that has no relatives or no pieces.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
-    known_ids = known.ids.tolist()
-    known_vectors = vectorizer.fit_transform([known.spellings[token_id] for token_id in known_ids])
-    columns = {token_id: column for column, token_id in enumerate(known_ids)}
-    from_relatives = np.zeros((len(ids), len(known.mean_row)), dtype=np.float32)
+    known_vectors = vectorizer.fit_transform([spellings[token_id] for token_id in known_ids.tolist()])
+    columns = {token_id: column for column, token_id in enumerate(known_ids.tolist())}
+    from_relatives = np.zeros((len(ids), len(mean_row)), dtype=np.float32)
     from_pieces = np.zeros_like(from_relatives)
     for start in range(0, len(ids), _COMPARED_TOGETHER):
         chunk = ids[start : start + _COMPARED_TOGETHER]
-        vectors = vectorizer.transform([known.spellings[token_id] for token_id in chunk])
+        vectors = vectorizer.transform([spellings[token_id] for token_id in chunk])
         similarities_of_chunk = (vectors @ known_vectors.T).toarray()
         for index_in_chunk, token_id in enumerate(chunk):
             index = start + index_in_chunk
@@ -260,35 +191,34 @@ def _predicted_deviations(
             weights = similarities[relatives] ** 2
             total = weights.sum()
             if total:
-                deviations = known.matrix[known.ids[relatives]] - known.mean_row
+                deviations = matrix[known_ids[relatives]] - mean_row
                 from_relatives[index] = (weights / total) @ deviations
             if pieces[token_id]:
-                from_pieces[index] = known.matrix[list(pieces[token_id])].mean(axis=0) - known.mean_row
-    return _PredictedDeviations(from_relatives, from_pieces)
+                from_pieces[index] = matrix[list(pieces[token_id])].mean(axis=0) - mean_row
+    return from_relatives, from_pieces
 
 
-def _fitted_weights(predictions: _PredictedDeviations, deviations: Rows) -> _PredictorWeights:
+def _fitted_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
     """Fit the weights of the predictions from relatives and from pieces by non-negative least squares.
 
     Args:
-        predictions: the predicted deviations of the S rows of the sample.
-        deviations: the true deviations of the sample's rows from the mean row, shape (S, D).
+        from_relatives: the predictions from relatives for the S rows of the sample, shape (S, D).
+        from_pieces: the predictions from pieces, shape (S, D).
+        deviations: the true deviations of these rows from the mean row, shape (S, D).
 
     Returns:
-        The weights; both are 1 if no entry of the sample has both relatives and pieces.
+        The two weights; both are 1 if no entry of the sample has both relatives and pieces.
     """
     from scipy.optimize import nnls
 
-    has_both = predictions.relatives.any(axis=1) & predictions.pieces.any(axis=1)
+    has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)
     if not has_both.any():
-        return _PredictorWeights(relatives=1.0, pieces=1.0)
-    from_relatives = predictions.relatives[has_both].ravel()
-    from_pieces = predictions.pieces[has_both].ravel()
-    regressors = np.stack([from_relatives, from_pieces], axis=1)
+        return 1.0, 1.0
+    regressors = np.stack([from_relatives[has_both].ravel(), from_pieces[has_both].ravel()], axis=1)
     target = deviations[has_both].ravel()
     weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
     weight_of_relatives, weight_of_pieces = weights.tolist()
-    return _PredictorWeights(weight_of_relatives, weight_of_pieces)
+    return weight_of_relatives, weight_of_pieces
 
 
 # Prefix of a removed entry's new name. No entry of a real vocabulary contains these characters.
@@ -309,6 +239,8 @@ def pieces_of(
         The ids of the pieces, keyed by token id; an empty tuple for an added token, for an id without an
         entry, and for an entry that cannot be cut into known pieces.
     """
+    from tokenizers import Tokenizer
+
     names = _names_of(backend, ids)
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
@@ -319,7 +251,14 @@ def pieces_of(
     else:
         unknown_token = model.get("unk_token")
         unknown_id = None if unknown_token is None else backend.token_to_id(unknown_token)
-    tokenizer = _tokenizer_of_model(model, pipeline.get("version", "1.0"))
+    other_steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    only_model: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [],
+        **dict.fromkeys(other_steps),
+        "model": model,
+    }
+    tokenizer = Tokenizer.from_str(json.dumps(only_model | dict.fromkeys(other_steps)))
     prefix = model.get("continuing_subword_prefix") or ""
     pieces: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
     for token_id, name in names.items():
@@ -354,17 +293,3 @@ def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str,
         removed = set(names.values())
         changed["merges"] = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
     return changed
-
-
-def _tokenizer_of_model(model: Mapping[str, Any], version: str) -> Tokenizer:
-    """Return a tokenizer that has only the given model, without a normalizer or any other step."""
-    from tokenizers import Tokenizer
-
-    steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    pipeline: dict[str, Any] = {
-        "version": version,
-        "added_tokens": [],
-        **dict.fromkeys(steps),
-        "model": model,
-    }
-    return Tokenizer.from_str(json.dumps(pipeline))

@@ -28,8 +28,8 @@ _SHOWN_ERROR = 200
 
 # Advice for tokenizers that cannot be edited.
 WITHOUT_EDITING = (
-    "give tokens a new row (keep-meaning or nearest), except the model's own special tokens, which "
-    "stickytoken clean can remove from documents"
+    "use the strategy nearest, except for the model's own special tokens, which stickytoken clean can remove "
+    "from documents"
 )
 
 

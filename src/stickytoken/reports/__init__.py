@@ -18,7 +18,7 @@ require_package("jinja2", "a report", "report")
 from stickytoken.comparisons import Comparison
 from stickytoken.detection import Run
 from stickytoken.measurement import write_atomically
-from stickytoken.reports.comparison import comparison_figures, comparison_markdown, comparison_page
+from stickytoken.reports._comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.facts import explained_tokens, paper_figures, report_figures
 from stickytoken.reports.figures import ReportFigure

@@ -20,8 +20,6 @@ class Strategy(StrEnum):
     """The tokenizer reads the special token's text as plain text; the model itself still adds the token."""
     RELATIVES = "relatives"
     """The token gets a new row, computed from its pieces and from entries with similar spelling."""
-    KEEP_MEANING = "keep-meaning"
-    """The token gets a new row: one copy acts as before, and many copies like copies of an ordinary token."""
     NEAREST = "nearest"
     """The token gets the row of the nearest entry that lifts and erases no more than the median token."""
 

@@ -420,23 +420,20 @@ def demo(
     *,
     model: Annotated[str | None, opt.model_option()] = None,
     loading: opt.AnyModelOptions,
-    repair: opt.Texts[Path | None] = None,
     port: opt.Output[int] = 7860,
     share: Annotated[bool, opt.output_option("--share")] = False,
     open_it: Annotated[bool, opt.output_option("--open")] = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Serve a local web app to try, browse and explain tokens, and to compare runs and repairs.
+    """Serve a local web app to try and browse tokens, and to see why texts are similar.
 
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
 
     Args:
         run: Run folder to open. Repeatable.
         folder: Also list the runs in this folder.
-        model: Model to try tokens on. Default: with --run, the model that --repair repaired, or the model of
-            the first --run if no --run has the repaired model. Without --run, the default is
-            all-MiniLM-L6-v2, or a tampered copy of it as an example if there are no runs and no --repair.
-        repair: Folder of a repaired model, to compare with the original model.
+        model: Model to try tokens on. Default: the model of the first --run. Without --run, the default is
+            all-MiniLM-L6-v2, or a tampered copy of it as an example if there are no runs.
         port: Port to serve on; 0 chooses a free port.
         share: Also serve on a public address, through Gradio.
         open_it: Open the page in a browser.
@@ -448,51 +445,36 @@ def demo(
         # If the port is taken, raise the error before the slow work.
         require_free(port)
         library = app.find_runs(run or [], folder.expanduser())
-        is_unspecified = not (run or model or repair)
         # `TAMPERED` is the folder of a packaged run, whose model was tampered with so that a token became
-        # sticky, and of a repair of the model. The run and the repair are shown as an example if the user
-        # passed no run, model or repair, and has no runs. The library lists packaged runs after the user's
-        # runs, so `TAMPERED` comes first only if the user has no runs.
-        shows_example = is_unspecified and library.paths[library.labels[0]] == app.TAMPERED
-        if shows_example:
-            repair = app.TAMPERED / "repair-example"
-        opened_repair = None if repair is None else stickytoken.open_repair(repair)
-        # The run whose model is tried; None if the user named no run.
-        run_label = app.source_label(library, len(run or []), opened_repair)
+        # sticky. The library lists packaged runs after the user's runs, so `TAMPERED` comes first only if the
+        # user has no runs.
+        shows_example = not (run or model) and library.paths[library.labels[0]] == app.TAMPERED
         # What to load: the model of a run, or the model that `source` names if `record` is None.
         record = None
         source = model or "all-MiniLM-L6-v2"
-        if run_label is not None:
-            record = library.records[run_label]
-            source = str(library.paths[run_label])
+        if run:
+            first_named = library.labels[0]
+            record = library.records[first_named]
+            source = str(library.paths[first_named])
         moved_to = model if run else None  # with --run, --model says where the model of the run is now
         name = opt.require_found(source, record, loading, moved_to)
         if shows_example:
             name = library.records[library.labels[0]].model.name
-        startup = app.Startup(name, library, opened_repair)
+        startup = app.Startup(name, library)
         # Serve the page before the model is loaded, because runs can be explored without it.
         with console.status("preparing the page"):
-            served = serve(make_app(startup, share), port, share)
+            served = serve(make_app(startup, share), library, port, share)
 
     def load_context() -> app.AppContext:
-        """Load the model and, if there is a repair of it or the example is shown, a second model.
-
-        Returns:
-            The context of the app, with both models, the runs and the bundled corpus.
-        """
-        from stickytoken.encoders.loading import loaded_like
+        """Load the model, and return it with the runs and the bundled corpus."""
         from stickytoken.encoders.text_encoder import as_id_reader
 
         encoder = opt.load_for(source, record, loading, moved_to)
-        repaired_model: app.SharedModel | None = None
         if shows_example:
-            tried_model, repaired_model = app.tampered_models(encoder)
+            tried_model = app.tampered_model(encoder)
         else:
             tried_model = app.SharedModel(as_id_reader(encoder, "demo"))
-            if opened_repair is not None and tried_model.is_model_of(opened_repair.record):
-                repaired_model = app.SharedModel(loaded_like(encoder, opened_repair.path))
-        corpus = stickytoken.load_sentences(None)
-        return app.make_context(tried_model, library, corpus, repaired_model)
+        return app.make_context(tried_model, library, stickytoken.load_sentences(None))
 
     try:
         _print_address(served.url, served.public_url, output_format)

@@ -1,0 +1,135 @@
+"""The tab that attributes the similarity of two texts to their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from stickytoken.attribution import summary, why
+from stickytoken.demo import _components as ui, context as shared
+from stickytoken.errors import InputError
+from stickytoken.inspection import AttributionMethod
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.reports.page import shaded_rows
+
+# Maximum number of token pairs that are listed.
+_PAIRS = 10
+_METHODS = [
+    ("deletions (Shapley values)", AttributionMethod.DELETION.value),
+    ("integrated Jacobians", AttributionMethod.JACOBIANS.value),
+]
+
+
+def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
+    """Add the components and events of the tab that attributes two texts' similarity to their tokens.
+
+    When the model has been loaded, the form is unlocked and filled in with the texts of the example. When a
+    visitor first opens the tab, it shows the answer for the example, which is computed once for all visitors.
+    """
+    gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
+    texts = ui.text_fields("First text", "Second text")
+    method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
+    words = gr.Checkbox(value=False, label="Whole words in place of tokens")
+    button = gr.Button("Show why", variant="primary", interactive=False)
+    answer = gr.HTML(
+        ui.message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
+    )
+
+    def example_texts() -> tuple[str, str]:
+        """Return the two texts of the example: a sentence with copies of the token, and another sentence."""
+        context = startup.context()
+        example = shared.worked_example(context)
+        with context.model.encoder() as encoder:
+            token = encoder.tokenizer.decode_many([(example.token_id,)])[0].strip()
+        copies = [token] * example.copies
+        return " ".join([example.carrier, *copies]), example.anchor
+
+    def respond(
+        first: object,
+        second: object,
+        method: object,
+        words: object,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        """Attribute the similarity of two texts, and return the answer. The arguments come from the form."""
+        first_text = shared.checked_text("the first text", first)
+        second_text = shared.checked_text("the second text", second)
+        if not isinstance(method, str) or method not in set(AttributionMethod):
+            raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
+        context = startup.context()
+        with context.model.encoder() as encoder:
+            similarity = why(
+                encoder,
+                first_text,
+                second_text,
+                method=method,
+                run=context.run,
+                words=words is True,
+                progress=_shown_on(progress),
+            )
+        if similarity.run is not None and Path(similarity.run).is_relative_to(shared.EXAMPLES):
+            # The path of the installed package is of no use to visitors.
+            similarity = replace(similarity, run="RUN")
+        lines = summary(similarity, _PAIRS)
+        grouped = similarity.grouped()
+        html = ui.render(
+            "why.html.j2",
+            headline=lines[-1],
+            lines=lines[:-1],
+            why=grouped,
+            pairs=grouped.strongest(_PAIRS),
+            rows=shaded_rows(grouped),
+        )
+        return [html]
+
+    shared_example = ui.Once()
+
+    def answer_example(progress: gr.Progress) -> list[Any]:
+        """Return the answer for the texts of the example; only the first call computes it."""
+        first_text, second_text = example_texts()
+        return shared_example.get(
+            lambda: respond(
+                first=first_text,
+                second=second_text,
+                method=AttributionMethod.DELETION.value,
+                words=False,
+                progress=progress,
+            )
+        )
+
+    example_or_error = ui.show_errors(answer_example, lambda error: [error])
+
+    def open_tab(
+        was_visited: bool,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        return ui.on_first_visit(was_visited, 1, lambda: example_or_error(progress))
+
+    def unlock_form() -> list[Any]:
+        """Return values that unlock the two text fields and the button, and leave the answer unchanged.
+
+        The text fields get the texts of the example.
+        """
+        fields = [gr.update(value=text, interactive=True) for text in example_texts()]
+        return [*fields, gr.update(interactive=True), gr.skip()]
+
+    unlock_or_error = ui.show_errors(unlock_form, lambda error: [gr.skip(), gr.skip(), gr.skip(), error])
+    page.load(unlock_or_error, None, [*texts, button, answer], **ui.ON_STARTUP)
+    with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
+    answer_or_error = ui.show_errors(respond, lambda error: [error])
+    triggers = [button.click, *(text.submit for text in texts)]
+    gr.on(triggers, answer_or_error, [*texts, method, words], [answer], **with_progress)
+    visited = gr.State(False)
+    tab.select(open_tab, [visited], [visited, answer], **with_progress)
+
+
+def _shown_on(progress: gr.Progress) -> ProgressCallback:
+    """Return a callback that shows the progress of a computation on the page."""
+
+    def show(step: Progress) -> None:
+        progress((step.done, max(1, step.total)), desc=step.stage)
+
+    return show
