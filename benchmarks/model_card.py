@@ -16,10 +16,8 @@ from typing import Any
 import polars as pl
 
 from bench import ROOT, commands
-from stickytoken.cli.console import progress_bar
 from stickytoken.comparisons.published import beside_run
-from stickytoken.detection import Run, judge, open_run
-from stickytoken.detection.run import encoder_for
+from stickytoken.detection import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.methods.measures import MEASURES
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
@@ -30,8 +28,6 @@ PAGES = ROOT / "docs" / "models"
 # Maximum number of rows in the table of sticky tokens, and in the other tables of tokens.
 MOST_STICKY_ROWS = 40
 MOST_ROWS = 10
-# Number of example tokens in a row of the table of corpora.
-EXAMPLES = 5
 # Largest p-value at which the lifts of published and random tokens count as different.
 SIGNIFICANT = 0.05
 # Explains the columns *erased* and *lift* of all tables.
@@ -180,58 +176,6 @@ def published_paragraph(run: Run, name: str) -> str:
     return " ".join(sentences)
 
 
-def corpora_paragraph(run: Run, name: str, corpora: list[str]) -> str:
-    """Judge the tokens of a run on other corpora, and return a table of the verdicts that change.
-
-    Args:
-        run: The run.
-        name: Name of the model.
-        corpora: Paths of the corpora; if there are none, a sentence is returned instead of a table.
-    """
-    if not corpora:
-        return f"The tokens of {name} were judged only on the texts of the run, not on other corpora."
-    encoder = encoder_for(None, run, "the page")
-    rows = [corpus_row(run, corpus, encoder) for corpus in corpora]
-    columns = (
-        "corpus",
-        "texts",
-        "sticky",
-        "topical",
-        "the strongest",
-        "other verdict than in the run",
-        "such as",
-    )
-    return markdown_table(columns, rows)
-
-
-def corpus_row(run: Run, corpus: str, encoder: Any) -> list[str]:
-    """Judge the tokens of a run on a corpus, and return the row of the corpus in the table of corpora."""
-    with progress_bar() as progress:
-        judgement = judge(run, corpus, encoder=encoder, progress=progress)
-    topical = len(judgement.flagged) - len(judgement.sticky)
-    verdicts_of_run = run.tokens.select("token_id", "verdict")
-    judged_tokens = judgement.tokens.drop_nulls("verdict").join(
-        verdicts_of_run, on="token_id", suffix="_of_run"
-    )
-    is_sticky = pl.col("verdict") == "sticky"
-    was_sticky = pl.col("verdict_of_run") == "sticky"
-    changed_tokens = judged_tokens.filter(is_sticky != was_sticky)
-    return [
-        Path(corpus).stem,
-        f"{judgement.texts:,}",
-        str(len(judgement.sticky)),
-        str(topical),
-        first_tokens(judgement.flagged),
-        str(len(changed_tokens)),
-        first_tokens(changed_tokens),
-    ]
-
-
-def first_tokens(tokens: pl.DataFrame) -> str:
-    """Return the first few tokens of a table in Markdown, or a hyphen if the table is empty."""
-    return ", ".join(markdown(repr(token)) for token in tokens["token"].head(EXAMPLES)) or "-"
-
-
 def origin(run: Run) -> str:
     """Return the last sentence of a page, which says how the page was written."""
     precision = run.settings.values.get("screen_precision")
@@ -239,12 +183,11 @@ def origin(run: Run) -> str:
     return f"`benchmarks/model_card.py` wrote this page from a run with the default settings{screened}."
 
 
-def main(run: Path, corpus: list[str] | None = None, name: str | None = None) -> None:
+def main(run: Path, name: str | None = None) -> None:
     """Write docs/models/MODEL.md, a page on what a run of a model found.
 
-    RUN is the folder of a finished run of the default method, at best over the whole vocabulary. Each
-    --corpus is a corpus on which the tokens are judged too; the option can be repeated. --name is the name of
-    the model on the page, if the name in the run does not suit.
+    RUN is the folder of a finished run of the default method, at best over the whole vocabulary. --name is
+    the name of the model on the page, if the name in the run does not suit.
     """
     opened_run = open_run(run)
     title = name or Path(opened_run.model_name).name
@@ -258,8 +201,6 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         *special_section(measured_tokens),
         "## The published tokens",
         published_paragraph(opened_run, title),
-        "## On other corpora",
-        corpora_paragraph(opened_run, title, corpus or []),
         origin(opened_run),
     ]
     PAGES.mkdir(exist_ok=True)

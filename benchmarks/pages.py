@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import stickytoken
-from bench import IMAGES, MINILM, RESULTS, ROOT, SHARED, json_lines, refuse, retrieval_set
+from bench import IMAGES, MINILM, RESULTS, ROOT, refuse
 from stickytoken.detection import IDENTITY_VERSION
 from stickytoken.errors import StickyTokenError
 
@@ -48,7 +48,6 @@ class PageModel:
         model: Name for `detect`: a packaged model, or one that `models.py assemble` makes.
         is_packaged: Whether the model is installed, so that it need not be assembled.
         options: Options of `detect`.
-        corpora: Names of the corpora on which its tokens are judged.
         has_example: Whether docs/examples has its report, with a repair.
     """
 
@@ -56,13 +55,12 @@ class PageModel:
     model: str
     is_packaged: bool = False
     options: tuple[str, ...] = ()
-    corpora: tuple[str, ...] = ()
     has_example: bool = False
 
 
-# All but the first are judged on a sample, because a whole run takes one to two hours on two CPU cores.
+# All but the first are measured on a sample, because a whole run takes one to two hours on two CPU cores.
 MODELS = (
-    PageModel(MINILM, MINILM, is_packaged=True, corpora=("stsb", "trec", "cranfield")),
+    PageModel(MINILM, MINILM, is_packaged=True),
     PageModel("all-mpnet-base-v2", "all-mpnet-base-v2", options=("--sample", "5000")),
     PageModel(
         "multilingual-e5-small-4bit",
@@ -118,7 +116,7 @@ class Workshop:
     the path on one machine.
 
     Args:
-        work: Folder for models, runs, repaired models and corpora.
+        work: Folder for models, runs and repaired models.
     """
 
     def __init__(self, work: Path) -> None:
@@ -250,10 +248,7 @@ class Workshop:
 
     def write_page(self, model: PageModel) -> None:
         """Write the page of a model."""
-        corpus_options = []
-        for name in model.corpora:
-            corpus_options += ["--corpus", str(self.corpus(name))]
-        self.script("model_card.py", f"../runs/{model.name}", "--name", model.name, *corpus_options)
+        self.script("model_card.py", f"../runs/{model.name}", "--name", model.name)
 
     def write_example(self, model: PageModel) -> None:
         """Write the report of a model, after a repair, which adds a section to the report."""
@@ -262,15 +257,6 @@ class Workshop:
             self.stickytoken("repair", f"../runs/{model.name}", "--out", f"../repaired/{model.name}")
         EXAMPLES.mkdir(exist_ok=True)
         self.stickytoken("report", f"../runs/{model.name}", "--out", str(EXAMPLES / f"{model.name}.html"))
-
-    def corpus(self, name: str) -> Path:
-        """Return the path of a text file with the distinct texts of a corpus, one on each line."""
-        path = self.work / "corpora" / f"{name}.txt"
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            lines = [" ".join(text.split()) for text in dict.fromkeys(corpus_texts(name))]
-            path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        return path
 
     def script(self, name: str, *arguments: str) -> None:
         """Run a benchmark script with these arguments."""
@@ -286,21 +272,6 @@ class Workshop:
         status = subprocess.run(command, cwd=self.models, env=os.environ, check=False).returncode
         if status != 0:
             refuse(f"exit status {status}: {shlex.join(command)}")
-
-
-def corpus_texts(name: str) -> list[str]:
-    """Return the texts of a corpus in the folder beside the repository: "stsb", "trec" or "cranfield"."""
-    folder = SHARED / "data" / name
-    if not folder.is_dir():
-        refuse(f"no corpus {name!r} in {folder}")
-    if name == "cranfield":
-        documents, _ = retrieval_set(folder)
-        return documents
-    if name == "trec":
-        questions = json_lines(folder / "train.jsonl") + json_lines(folder / "test.jsonl")
-        return [question["text"] for question in questions]
-    pairs = json_lines(folder / "dev.jsonl") + json_lines(folder / "test.jsonl")
-    return [pair[key] for pair in pairs for key in ("sentence1", "sentence2")]
 
 
 def started_version(folder: Path) -> int | None:

@@ -1,9 +1,8 @@
 """Are the verdicts of a run right, and do they stay the same under other conditions?
 
-Verdicts are checked on planted tokens (`planted`, `unknown`), on corpora that the run was not made on
-(`judge`), with other texts (`reliability`) and with a screen in a lower precision (`screening`). `docstrings`
-writes texts toward which tokens can be planted. `python benchmarks/verdicts.py COMMAND --help` says what a
-command needs and how long it takes.
+Verdicts are checked on planted tokens (`planted`, `unknown`), with other texts (`reliability`) and with a
+screen in a lower precision (`screening`). `docstrings` writes texts toward which tokens can be planted.
+`python benchmarks/verdicts.py COMMAND --help` says what a command needs and how long it takes.
 """
 
 from __future__ import annotations
@@ -15,44 +14,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-import typer
-from numpy.typing import NDArray
 
-from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, published_table, refuse, spearman
+from bench import MINILM, PLANTED, PUBLISHED, Results, commands, detected, published_table, spearman
 from models import planted_encoder, planted_ids
-from stickytoken.cli.console import progress_bar
 from stickytoken.data import Sentences, bundled_frame, collect_sentences, load_sentences
-from stickytoken.detection import Run, judge as judge_corpus, open_run
-from stickytoken.detection.run import encoder_for, restored_settings
+from stickytoken.detection import Run
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
 from stickytoken.machine import Precision
-from stickytoken.methods.base import MemoryRunner
-from stickytoken.methods.measures import UNUSUAL_SHARE
-from stickytoken.methods.probes import AnchorPanel
-from stickytoken.methods.profile.estimates import measurements
-from stickytoken.methods.profile.plan import spread_of, usable_carriers
-from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.texts import TextGroup, short_texts
-from stickytoken.methods.statistics import beyond_ordinary
 from stickytoken.methods.std import StdSettings
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 
-# Number of texts in which the true lift of a token is measured; `judge` uses half as many.
+# Number of texts in which the true lift of a token is measured.
 TRUE_LIFT_TEXTS = 384
-# `judge`: number of texts in which tokens are measured first, to find those whose true lift may be large.
-FIRST_LOOK_TEXTS = 24
-# `judge`: maximum number of texts of the corpus that the texts with copies are compared with.
-MOST_ANCHORS = 10_000
-# `judge`: number of random tokens whose median lift is subtracted from the true lifts. The first look uses
-# all random tokens.
-ORDINARY_TOKENS = 200
 # Numbers of words in a sentence that `docstrings` writes.
 FEWEST_WORDS = 4
 MOST_WORDS = 22
@@ -390,185 +368,5 @@ def check_std_runs(results: Results, runs: list[Run], token_count: int) -> None:
     )
 
 
-class MeasuredLifts(NamedTuple):
-    """The lifts of T tokens on a corpus, relative to the ordinary token.
-
-    Attributes:
-        ids: token ids, ascending, shape (T,).
-        lifts: lifts in standard deviations of the similarities, shape (T,).
-        low: lower ends of the intervals, shape (T,). The run's ``confidence`` is their coverage.
-    """
-
-    ids: NDArray[np.int64]
-    lifts: NDArray[np.float64]
-    low: NDArray[np.float64]
-
-
-def measure_lifts(
-    run: Run,
-    encoder: Encoder,
-    token_ids: set[int],
-    random_token_ids: list[int],
-    corpus: Sentences,
-    carrier_count: int,
-) -> MeasuredLifts:
-    """Insert copies of tokens into texts of a corpus, and measure their lifts on up to 10,000 other texts.
-
-    Args:
-        run: a run of the profile method, which provides the settings and the plan.
-        encoder: the model of the run.
-        token_ids: ids of tokens to measure.
-        random_token_ids: ids of random tokens. They are measured too, and their median lift is the ordinary
-            lift.
-        corpus: the corpus to take texts from.
-        carrier_count: number of texts into which copies are inserted.
-    """
-    settings = restored_settings(run)
-    if not isinstance(settings, ProfileSettings):
-        refuse(f"{run.path} is no run of the profile method")
-    plan = run.plan_of(ProfilePlanRecord)
-    wanted_ids = token_ids.union(random_token_ids)
-    tokens = [token for token in categorize(encoder.tokenizer).available if token.id in wanted_ids]
-    # The run, the judgement, the first look and the true lifts each draw their carriers with a seed of their
-    # own. In a small corpus, they may still share some of them.
-    settings = replace(settings, seed=settings.seed + 1000 + carrier_count)
-    whole_corpus = TextGroup("corpus", list(corpus.texts), weight=1.0, kind=False)
-    source_of_candidate = short_texts(encoder, settings, [whole_corpus], carrier_count, corpus.source)
-    candidates = list(source_of_candidate)
-    candidate_sources = set(source_of_candidate.values())
-    other_texts = [text for text in corpus.texts if text not in candidate_sources][:MOST_ANCHORS]
-    ids_of_texts = encoder.content_ids(other_texts)
-    anchors = [
-        text for text, text_ids in zip(other_texts, ids_of_texts, strict=True) if encoder.fits(text_ids)
-    ]
-    panel = AnchorPanel.of_one_group(unit_vectors(encoder.encode(anchors)))
-    usable = usable_carriers(
-        encoder,
-        candidates,
-        panel,
-        plan.mean_similarity,
-        needed=carrier_count,
-        most=carrier_count,
-        source=corpus.source,
-    )
-    corpus_plan = plan.model_copy(update={"carriers": usable.texts, "narrow_limit": usable.narrow_limit})
-    stage = round_stage(encoder, settings, corpus_plan, panel, Round.CONFIRM, range(carrier_count), "lifts")
-    with progress_bar() as progress:
-        rows = MemoryRunner(encoder, progress)(stage, tokens)
-    measured = measurements(rows, carrier_count)
-    spread = spread_of(usable.similarities, panel.weights)
-    is_random = np.isin(measured.ids, random_token_ids)
-    relative = beyond_ordinary(measured.lifts, is_random, settings.confidence)
-    lifts_sd = relative.estimates.divided_by(spread)
-    return MeasuredLifts(measured.ids, lifts_sd.value, lifts_sd.low)
-
-
-def judge(
-    run: Path,
-    corpus: Annotated[list[str], typer.Option()],
-    planted: Path | None = None,
-    random_tokens: Annotated[int, typer.Option(min=ORDINARY_TOKENS)] = 1500,
-    name: str = "judge",
-) -> None:
-    """Does a run judge rightly what its tokens do to corpora that it was not made on? Takes minutes.
-
-    RUN is a finished run of the profile method. --corpus is a file of sentences, and may be repeated. First,
-    the tokens with a verdict on the corpus, the tokens of --planted (a planted.json), and --random-tokens
-    random tokens are measured in 24 sentences of the corpus. Then the flagged tokens, and the tokens that
-    reached half of the threshold, are measured in 384 sentences that are drawn anew, compared with up to
-    10,000 other texts of the corpus. The second measurement gives the true lifts. --name is the name of the
-    results file.
-    """
-    opened = open_run(run)
-    encoder = encoder_for(None, opened, "the benchmark")
-    available_ids = [token.id for token in categorize(encoder.tokenizer).available]
-    random_token_ids = random_ids(available_ids, random_tokens, seed=7)
-    planted_token_ids = set(planted_ids(planted)) if planted else set()
-    smallest_lift = opened.settings.number("smallest_lift")
-    seconds: dict[str, float] = {}  # filled below; the results file is written after each check
-    model_name = Path(opened.model_name).name
-    results = Results(name, encoder.device, model=model_name, seconds_to_judge=seconds)
-    for source in corpus:
-        title = Path(source).stem
-        sentences = load_sentences(source)
-        started = time.perf_counter()
-        with progress_bar() as progress:
-            judged = judge_corpus(opened, sentences, encoder=encoder, progress=progress).tokens
-        seconds[title] = round(time.perf_counter() - started, 1)
-
-        judged_ids = set(judged.drop_nulls("verdict")["token_id"])
-        first_look_ids = judged_ids | planted_token_ids
-        first_look = measure_lifts(
-            opened, encoder, first_look_ids, random_token_ids, sentences, FIRST_LOOK_TEXTS
-        )
-        near_threshold_ids = set(first_look.ids[first_look.lifts >= smallest_lift / 2].tolist())
-        # Flagged tokens are measured whatever the first look says, because some may be flagged wrongly.
-        final_ids = near_threshold_ids.union(judged.filter(IS_FLAGGED)["token_id"])
-        ordinary_ids = random_token_ids[:ORDINARY_TOKENS]
-        true_lifts = measure_lifts(opened, encoder, final_ids, ordinary_ids, sentences, TRUE_LIFT_TEXTS)
-        check_against_true_lifts(results, title, true_lifts, judged, opened)
-    results.finish()
-
-
-def check_against_true_lifts(
-    results: Results, title: str, true_lifts: MeasuredLifts, judged: pl.DataFrame, run: Run
-) -> None:
-    """Compare the verdicts and lifts on a corpus with the true lifts.
-
-    Args:
-        results: the results to add checks to.
-        title: name of the corpus.
-        true_lifts: true lifts of the flagged tokens, of other tokens near or above the threshold, and of some
-            random tokens.
-        judged: the judgements of all tokens.
-        run: the run, which provides the thresholds.
-    """
-    smallest_lift = run.settings.number("smallest_lift")
-    is_unusual = pl.col("vector_deviation").fill_null(0.0) >= run.settings.number("unusual")
-    compared = pl.DataFrame(
-        {"token_id": true_lifts.ids, "true_lift": true_lifts.lifts, "true_lift_low": true_lifts.low}
-    )
-    compared = compared.join(judged, on="token_id").with_columns(
-        flagged=IS_FLAGGED.fill_null(value=False),
-        # The threshold of the lift is half as large for a token with an unusual vector.
-        threshold=pl.when(is_unusual).then(UNUSUAL_SHARE * smallest_lift).otherwise(smallest_lift),
-    )
-    columns = ["token", "true_lift", "true_lift_low", "lift_sd", "lift_sd_low", "threshold"]
-    for column, name_suffix in (("true_lift", ""), ("true_lift_low", ", by the low end of its interval")):
-        large = compared.filter(pl.col(column) >= smallest_lift)
-        missed = large.filter(~pl.col("flagged"))
-        ours = f"{len(large) - len(missed)} of {len(large)}"
-        if len(missed):
-            largest_missed = max(missed["true_lift"].to_list())
-            ours += f"; the others have true lifts of at most {largest_missed:.2f} SD"
-        results.check(
-            f"{title}: true lift of {smallest_lift:g} SD and more{name_suffix}",
-            "95 % flagged",
-            ours,
-            len(missed) <= 0.05 * len(large),
-            missed=missed.select(columns).to_dicts(),
-        )
-
-    flagged_by_lift = compared.filter(pl.col("flagged"), pl.col("lift_sd_low") >= pl.col("threshold"))
-    wrong = flagged_by_lift.filter(pl.col("true_lift") < pl.col("threshold") / 2)
-    below = flagged_by_lift.filter(pl.col("true_lift") < pl.col("threshold"))
-    results.check(
-        f"{title}: flagged by lift, with a true lift below half of the threshold",
-        "none",
-        f"{len(wrong)} of {len(flagged_by_lift)}; below the threshold: {len(below)}",
-        wrong.is_empty(),
-        tokens=below.select(columns).to_dicts(),
-    )
-
-    measured = compared.drop_nulls("lift_sd")
-    correlation = spearman(measured["lift_sd"], measured["true_lift"])
-    results.check(
-        f"{title}: measured lifts against the true lifts, Spearman",
-        "0.9",
-        f"{correlation:.3f} of {len(measured):,} tokens",
-        correlation >= 0.9,
-    )
-
-
 if __name__ == "__main__":
-    commands(__doc__, planted, docstrings, unknown, judge, reliability, screening)
+    commands(__doc__, planted, docstrings, unknown, reliability, screening)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stickytoken.cleaning import Cleaner
     from stickytoken.comparisons import Comparison, compare
     from stickytoken.data import load_sentences
-    from stickytoken.detection import Run, detect, judge, open_run, probe
+    from stickytoken.detection import Run, detect, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import explain
     from stickytoken.gate import check
@@ -72,7 +72,6 @@ __all__ = [
     "explain",
     "guard",
     "impact",
-    "judge",
     "load_encoder",
     "load_sentences",
     "load_tokenizer",
@@ -94,7 +93,7 @@ _EXPORTS = {
     "stickytoken.cleaning": ("Cleaner",),
     "stickytoken.comparisons": ("Comparison", "compare"),
     "stickytoken.data": ("load_sentences",),
-    "stickytoken.detection": ("Run", "detect", "judge", "open_run", "probe"),
+    "stickytoken.detection": ("Run", "detect", "open_run", "probe"),
     "stickytoken.encoders": ("Encoder", "analyze_vocabulary", "load_encoder", "load_tokenizer"),
     "stickytoken.explanation": ("explain",),
     "stickytoken.gate": ("check",),

@@ -40,7 +40,7 @@ def card_block(run: Run) -> str:
     paragraphs += [markdown(line) for line in comparisons.rule_lines(run)]
     paragraphs += [
         "These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
-        "tokens can matter. `stickytoken judge` measures a run on texts of your own.",
+        "tokens can matter. `stickytoken audit` measures what they do among documents of your own.",
         END,
     ]
     return "\n\n".join(paragraphs)

@@ -95,16 +95,6 @@ def test_an_endpoint_gives_the_verdicts_of_the_model_and_is_paid_once(service, t
 
 
 @pytest.mark.slow
-def test_the_estimate_of_a_judgement_is_a_range(service):
-    command = ("judge", service.run, "--sentences", service.folder / "own.txt", "--format", "json")
-    result, tokens = sent(service, *command)
-    assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]
-    certain = number(r"estimate: .* texts, ([\d,]+) tokens", result.stderr)
-    assert certain < tokens <= number(r"at most ([\d,]+) tokens", result.stderr)
-    assert sent(service, *command)[1] == 0
-
-
-@pytest.mark.slow
 def test_a_check_takes_a_run_and_never_makes_one(service, tmp_path):
     result, tokens = sent(service, "check", service.run, "--format", "json")
     assert (result.exit_code, tokens) == (10, 0)
@@ -169,12 +159,14 @@ def test_what_needs_the_model_itself_refuses_an_endpoint(service, tmp_path):
 def test_the_tokenizer_of_a_run_may_have_moved(service):
     moved = (service.folder / "model").rename(service.folder / "moved")
     try:
-        command = ("judge", service.run, "--sentences", service.folder / "own.txt", "--format", "json")
+        settings = ("--set", "stuffed=16", "--set", "tokens=1")
+        documents = service.folder / "own.txt"
+        command = ("audit", service.run, "--documents", documents, *settings, "--format", "json")
         planted.assert_refused(*command, saying="model")
         result, _ = sent(service, *command, "--set", f"tokenizer={moved}")
     finally:
         moved.rename(service.folder / "model")
-    assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]
+    assert json.loads(result.stdout)["tokens"][0]["token"] == scanned.STICKY
 
 
 def test_a_text_without_a_vector_is_null_in_the_file_and_named(service, tmp_path, monkeypatch):

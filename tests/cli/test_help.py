@@ -37,7 +37,7 @@ PANELS = [
 ]
 # Commands by the question that they answer.
 COMMAND_GROUPS = {
-    "Find sticky tokens": "detect audit show probe judge",
+    "Find sticky tokens": "detect audit show probe",
     "Fix a model or documents": "repair scan clean check",
     "Understand and report": "explain why impact report compare published card demo",
     "Language models": "embed evaluate tune",
@@ -291,19 +291,14 @@ def test_a_wrong_setting_is_one_line(assignment, message):
 @pytest.mark.parametrize(
     ("command", "right_option"),
     [
-        ("judge r --sentences a.txt --tokens river", "stickytoken probe"),
         ("scan r a.jsonl --source place", "--set source-column=COLUMN"),
         ("clean r --documents a.txt", "second argument"),
         ("probe m --tokens river", "arguments after the model"),
-        ("judge r --sentences a.txt --tokenizer t", "--set tokenizer=VALUE"),
+        ("audit r --documents a.txt --tokenizer t", "--set tokenizer=VALUE"),
     ],
 )
 def test_a_guessed_option_names_the_right_one(command, right_option):
     planted.assert_refused(*command.split(), status=2, saying=re.escape(right_option))
-
-
-def test_documents_of_a_judgement_are_its_sentences():
-    assert values_of("judge", "r", "--documents", "a.txt")["sentences"] == "a.txt"
 
 
 def test_the_command_line_overrides_the_file_and_the_file_the_project(write):

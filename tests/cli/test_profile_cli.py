@@ -1,13 +1,10 @@
-"""The profile method on the command line: detect, show, probe and judge, at a dimension too."""
+"""The profile method on the command line: detect, show and probe, at a dimension too."""
 
-import csv
-import io
 import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import planted
@@ -210,50 +207,3 @@ def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):
     assert reason_text.endswith("have the same weights, used differently (length of the vectors)")
 
 
-def test_a_judgement_says_the_finding_first(workspace, short):
-    arguments = ("judge", short, "--sentences")
-    result = planted.command(*arguments, workspace / "own.txt")
-    assert result.exit_code == 0, result.stderr
-    assert " on own.txt: 1 sticky token\n" in result.stdout.replace(f"{workspace}/", "")
-    for phrase in ("tokens that were measured on these texts", "300 texts, compared with"):
-        assert phrase in result.stdout
-    arguments = (*arguments, workspace / "own.csv", "--column", "body", "--format")
-    rows = list(csv.DictReader(io.StringIO(planted.command(*arguments, "csv").stdout)))
-    assert len(rows) == profiled.AVAILABLE
-    document = planted.document(planted.command(*arguments, "json"))
-    assert [row["token"] for row in document["flagged"]] == [planted.PLANTED]
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
-def test_out_of_a_judgement_holds_every_token(workspace, short, suffix):
-    out = workspace / f"judged{suffix}"
-    result = planted.command("judge", short, "--documents", workspace / "own.txt", "--out", out)
-    assert result.exit_code == 0, result.stderr
-    if suffix == ".json":
-        written = pl.DataFrame(json.loads(out.read_text("utf-8"))["tokens"], infer_schema_length=None)
-    elif suffix == ".csv":
-        written = pl.read_csv(out)
-    else:
-        written = pl.read_parquet(out)
-    assert len(written) == profiled.AVAILABLE
-    assert written.filter(pl.col("verdict") == "sticky")["token"].to_list() == [planted.PLANTED]
-
-
-def test_out_of_a_judgement_needs_a_known_format(workspace, short):
-    result = planted.command(
-        "judge", short, "--documents", workspace / "own.txt", "--out", workspace / "judged.xlsx"
-    )
-    assert result.exit_code == 1
-    assert "ends in .csv, .json or .parquet" in result.stderr
-
-
-def test_a_judgement_compares_documents_with_the_queries(workspace, short):
-    queries = workspace / "queries.txt"
-    queries.write_text("\n".join(profiled.sentences(50, seed=4)) + "\n", encoding="utf-8")
-    judge = ("judge", short, "--documents", workspace / "own.txt", "--format", "json")
-    alone = planted.document(planted.command(*judge))
-    with_queries = planted.document(planted.command(*judge, "--queries", queries))
-    assert with_queries["anchors"] == 50
-    assert alone["anchors"] > 50
-    assert [row["token"] for row in with_queries["flagged"]] == [planted.PLANTED]
-    assert with_queries["flagged"][0]["lift_sd"] != alone["flagged"][0]["lift_sd"]

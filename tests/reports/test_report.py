@@ -333,7 +333,7 @@ def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, 
         return [shlex.split(step.command)[1] for step in next_steps(run)]
 
     assert commands(run) == ["repair", "scan", "clean", "check"]
-    assert commands(clean_run) == ["judge", "scan"]
+    assert commands(clean_run) == ["audit", "scan"]
     for step in (*next_steps(run), *next_steps(clean_run)):
         words = shlex.split(step.command)
         help_text = planted.command(words[1], "--help").stdout
@@ -398,7 +398,7 @@ def test_every_form_of_a_report_says_the_same(run, html):
         assert f"{step.purpose[1:]}:" in html
 
 
-def test_everything_but_judging_works_without_the_effects(run, html, run_copy, planted_encoder):
+def test_a_report_needs_no_effects(run, html, run_copy, planted_encoder):
     """The example that comes with the package has none: they are large."""
     (run_copy / "effects.parquet").unlink()
     bare = open_run(run_copy)

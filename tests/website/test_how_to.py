@@ -87,7 +87,6 @@ DOCUMENTS = {
         "--set sentence-count=40 --set pair-count=60 "
         "--set scoring-pairs=2 --set validation-pairs=6 --set report=false"
     ),
-    '{"source", "texts", "anchors"': "stickytoken judge RUN --sentences questions.txt",
     '{"token_id", "token", "category", "verdict"': "stickytoken probe all-MiniLM-L6-v2 river",
     '{"token_id", "token", "category", "validation_rate"': (
         "stickytoken probe all-MiniLM-L6-v2 river --method std --set validation-pairs=6"

@@ -208,9 +208,6 @@ def _parameter(
 # What to use in place of options that users may expect but that do not exist, keyed by command and option.
 # Typer itself suggests the closest name for a misspelled option.
 _INSTEAD = {
-    "judge": {
-        "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
-    },
     "clean": {
         "documents": "pass the file of documents as the second argument",
         "output": "use --out",

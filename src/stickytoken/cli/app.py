@@ -14,7 +14,7 @@ from stickytoken.cli._command import PanelledCommand
 from stickytoken.cli.commands.audit import audit
 from stickytoken.cli.commands.documents import clean, scan
 from stickytoken.cli.commands.language_models import embed, evaluate, tune
-from stickytoken.cli.commands.measuring import detect, judge, probe
+from stickytoken.cli.commands.measuring import detect, probe
 from stickytoken.cli.commands.runs import card, compare, published, report, show, tokens
 from stickytoken.cli.commands.shipping import check, demo, repair
 from stickytoken.cli.commands.understanding import explain, impact, why
@@ -102,7 +102,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
 
 # The commands in each panel of --help, in display order.
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Find sticky tokens": (detect, audit, show, probe, judge),
+    "Find sticky tokens": (detect, audit, show, probe),
     "Fix a model or documents": (repair, scan, clean, check),
     "Understand and report": (explain, why, impact, report, compare, published, card, demo),
     "Language models": (embed, evaluate, tune),

@@ -252,17 +252,12 @@ def harmless(text: str) -> str:
     return f"'{escaped}" if escaped.startswith(("=", "+", "-", "@")) else escaped
 
 
-def as_csv(rows: pl.DataFrame) -> str:
-    """Return a table as CSV. Texts are escaped so that no spreadsheet treats them as formulas."""
+def print_csv(rows: pl.DataFrame) -> None:
+    """Print a data frame as CSV. Texts are escaped so that no spreadsheet treats them as formulas."""
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
-    return rows.with_columns(texts).write_csv()
-
-
-def print_csv(rows: pl.DataFrame) -> None:
-    """Print a data frame as CSV."""
-    print_document(as_csv(rows))
+    print_document(rows.with_columns(texts).write_csv())
 
 
 # Exit status after Ctrl-C.

@@ -1,12 +1,11 @@
 """Detect sticky tokens.
 
 `detect` measures a model's tokens and stores the results as a run. `probe` measures named tokens without
-storing a run. `judge` measures how the tokens of a run affect other texts.
+storing a run.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,34 +20,30 @@ from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.naming import TokenSource, available_tokens, choose_tokens, token_ids
 from stickytoken.detection.run import Run, open_run
-from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
     capabilities_of,
-    require_words,
     similarity_of,
     without_refused_texts,
 )
-from stickytoken.errors import InputError, ModelError, StickyTokenWarning
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
-from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base, choose_method, method_named, probes
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, special_tokens, written
 
-__all__ = ["Run", "detect", "judge", "open_run", "probe"]
+__all__ = ["Run", "detect", "open_run", "probe"]
 
 # Increase this number whenever a change makes the same inputs give different results.
 IDENTITY_VERSION = 8
-# Default of the `anchors` argument of `judge`: the maximum number of corpus texts to use as anchors.
-ANCHORS = 2000
 
 
 def identity_parts(
@@ -330,81 +325,6 @@ def probe(
         probed.append(vocabulary.token(index))
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
     return method_named(name).probe(job, progress)
-
-
-def judge(
-    run: Run | str | Path,
-    sentences: readers.SentenceSource,
-    *,
-    column: str | None = None,
-    encoder: AnyModel | None = None,
-    anchors: int = ANCHORS,
-    queries: readers.SentenceSource | None = None,
-    measure_all: bool = False,
-    progress: ProgressCallback = ignore_progress,
-) -> base.Judgement:
-    """Measure what the tokens of a finished run do to the texts of a corpus.
-
-    First, the lift of every token on this corpus is predicted from the pull and contraction that the run
-    measured. Then corpus texts are encoded with copies of the tokens that the run flags, of the tokens with
-    the largest predicted lifts, and of a few random tokens. To measure every token on the corpus, which takes
-    minutes, call ``detect(..., sentences=...)``.
-
-    Args:
-        run: A finished run, or its folder.
-        sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
-        column: The column that contains the texts, for files and Hub datasets.
-        encoder: The model of the run. If None, the model that the run names is loaded, with the options of
-            the run.
-        anchors: Maximum number of corpus texts, chosen at random, to use as anchors.
-        queries: Texts to use as anchors instead of corpus texts.
-        measure_all: Whether to measure all tokens that the run flags or whose predicted lift reaches the
-            threshold. By default, at most 256 tokens are measured: flagged tokens, then those with the
-            largest predicted lifts.
-        progress: Called with the progress at every step.
-
-    Returns:
-        The verdicts on this corpus. A token that was not measured on the corpus has no verdict.
-
-    Raises:
-        InputError: The corpus cannot be used, or the run's method does not support judging tokens.
-        ModelError: The model cannot be found or used.
-        RunError: The folder is damaged or does not contain a finished run, or the run was made with another
-            model.
-    """
-    from stickytoken.methods.profile import judge_corpus
-
-    began = wall_time.beginning()
-    opened = open_run(run)
-    runs_of.require_judging(opened)
-    checks.require_callable("progress", progress)
-    anchors = checks.whole_number("anchors", anchors, 2)
-    corpus = readers.load_sentences(sentences, column)
-    # Progress is reported before loading and tokenizing, because both take time.
-    progress(Progress(base.PLAIN_TEXTS, 0, min(anchors, len(corpus))))
-    model = runs_of.encoder_for(encoder, opened, "judge")
-    corpus = _truncated(readers.readable(corpus, model.tokenizer, model.name), model)
-    settings: Any = runs_of.restored_settings(opened)
-    vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
-    run_ids = set(opened.tokens["token_id"].to_list())
-    tokens = [token for token in vocabulary.available if token.id in run_ids]
-    restricted = len(tokens) < len(vocabulary.available)
-    sampled = not restricted
-    job = base.Job(model, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=sampled)
-    asked = None if queries is None else _truncated(readers.load_sentences(queries), model).texts
-    run_of_profile: Any = opened
-    judged = judge_corpus(job, run_of_profile, anchors, progress, measure_all=measure_all, queries=asked)
-    return replace(judged, seconds=round(time.perf_counter() - began, 1))
-
-
-def _truncated(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:
-    """Truncate the texts that exceed the model's input limit, as a search index does."""
-    try:
-        words = require_words(model, "judge")
-    except ModelError:  # the model's tokens are unknown, so texts cannot be truncated
-        return corpus
-    fitted = fit_texts(words, corpus.texts, room=0, insertion=Insertion.TEXT, name=corpus.source)
-    return replace(corpus, texts=tuple(text.text for text in fitted))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from stickytoken.data import SentenceSource
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.loading import AnyModel, load_encoder
@@ -272,12 +271,6 @@ class Run:
             raise InputError(f"the run in {self.path} has no token {token!r}")
         return rows
 
-    def judge(self, sentences: SentenceSource, **options: Any) -> base.Judgement:
-        """Measure what the tokens of the run do to the texts of a corpus; see `stickytoken.judge`."""
-        from stickytoken.detection import judge
-
-        return judge(self, sentences, **options)
-
     def summary(self) -> dict[str, Any]:
         """Return the result and the sticky tokens as JSON-serializable values."""
         return {
@@ -415,27 +408,6 @@ def worst_tokens(run: Run, count: int) -> list[int]:
     return sticky_ids[:count]
 
 
-def require_judging(run: Run) -> None:
-    """Raise an error if the tokens of a run cannot be judged on another corpus.
-
-    Raises:
-        InputError: The run is not of profile.
-        RunError: The run lacks the file from which lifts on another corpus are predicted.
-    """
-    from stickytoken.methods.profile.estimates import EFFECTS_FILE
-
-    if not run.is_profile:
-        raise InputError(
-            f"{run.path} is a run of the method {run.record.method}, which cannot judge another corpus: "
-            "detect with --method profile"
-        )
-    if not (run.path / EFFECTS_FILE).is_file():
-        raise RunError(
-            f"{run.path} has no {EFFECTS_FILE}, which is needed to judge a corpus: run the detection again, "
-            "in another folder"
-        )
-
-
 # What to do next.
 
 
@@ -454,12 +426,11 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
         repaired: The date of a verified repair of the run's model; None if the model has no verified repair.
     """
     folder = quote(str(run.path))
-    judge = f"stickytoken judge {folder} --sentences YOUR_DOCUMENTS"
+    audit = f"stickytoken audit {folder} --documents YOUR_DOCUMENTS"
     scan = f"stickytoken scan {folder} YOUR_DOCUMENTS"
     if run.sticky.is_empty():
         scanned = NextStep("find documents that repeat a word or contain special tokens", scan)
-        judged = NextStep("see what tokens do among your own documents", judge)
-        return (judged, scanned) if run.is_profile else (scanned,)
+        return NextStep("see what copies do to your own documents", audit), scanned
     clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading

@@ -19,7 +19,7 @@ from stickytoken.machine import digest, keep, recalled
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, Progress, ProgressCallback, Stage
 from stickytoken.measurement.resume import Record
-from stickytoken.methods.measures import Severity, severity_counts
+from stickytoken.methods.measures import Severity
 from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import real_number
@@ -291,16 +291,6 @@ class StoredSettings:
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-PLAIN_TEXTS = "plain texts"
-"""Name of the stage that encodes texts without copies of a token."""
-
-MEASURING = "measure"
-"""Name of the judgement stage that measures the tokens selected by their predicted lifts."""
-
-MEASURING_CLOSELY = "measure closely"
-"""Name of the judgement stage that measures the tokens that may reach their thresholds in more texts."""
-
-
 # Numbers of copies at which the curves in reports are measured. These few points are enough to show the shape
 # of a curve.
 _EVIDENCE_COPIES = (1, 2, 4, 8, 16, 32)
@@ -331,71 +321,6 @@ def evidence_stage(
         texts=carriers,
         sentences=sentences,
     )
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Verdicts on the tokens of a run, based on measurements on the texts of a corpus.
-
-    Attributes:
-        tokens: one row per token of the run, with the columns of the run's tokens.parquet except
-            ``strongest_kind``. The lift and its interval are measured on the corpus; the erased share is
-            copied from the run. Tokens that were not measured on the corpus (``confirmed`` is false) have no
-            lift and no verdict.
-        source: origin of the corpus, for messages.
-        texts: number of distinct texts in the corpus.
-        anchors: number of anchors, the texts that the carriers were compared with.
-        left_out: number of texts that were left out because the model does not read them in full or gives
-            them no vector.
-        ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
-        similarity_spread: standard deviation of the similarities between carriers and anchors.
-        measured: number of the run's tokens that were measured on the corpus.
-        undecided: number of tokens that were not measured, although the run flags them or their predicted
-            lift reaches the threshold.
-        narrow_limit: the median similarity within the corpus, if too few of its pairs are below the model's
-            mean similarity. Pairs below the median then count as unrelated. ``narrow_limit`` is None if pairs
-            below the mean similarity count as unrelated.
-        seconds: wall time of the judgement.
-    """
-
-    tokens: pl.DataFrame
-    source: str
-    texts: int
-    anchors: int
-    left_out: int
-    ordinary_lift: float
-    similarity_spread: float
-    measured: int
-    undecided: int
-    narrow_limit: float | None = None
-    seconds: float | None = None
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in terms.Verdict)
-        return f"<Judgement: {counts} on {self.texts:,} texts from {self.source}>"
-
-    @property
-    def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first."""
-        return self.having(terms.Verdict.STICKY)
-
-    @property
-    def flagged(self) -> pl.DataFrame:
-        """The sticky and the topical tokens, worst first."""
-        return self.having(terms.Verdict.STICKY, terms.Verdict.TOPICAL)
-
-    def having(self, *verdicts: terms.Verdict) -> pl.DataFrame:
-        """Return the tokens with one of the given verdicts, worst first."""
-        return worst_first(self.tokens.filter(pl.col("verdict").is_in(list(verdicts))))
-
-    def severities(self) -> dict[str, int]:
-        """Return the number of flagged tokens per severity, from severe to mild."""
-        return severity_counts(self.tokens)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the judgement as JSON values, with only the flagged tokens."""
-        numbers = {name: value for name, value in vars(self).items() if name != "tokens"}
-        return numbers | {"flagged": self.flagged.to_dicts()}
 
 
 def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The commands detect, judge and probe, which find and measure the sticky tokens of a model."""
+"""The commands detect and probe, which find and measure the sticky tokens of a model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import METHODS, choose_method, method_named
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
-from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
-    from stickytoken.methods.base import Judgement, MethodSettings
+    from stickytoken.methods.base import MethodSettings
 
 
 @dataclass(frozen=True)
@@ -238,141 +237,6 @@ def _write_report(run: stickytoken.Run) -> None:
     with console.status("writing the report"):
         report(run, out=run.path / REPORT_FILE)
     console.inform(f"report: {run.path / REPORT_FILE}")
-
-
-@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
-def judge(
-    run: opt.RunFolder,
-    *,
-    sentences: Annotated[str, opt.texts_option("--sentences", "--documents")],
-    column: opt.SentencesColumn = None,
-    queries: opt.Texts[str | None] = None,
-    anchors: Annotated[int, opt.texts_option(min=2)] = 2000,
-    measure_all: Annotated[bool, opt.method_option("--all")] = False,
-    model: opt.RunsModel = None,
-    loading: opt.AnyModelOptions,
-    out: opt.Output[Path | None] = None,
-    limit: opt.ListLimit[int] = 50,
-    output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
-) -> None:
-    """Find the tokens that are sticky on your own texts, from a finished run.
-
-    Example: stickytoken judge runs/all-MiniLM-L6-v2-profile-0123456789ab --sentences documents.parquet
-
-    Args:
-        sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
-        queries: Queries to compare your texts with, in any of the forms that --sentences accepts. Default:
-            compare the texts with each other.
-        anchors: Maximum number of texts to compare with, chosen at random.
-        measure_all: Measure all tokens that may reach a threshold, even if there are more than 256.
-        out: File for the results of all tokens, with the extension .csv, .json or .parquet.
-        limit: Maximum number of tokens to list in a table.
-        output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
-    """
-    from stickytoken.detection.run import require_judging
-    from stickytoken.methods.base import MEASURING
-
-    if out is not None:
-        _require_table(out)
-    opened = stickytoken.open_run(run)
-    require_judging(opened)
-    with console.status(f"reading {sentences}"):
-        corpus = stickytoken.load_sentences(sentences, column)
-    encoder = opt.load_for(str(run), opened.record, loading, model)
-    query_texts = None if queries is None else stickytoken.load_sentences(queries)
-    run_judge = partial(
-        stickytoken.judge, opened, corpus, anchors=anchors, queries=query_texts, measure_all=measure_all
-    )
-
-    def rehearse(stand_in: Any, _: Path) -> object:
-        """Judge with a stand-in for the encoder, which only counts texts, to estimate the cost.
-
-        The stand-in is told which stage begins, because the cost of later stages depends on results.
-        """
-        return run_judge(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
-
-    with opt.announced(encoder, loading, rehearse, uncertain=MEASURING) as progress:
-        judgement = run_judge(encoder=encoder, progress=progress)
-    if out is not None:
-        _write_judgement(judgement, out)
-    if output_format is opt.TableFormat.JSON:
-        console.print_json(judgement.summary())
-    elif output_format is opt.TableFormat.CSV:
-        console.print_csv(judgement.tokens)
-    else:
-        _print_judgement(opened, judgement, limit)
-        their_queries = "" if queries is None else f" --queries {queries}"
-        console.inform(
-            "a sticky token need not bring documents into the top 10 of a query. To measure this: "
-            f"stickytoken audit {opened.path} --documents {sentences}{their_queries}"
-        )
-
-
-def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> None:
-    """Print the number of sticky tokens in a judgement, the strongest tokens, the rule, and notes."""
-    from stickytoken.methods import base, wording
-
-    count = len(judgement.sticky)
-    sticky = counted(count, "sticky token") if count else "no sticky tokens"
-    console.print_line(f"{run.model_title} on {judgement.source}: {sticky}")
-    topical = len(judgement.flagged) - len(judgement.sticky)
-    if topical:
-        lift = "lifts" if topical == 1 else "lift"
-        console.print_line(
-            f"{counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
-            "of text, because of their meaning (topical)"
-        )
-    measured_tokens = base.worst_first(judgement.tokens.drop_nulls("verdict"))
-    strongest = measured_tokens.head(limit)
-    if not strongest.is_empty():
-        counts = f"{len(strongest)} of {len(measured_tokens)}"
-        title = f"Strongest {counts} tokens that were measured on these texts"
-        console.print_columns(title, wording.ANSWER_COLUMNS, wording.answer_table(run.settings, strongest))
-    rule = wording.rule(run.settings.number("smallest_lift"), run.settings.number("smallest_erased"))
-    console.print_line(f"{rule} The erased share is taken from the run; the lift is measured on these texts.")
-    time_taken = "" if judgement.seconds is None else f", in {console.minutes(judgement.seconds)}"
-    console.print_line(
-        f"{judgement.texts:,} texts, compared with {judgement.anchors:,} of them{time_taken}. Run: {run.path}"
-    )
-    if judgement.narrow_limit is not None:
-        console.inform(
-            "note: to the model, these texts are more alike than random words: lifts are measured on the "
-            f"less similar half of their pairs, below {judgement.narrow_limit:.4f}"
-        )
-    if judgement.left_out:
-        console.inform(f"note: {judgement.left_out} texts were left out: the model cannot read them in full")
-    if judgement.undecided:
-        unmeasured = counted(judgement.undecided, "further token")
-        console.inform(
-            f"note: {unmeasured} may reach a threshold or are flagged by the run, but were not measured on "
-            "these texts (pass --all to measure them)"
-        )
-
-
-def _require_table(out: Path) -> None:
-    """Check that a file's extension names a supported table format, and that its folder is writable."""
-    from stickytoken.measurement import require_writable
-
-    if out.suffix.lower() not in (".csv", ".json", ".parquet"):
-        raise InputError(
-            f"--out {str(out)!r} names no format: pass a name that ends in .csv, .json or .parquet"
-        )
-    require_writable(out.absolute().parent)
-
-
-def _write_judgement(judgement: Judgement, out: Path) -> None:
-    """Write a judgement to a file, in the format that the suffix of the file names."""
-    from stickytoken.measurement import write_atomically
-
-    suffix = out.suffix.lower()
-    if suffix == ".json":
-        document = judgement.summary() | {"tokens": judgement.tokens.to_dicts()}
-        write_atomically(out, console.as_json(document).encode())
-    elif suffix == ".csv":
-        write_atomically(out, console.as_csv(judgement.tokens).encode())
-    else:
-        write_atomically(out, judgement.tokens.write_parquet)
-    console.inform(f"written: {out}")
 
 
 @command(settings=("route", "token_prepending", "contrast", "copies"))
