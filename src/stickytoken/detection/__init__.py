@@ -77,7 +77,7 @@ def identity_parts(
     )
 
 
-def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
+def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
     encoder: AnyModel,
     *,
     method: str | None = None,
@@ -113,7 +113,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as one from
             `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
             can be continued with another engine.
-        evidence: Whether to also measure evidence for reports: symptom curves and sentence pairs. If a finished run lacks the evidence, it is measured and added to the run.
+        evidence: Whether to also measure evidence for reports: symptom curves and sentence pairs. If a
+            finished run lacks the evidence, it is measured and added to the run.
         shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
             If None, a shard has 8,192 texts, or 32,768 on a CUDA GPU. The size of the shards affects the
             results only through rounding, but if a run is continued with another size, its shards are

@@ -108,7 +108,9 @@ class Run:
         for measure in measures:
             order = ["confirmed"] if measure == self.method.RANKED_BY.key else []
             remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
-            ranked = remaining.sort(*order, measure, "token_id", descending=[True] * (len(order) + 1) + [False])
+            ranked = remaining.sort(
+                *order, measure, "token_id", descending=[True] * (len(order) + 1) + [False]
+            )
             ids += ranked["token_id"].head(count_per_measure).to_list()
         strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
         return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)

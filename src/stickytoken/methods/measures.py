@@ -111,14 +111,14 @@ PUSH = Measure(
     largest="the largest push",
     reason="pushes documents into {} as many wrong results",
     meaning="documents with copies turn up in results where they don't belong",
-    definition="In how many times as many results a document with eight copies of the token is, among queries "
-    "that it does not answer, compared with the same document without copies.",
+    definition="In how many times as many results a document with eight copies of the token is, among "
+    "queries that it does not answer, compared with the same document without copies.",
 )
 MEASURES = (ERASED, PUSH)
 
-# How much of the way to each threshold is enough for a token with an unusual vector. Tokens whose vectors were
-# altered erase at least 20% of a text even if they were altered to point toward texts that no run measures.
-# Natural tokens with unusual vectors hardly ever do.
+# How much of the way to each threshold is enough for a token with an unusual vector. Tokens whose vectors
+# were altered erase at least 20% of a text, even if they were altered to point toward texts that no run
+# measures. Natural tokens with unusual vectors hardly ever do.
 UNUSUAL_SHARE = 0.5
 
 

@@ -25,8 +25,8 @@ def rule(smallest_erased: float, smallest_push: float) -> str:
     push = PUSH.threshold.format
     return (
         f"A token is sticky if its copies hide documents (erase at least {erased(smallest_erased)} more of a "
-        f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many wrong "
-        f"results). For an unusual vector, {erased(ERASED.lowered(smallest_erased, UNUSUAL_SHARE))} or "
+        f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many "
+        f"wrong results). For an unusual vector, {erased(ERASED.lowered(smallest_erased, UNUSUAL_SHARE))} or "
         f"{push(PUSH.lowered(smallest_push, UNUSUAL_SHARE))} is enough. At least means the whole interval."
     )
 
@@ -89,8 +89,8 @@ class Harm(NamedTuple):
     def hides(self) -> str:
         """How often a document with copies is found by the queries that it answers."""
         return (
-            f"With {COPIES} copies of {quoted(self.token)}, {percent(self.found)} of the queries that a document "
-            f"answers find it among the first {TOP} results ({percent(self.found_without)} without copies, "
+            f"With {COPIES} copies of {quoted(self.token)}, {percent(self.found)} of the queries that a "
+            f"document answers find it among the first {TOP} results ({percent(self.found_without)} without copies, "
             f"{percent(self.ordinary_found)} with copies of an ordinary token)"
         )
 
@@ -98,8 +98,8 @@ class Harm(NamedTuple):
     def pushes(self) -> str:
         """In how many wrong results a document with copies is."""
         return (
-            f"{COPIES} copies of {quoted(self.token)} put a document into {PUSH.text(self.push)} as many wrong "
-            f"results ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
+            f"{COPIES} copies of {quoted(self.token)} put a document into {PUSH.text(self.push)} as many "
+            f"wrong results ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
         )
 
 
@@ -124,16 +124,16 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
     if erased is None:
         return None
     return (
-        f"Copies of {quoted(row['token'])} leave {ERASED.text(erased)} less of a text's meaning than copies of "
-        "an ordinary token"
+        f"Copies of {quoted(row['token'])} leave {ERASED.text(erased)} less of a text's meaning than copies "
+        "of an ordinary token"
     )
 
 
 def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: Harm | None) -> list[str]:
     """Return sentences on what copies of a flagged token do in a search, with full stops.
 
-    They are about the erased share and the push, if these reach their thresholds, and about the vector, if the
-    token is flagged only because it is unusual. The list is empty for a token that is not flagged.
+    They are about the erased share and the push, if these reach their thresholds, and about the vector, if
+    the token is flagged only because it is unusual. The list is empty for a token that is not flagged.
 
     Args:
         row: the token's row of tokens.parquet.
@@ -200,10 +200,10 @@ def strongest_title(settings: StoredSettings) -> str:
 
 GLOSSARY = {
     "erased": f"{ERASED.definition} A high share means: {ERASED.meaning}.",
-    "push": f"{PUSH.definition} A high push means: {PUSH.meaning}. Only suspicious and random tokens are measured "
-    "in documents.",
-    "found by its queries": "How many of the queries that a document answers still find it among the first ten "
-    "results, with eight copies in it.",
+    "push": f"{PUSH.definition} A high push means: {PUSH.meaning}. Only suspicious and random tokens are "
+    "measured in documents.",
+    "found by its queries": "How many of the queries that a document answers still find it among the first "
+    "ten results, with eight copies in it.",
     "documents": "In how many documents the token was measured.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "
     f"directions in which vectors hardly vary. From 6 on it is unusual: {_UNUSUAL}.",
@@ -211,8 +211,8 @@ GLOSSARY = {
     "beyond the ordinary token counts.",
     "verdict": "Sticky: the token reaches a threshold. Benign: everything else.",
     "severity": severities_in_words(),
-    "confirmed": "Measured closely. Every token is put into a few texts. Those most likely to erase enough are "
-    "put into many more, and only they can be flagged for it.",
+    "confirmed": "Measured closely. Every token is put into a few texts. Those most likely to erase enough "
+    "are put into many more, and only they can be flagged for it.",
     "reason": "Which thresholds the token reaches. An unusual vector is mentioned if the token reaches only "
     "the lower thresholds for tokens with unusual vectors.",
     "interval": "The plausible range of a number, given that only some texts were tried. A token reaches a "

@@ -28,7 +28,6 @@ from stickytoken.insertion import Token
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods.measures import LIFT
 from stickytoken.repairs import model_folder, result
 from stickytoken.repairs._plans import (
     Candidate,
@@ -42,7 +41,14 @@ from stickytoken.repairs._plans import (
 from stickytoken.repairs._verification import Neighbour, nearest_neighbours, verify as verify_model
 from stickytoken.repairs.documents import write_documents
 from stickytoken.repairs.model_folder import RepairableModel
-from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, make_recheck, written_tokens
+from stickytoken.repairs.recheck import (
+    Copies,
+    Recheck,
+    RecheckedToken,
+    describe_effect,
+    make_recheck,
+    written_tokens,
+)
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
 from stickytoken.repairs.rows import Row, related_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, reasons_against_splitting
@@ -50,7 +56,7 @@ from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary import Category, Vocabulary, categorize
-from stickytoken.words import percent, quoted
+from stickytoken.words import quoted
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -62,7 +68,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 # produces a different model or different numbers for the same inputs.
 _VERSION = 8
 
-# Minimum number of benign tokens that a run must have for its own median lift and erased share to be used. If
+# Minimum number of benign tokens that a run must have for its own median erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.
 _ENOUGH_BENIGN = 128
 
@@ -385,9 +391,7 @@ class _RepairJob:
             if rejected:
                 reason += f"; rejected: {', '.join(rejected)}"
             tried = [
-                result.TriedRecord(
-                    strategy=tried_strategy.value, lift_sd=effect.lift_sd, erased=effect.erased
-                )
+                result.TriedRecord(strategy=tried_strategy.value, push=effect.push, erased=effect.erased)
                 for tried_strategy, effect in choice.tried.items()
             ]
             record = RepairedTokenRecord(
@@ -429,12 +433,12 @@ class _RepairJob:
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
         """Return the id of the entry whose row will replace the row of each token, keyed by token id.
 
-        For each token, the entry is the one with the most similar row among all entries whose lift and erased
-        share are at most the median. Similarity is the cosine after the mean row is subtracted from both
+        For each token, the entry is the one with the most similar row among all entries whose erased share
+        is at most the median. Similarity is the cosine after the mean row is subtracted from both
         rows.
 
         Raises:
-            RepairError: no entry is known whose lift and erased share are at most the median.
+            RepairError: no entry is known whose erased share is at most the median.
         """
         matrix = self._matrix()
         typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
@@ -451,22 +455,21 @@ class _RepairJob:
 
     @cached_property
     def _typical_tokens(self) -> list[int]:
-        """Ids of tokens whose lift and erased share are each at most the median.
+        """Ids of tokens whose erased share is at most the median.
 
-        The tokens and the medians come from the run if it has enough benign tokens, and otherwise from the
+        The tokens and the median come from the run if it has enough benign tokens, and otherwise from the
         recheck.
         """
-        columns = ["lift_sd", "erased"]
         tokens = self.run.tokens
-        if set(columns) <= set(tokens.columns):
+        if "erased" in tokens.columns:
             benign = tokens.filter(
                 pl.col("verdict") == "benign",
                 pl.col("category") == Category.OK,
                 ~pl.col("token_id").is_in(self._flagged.union(self.ids)),
             )
             if len(benign) >= _ENOUGH_BENIGN:
-                at_most_median = [pl.col(column) <= pl.col(column).median() for column in columns]
-                typical: list[int] = benign.filter(*at_most_median)["token_id"].to_list()
+                at_most_median = pl.col("erased") <= pl.col("erased").median()
+                typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
                 return typical
         return self.recheck.typical_tokens()
 
@@ -525,8 +528,5 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
 
 
 def _describe_rejected(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Describe a rejected strategy by the effect that copies still have: ``relatives (lifts by 0.4 SD)``."""
-    lift = f"lifts by {LIFT.text(effect.lift_sd)}"
-    if effect.erased is None:
-        return f"{strategy} ({lift})"
-    return f"{strategy} (erases {percent(effect.erased)}, {lift})"
+    """Describe a rejected strategy by the effect that copies still have: ``relatives (35% erased)``."""
+    return f"{strategy} ({describe_effect(effect)})"

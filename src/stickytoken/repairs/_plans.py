@@ -15,7 +15,7 @@ from stickytoken.repairs.rows import Row
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
 from stickytoken.settings.repair import Strategy
 
-# A candidate counts as ordinary if its lift and its erased share are at most this fraction of their
+# A candidate counts as ordinary if its erased share and its push come at most this share of the way to their
 # thresholds. With the default thresholds, these limits are 0.25 SD and 20%. The margin allows for larger
 # effects in other texts.
 ORDINARY_REACH = 0.5
@@ -160,8 +160,8 @@ class Candidate:
     def remaining_effect(self) -> float:
         """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
 
-        The value is the larger of lift and erased share, each as a fraction of its threshold. The value is
-        infinity if the lift or the erased share is undefined, and minus infinity if the repair was not
+        The value is the larger of erased share and push, each as a share of the way to its threshold. The value is
+        infinity if both are undefined, and minus infinity if the repair was not
         measured.
         """
         if self.effect is None:
@@ -226,7 +226,7 @@ def choose_candidates(
         if not candidates_of_token:
             # No strategy can make a row for this token, and this call raises the error that says why.
             compute_rows(strategies[token_id][-1], [token_id])
-        # Leave out effects whose `reach` is NaN because their lift or erased share is undefined.
+        # Leave out effects whose `reach` is NaN because both measures are undefined.
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token

@@ -25,10 +25,10 @@ from stickytoken.encoders.protocol import similarity_of
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress
 from stickytoken.methods import Verdict
-from stickytoken.methods.measures import LIFT
+from stickytoken.methods.measures import PUSH
 from stickytoken.repairs import result
 from stickytoken.repairs.model_folder import RepairableModel
-from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, written_tokens
+from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, describe_effect, written_tokens
 from stickytoken.repairs.result import CheckRecord, MeasuredRecord, NeighbourRecord, RepairedTokenRecord
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -37,10 +37,10 @@ from stickytoken.words import MINUS, counted, percent, quoted
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-# A neighbour counts as changed if its lift or its erased share rises by more than a limit, which is a fifth
-# of the default threshold of the rule. The neighbour's own row is unchanged, so its lift and erased share can
-# only change because of texts that contain a repaired token.
-_SAME_LIFT = 0.1  # SD
+# A neighbour counts as changed if its push or its erased share rises by more than a limit, which is a fifth of
+# the way to the default threshold of the rule. The neighbour's own row is unchanged, so its effects can only
+# change because of texts that contain a repaired token.
+_SAME_PUSH = 0.1
 _SAME_ERASED = 0.08  # share of a text
 
 # The check allows the main score, which ranges from 0 to 1, to fall by at most `_TOLERATED_LOSS` or, if the
@@ -185,7 +185,9 @@ def verify(
     scores, score_check = _check_scores(original, repaired, task, changes, before)
     progress(Progress("compare", 0, 1))
     checks = [
-        check_repaired({token.token: judged_after.tokens[token.token_id] for token in tokens}),
+        check_repaired(
+            {token.token: judged_after.tokens[token.token_id] for token in tokens}, judged_after.ordinary_push
+        ),
         check_neighbours(measured_neighbours),
         changes.check_other_texts(texts),
         *_check_unreachable(repaired.encoder, tokens, texts),
@@ -195,11 +197,10 @@ def verify(
     progress(Progress("compare", 1, 1, 1))
     settings = after.job.settings
     record = result.VerificationRecord(
-        ordinary_lift=judged_after.ordinary_lift,
-        similarity_spread=after.plan.similarity_spread,
+        ordinary_push=judged_after.ordinary_push,
         ordinary_contraction=judged_after.ordinary_contraction,
-        smallest_lift=settings.smallest_lift,
         smallest_erased=settings.smallest_erased,
+        smallest_push=settings.smallest_push,
         vectors_compared=after.compares_vectors,
         carriers=len(after.plan.carriers),
         anchors=len(after.plan.anchors),
@@ -212,7 +213,7 @@ def verify(
 
 
 def _measured_record(token: RecheckedToken) -> MeasuredRecord:
-    return MeasuredRecord(lift_sd=token.lift_sd, erased=token.erased, verdict=token.verdict.value)
+    return MeasuredRecord(push=token.push, erased=token.erased, verdict=token.verdict.value)
 
 
 @dataclass(frozen=True)
@@ -256,11 +257,12 @@ class _Changes:
         ]
 
 
-def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
+def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float | None) -> CheckRecord:
     """Check that no repaired token is still sticky.
 
     Args:
         measured: effect of each repaired token in the repaired model, keyed by vocabulary string.
+        ordinary_push: push of an ordinary token.
     """
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
@@ -268,20 +270,21 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
         described = [_describe_sticky(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
         return CheckRecord(name=name, passed=False, finding=finding)
-    lift = max(after.lift_sd for after in measured.values())
     subject = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
-    finding = f"the {subject} not sticky: at most {LIFT.text(lift)} beyond an ordinary token"
+    findings = []
     erased_shares = [after.erased for after in measured.values() if after.erased is not None]
     if erased_shares:
-        finding += f", and at most {percent(max(erased_shares))} erased"
+        findings.append(f"at most {percent(max(erased_shares))} erased")
+    pushes = [after.push for after in measured.values() if after.push is not None]
+    if pushes:
+        ordinary = "" if ordinary_push is None else f" ({PUSH.text(ordinary_push)} with an ordinary token)"
+        findings.append(f"documents in at most {PUSH.text(max(pushes))} as many wrong results{ordinary}")
+    finding = f"the {subject} not sticky: {', '.join(findings)}" if findings else f"the {subject} not sticky"
     return CheckRecord(name=name, passed=True, finding=finding)
 
 
 def _describe_sticky(token: str, after: RecheckedToken) -> str:
-    lift = LIFT.text(after.lift_sd)
-    if after.erased is None:
-        return f"{quoted(token)} ({lift})"
-    return f"{quoted(token)} ({percent(after.erased)} erased, {lift})"
+    return f"{quoted(token)} ({describe_effect(after)})"
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
@@ -309,11 +312,11 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
 
 
 def _acts_more(neighbour: NeighbourRecord) -> bool:
-    """Return whether copies of a neighbour clearly lift more or erase more than before the repair."""
+    """Return whether copies of a neighbour clearly push more or erase more than before the repair."""
     before, after = neighbour.before, neighbour.after
-    lifts_more = after.lift_sd > before.lift_sd + _SAME_LIFT
+    pushes_more = (after.push or 0.0) > (before.push or 0.0) + _SAME_PUSH
     erases_more = (after.erased or 0.0) > (before.erased or 0.0) + _SAME_ERASED
-    return lifts_more or erases_more
+    return pushes_more or erases_more
 
 
 def _names(neighbours: Sequence[NeighbourRecord]) -> str:

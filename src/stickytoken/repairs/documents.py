@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
-from stickytoken.methods.measures import LIFT
+from stickytoken.methods.measures import PUSH
 from stickytoken.repairs import result
 from stickytoken.repairs.result import DOCUMENT_FILE, MeasuredRecord, RepairRecord, VerificationRecord
 from stickytoken.settings.repair import Strategy
@@ -20,7 +20,7 @@ _MEANINGS = {
     Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
     Strategy.PLAIN_SPECIALS: "read as plain text when a user writes them; the model still adds its own",
     Strategy.RELATIVES: "a new row made from entries with similar spelling",
-    Strategy.NEAREST: "the row of the nearest entry that lifts and erases no more than the median token",
+    Strategy.NEAREST: "the row of the nearest entry that erases no more than the median token",
 }
 
 
@@ -121,8 +121,8 @@ def _checks(verification: VerificationRecord) -> list[str]:
 
 
 def _tokens(record: RepairRecord) -> str:
-    """Return the Markdown table of the tokens, with their erased share and lift before and after."""
-    headings = ["token", "strategy", "why", "erased before", "erased after", "lift before", "lift after"]
+    """Return the Markdown table of the tokens, with their erased share and push before and after."""
+    headings = ["token", "strategy", "why", "erased before", "erased after", "push before", "push after"]
     shows_pieces = any(token.pieces for token in record.tokens)
     if shows_pieces:
         headings.append("read as")
@@ -131,7 +131,7 @@ def _tokens(record: RepairRecord) -> str:
         sides = (token.before, token.after)
         row = [markdown(token.token), token.strategy, markdown(token.reason)]
         row += [_erased(measured) for measured in sides]
-        row += [_lift(measured) for measured in sides]
+        row += [_push(measured) for measured in sides]
         if shows_pieces:
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
         rows.append(row)
@@ -147,8 +147,8 @@ def _erased(measured: MeasuredRecord | None) -> str:
     return percent(measured.erased)
 
 
-def _lift(measured: MeasuredRecord | None) -> str:
-    return _MISSING if measured is None else LIFT.text(measured.lift_sd)
+def _push(measured: MeasuredRecord | None) -> str:
+    return _MISSING if measured is None else PUSH.text(measured.push) or _MISSING
 
 
 def _meaning_of_columns(verification: VerificationRecord) -> str:
@@ -158,9 +158,8 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
         f"of an ordinary token leave {percent(1 - verification.ordinary_contraction)} of the "
         "meaning. The share is missing for a token that is now read as several pieces, because more pieces "
         "erase more, whichever tokens they are.",
-        "Lift: how much closer copies move texts to unrelated texts than copies of an ordinary token do, in "
-        "standard deviations (SD) of the model's similarities.",
-        wording.rule(verification.smallest_lift, verification.smallest_erased),
+        "Push: in how many times as many wrong results a document with eight copies is.",
+        wording.rule(verification.smallest_erased, verification.smallest_push),
     ]
     if not verification.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stickytoken.data import Sentences, open_ended
+from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, restored_settings
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
@@ -17,14 +18,22 @@ from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_a
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, MemoryRunner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, SymptomStage, fitting_copies
+from stickytoken.methods.measures import ERASED, PUSH
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
+from stickytoken.methods.profile.documents import (
+    DocumentPanel,
+    InDocuments,
+    encode_documents,
+    join_documents,
+    measure_in_documents,
+)
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
 from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
-from stickytoken.methods.profile.verdict import apply_rule, required_shares
+from stickytoken.methods.profile.verdict import apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary
 
@@ -33,6 +42,9 @@ from stickytoken.vocabulary import Vocabulary
 CARRIERS = 24
 # Maximum number of anchors. A run uses 440 of the bundled texts, so fewer are left for the recheck.
 ANCHORS = 330
+# Number of documents, and of random tokens that are measured in them: half as many as in a run.
+_DOCUMENTS = 32
+_ORDINARY_IN_DOCUMENTS = 4
 # Numbers of copies in a token's curves, before and after its repair.
 CURVE_COPIES = (1, 2, 4, 8, 16)
 # Number of ordinary tokens whose curves are averaged.
@@ -83,23 +95,32 @@ def _copies_read(encoder: Encoder, token: Token) -> int:
 class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
-    # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
-    # the ordinary token do, in standard deviations of the model's similarities.
-    lift_sd: float
+    # In how many times as many wrong results a document with eight copies is. None if the run's texts do not
+    # suffice for documents.
+    push: float | None
     # Erased share: how much less of a text's meaning copies of this token leave than copies of an ordinary
     # token do. None if the tokenizer reads the copies as other tokens.
     erased: float | None
     verdict: Verdict
-    # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this value
-    # is at least 1.
+    # The larger of erased share and push, each as a share of the way to its threshold.
     reach: float
+
+
+def describe_effect(token: RecheckedToken) -> str:
+    """Return the measures in words, such as "35% erased, push 0.8×"."""
+    parts = []
+    if token.erased is not None:
+        parts.append(f"{ERASED.text(token.erased)} erased")
+    if token.push is not None:
+        parts.append(f"push {PUSH.text(token.push)}")
+    return ", ".join(parts)
 
 
 class Judged(NamedTuple):
     """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
 
     tokens: dict[int, RecheckedToken]
-    ordinary_lift: float  # as a difference of cosines
+    ordinary_push: float | None  # None if nothing was measured in documents
     ordinary_contraction: float  # share of a text that copies erase, from 0 to 1
 
 
@@ -143,7 +164,7 @@ class Recheck:
     @property
     def texts(self) -> list[str]:
         """All texts of the recheck: its carriers and its anchors."""
-        return [*self.plan.carriers, *(anchor.text for anchor in self.plan.anchors)]
+        return [*self.plan.carriers, *self.plan.anchors]
 
     @property
     def compares_vectors(self) -> bool:
@@ -163,6 +184,7 @@ class Recheck:
         # recheck measures every token in all texts at once, so the same measurements serve as both. The
         # ordinary tokens of a run are called pilots.
         measured = joined(self._ordinary, self._measure(copies))
+        in_documents = join_documents([self._ordinary_in_documents, self._measure_documents(copies)])
         pilots = sorted(token.id for token in self.ordinary_tokens)
         estimates = estimate(
             Measured(
@@ -173,6 +195,7 @@ class Recheck:
                 confirmed=measured,
                 unconfirmed=0,
                 vector_deviations=self._vector_deviations,
+                in_documents=in_documents,
             )
         )
         measures = estimates.measures
@@ -180,7 +203,7 @@ class Recheck:
         split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
-        # token do, and therefore erase more, whatever the pieces are. So such a token is judged by lift
+        # token do, and therefore erase more, whatever the pieces are. So such a token is judged by push
         # alone: an erased share of minus infinity never reaches a threshold.
         erased = measures.erased._replace(
             value=np.where(is_split, -np.inf, measures.erased.value),
@@ -188,30 +211,28 @@ class Recheck:
         )
         measures = measures._replace(erased=erased)
         verdicts = apply_rule(measures, self.job.settings).verdicts
-        # The larger of each token's lift and erased share, as fractions of their thresholds.
-        settings = self.job.settings
-        required_share = required_shares(measures.vector_deviation, settings)
-        lift_reaches = measures.lift.value / (required_share * settings.smallest_lift)
-        erased_reaches = measures.erased.value / (required_share * settings.smallest_erased)
-        reaches = np.maximum(lift_reaches, erased_reaches)
+        erased_threshold, push_threshold = thresholds(measures.vector_deviation, self.job.settings)
+        push_reaches = (measures.push.value - PUSH.none) / (push_threshold - PUSH.none)
+        reaches = np.fmax(measures.erased.value / erased_threshold, push_reaches)
         judged_ids = set(copies.ids)
         tokens = {}
         for row, token_id in enumerate(measures.ids.tolist()):
             if token_id in judged_ids:
                 tokens[token_id] = RecheckedToken(
-                    lift_sd=float(measures.lift.value[row]),
+                    push=None if np.isnan(measures.push.value[row]) else float(measures.push.value[row]),
                     erased=None if is_split[row] else float(measures.erased.value[row]),
                     verdict=Verdict(verdicts[row]),
                     reach=float(reaches[row]),
                 )
-        return Judged(tokens, estimates.ordinary_lift, estimates.ordinary_contraction)
+        ordinary_push = None
+        if self._ordinary_in_documents is not None:
+            ordinary_push = float(np.median(self._ordinary_in_documents.push.value))
+        return Judged(tokens, ordinary_push, estimates.ordinary_contraction)
 
     def typical_tokens(self) -> list[int]:
-        """Return the ids of ordinary tokens that lift and erase no more than the median ordinary token."""
-        lifts = self._ordinary.lifts.mean(axis=1)
+        """Return the ids of ordinary tokens that erase no more than the median ordinary token."""
         contractions = self._ordinary.effects.contraction
-        is_typical = (lifts <= np.median(lifts)) & (contractions <= np.median(contractions))
-        typical: list[int] = self._ordinary.ids[is_typical].tolist()
+        typical: list[int] = self._ordinary.ids[contractions <= np.median(contractions)].tolist()
         return typical
 
     @cached_property
@@ -232,7 +253,9 @@ class Recheck:
         ids_stage = SymptomStage(
             carriers=self._stage.carriers[:count],
             copies=self.curve_copies,
-            panel=self._stage.panel.chosen(range(count)),
+            panel=self._anchors.against(self._stage.without_copies, self.plan.mean_similarity).chosen(
+                range(count)
+            ),
             name=f"{self.name}: curves",
         )
         text_stage = replace(
@@ -242,8 +265,7 @@ class Recheck:
         curves: dict[int, list[float]] = {}
         for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
-                # The column "below" holds the curve over the pairs of unrelated texts, from which the lift is
-                # computed. The column "above" holds the curve over all other pairs.
+                # The column "below" holds the curve over the pairs of unrelated texts.
                 curves |= {row["token_id"]: row["below"] for row in run(stage, tokens).to_dicts()}
         return curves
 
@@ -256,11 +278,41 @@ class Recheck:
 
     @cached_property
     def _stage(self) -> ProfileStage:
-        panel = anchor_panel(self.job.encoder, self.plan)
         every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
-        return round_stage(self.job.encoder, settings, self.plan, panel, Round.CONFIRM, every_carrier, name)
+        return round_stage(self.job.encoder, settings, self.plan, Round.CONFIRM, every_carrier, name)
+
+    @cached_property
+    def _anchors(self) -> AnchorPanel:
+        return anchor_panel(self.job.encoder, self.plan)
+
+    @cached_property
+    def _documents(self) -> DocumentPanel | None:
+        return encode_documents(self.job, self.plan)
+
+    @cached_property
+    def _ordinary_in_documents(self) -> InDocuments | None:
+        if self.ordinary_of is not None:
+            return self.ordinary_of._ordinary_in_documents
+        few = list(self.ordinary_tokens[:_ORDINARY_IN_DOCUMENTS])
+        return self._measure_documents(Copies(few, []), "ordinary tokens")
+
+    def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
+        """Measure tokens in all documents of the recheck; None if it has none."""
+        if self._documents is None:
+            return None
+        run = MemoryRunner(self.job.encoder, self.progress)
+        parts: list[InDocuments | None] = []
+        written = replace(self._documents, carriers=self._documents.texts)
+        for panel, tokens in ((self._documents, copies.as_ids), (written, copies.as_text)):
+            if tokens:
+                ids = [token.id for token in tokens]
+                never = dict.fromkeys(ids, np.inf)
+                label = f"{self.name}: {which} in documents"
+                part = measure_in_documents(panel, run, tokens, never, self.job.settings, label, in_all=ids)
+                parts.append(part)
+        return join_documents(parts)
 
     @cached_property
     def _ordinary(self) -> Measurements:
@@ -277,7 +329,7 @@ class Recheck:
         run = MemoryRunner(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [
-            measurements(run(stage, tokens), len(self.plan.carriers))
+            measurements(run(stage, tokens))
             for stage, tokens in ((self._stage, copies.as_ids), (as_text, copies.as_text))
             if tokens
         ]
@@ -330,6 +382,9 @@ def make_recheck(
         isoscore=run.plan.isoscore,
     )
     plan = make_profile_plan(job, progress, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
+    if plan.documents is not None:
+        few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
+        plan = plan.model_copy(update={"documents": few_documents})
     available = {token.id: token for token in vocabulary.available}
     # The pilots of a plan are random tokens.
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
@@ -337,11 +392,11 @@ def make_recheck(
 
 
 def used_texts(run: Run) -> list[str]:
-    """Return the carriers and anchors of a run, without duplicates."""
-    plan = run.plan
-    if isinstance(plan, ProfilePlanRecord):
-        texts = [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
-    else:
-        of_plan = run.method.plan_texts(plan)
-        texts = [*of_plan.carriers, *of_plan.anchors]
+    """Return the carriers, the anchors and the bundled documents of a run, without duplicates."""
+    of_plan = run.method.plan_texts(run.plan)
+    texts = [*of_plan.carriers, *of_plan.anchors]
+    documents = run.plan.documents if isinstance(run.plan, ProfilePlanRecord) else None
+    bundled = bundled_collection()
+    if documents is not None and documents.fingerprint == bundled.fingerprint:
+        texts += [bundled.documents[index] for index in documents.chosen]
     return list(dict.fromkeys(texts))

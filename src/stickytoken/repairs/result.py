@@ -43,9 +43,8 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 class MeasuredRecord(resume.Record):
     """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
-    # Lift: how much more copies of this token raise the similarities between unrelated texts than copies of
-    # the ordinary token do, in standard deviations of the model's similarities.
-    lift_sd: float
+    # In how many times as many wrong results a document with eight copies is. Null if there are no documents.
+    push: float | None
     # Erased share: how much less of a text's meaning copies of this token leave than copies of an ordinary
     # token do. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
@@ -66,7 +65,7 @@ class TriedRecord(resume.Record):
     """A repair that was tried for a token, and the effect of copies after this repair."""
 
     strategy: str
-    lift_sd: float  # as in `MeasuredRecord`
+    push: float | None  # as in `MeasuredRecord`
     erased: float | None
 
 
@@ -110,11 +109,10 @@ class CheckRecord(resume.Record):
 class VerificationRecord(resume.Record):
     """The measurements and checks of a repaired model."""
 
-    ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
-    similarity_spread: float  # standard deviation of the model's similarities
+    ordinary_push: float | None  # push of an ordinary token
     ordinary_contraction: float  # share of a text that copies of the ordinary token erase, from 0 to 1
-    smallest_lift: float  # threshold of the rule on the lift
     smallest_erased: float  # threshold of the rule on the erased share
+    smallest_push: float  # threshold of the rule on the push
     vectors_compared: bool  # whether the rule on unusual vectors applied
     carriers: int  # number of texts into which copies were inserted
     anchors: int  # number of texts with which the carriers were compared
@@ -358,7 +356,7 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
         }
         for side, measured in (("before", token.before), ("after", token.after)):
             row[f"erased_{side}"] = None if measured is None else measured.erased
-            row[f"lift_sd_{side}"] = None if measured is None else measured.lift_sd
+            row[f"push_{side}"] = None if measured is None else measured.push
             row[f"verdict_{side}"] = None if measured is None else measured.verdict
         rows.append(row)
     return rows

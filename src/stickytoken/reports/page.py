@@ -47,7 +47,7 @@ def _shared_values(content: RunContent) -> dict[str, Any]:
         "notes": facts.notes(content),
         "cards": cards(content),
         "strongest": facts.strongest(content),
-            "overview": facts.report_figures(content),
+        "overview": facts.report_figures(content),
         "explained": facts.explained_tokens(content),
         "audits": facts.shown_audits(content),
         "scans": facts.shown_scans(content),

@@ -21,7 +21,7 @@ class Strategy(StrEnum):
     RELATIVES = "relatives"
     """The token gets a new row, computed from its pieces and from entries with similar spelling."""
     NEAREST = "nearest"
-    """The token gets the row of the nearest entry that lifts and erases no more than the median token."""
+    """The token gets the row of the nearest entry that erases no more than the median token."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ _TOKENS = (
     Column("strategy", "strategy"),
     Column("erased_before", "erased before", 0, "%"),
     Column("erased_after", "after", 0, "%"),
-    Column("lift_sd_before", "lift before", 2, "SD"),
-    Column("lift_sd_after", "after", 2, "SD"),
+    Column("push_before", "push before", 1, "×"),
+    Column("push_after", "after", 1, "×"),
     Column("verdict_after", "verdict"),
 )
 
@@ -114,7 +114,7 @@ def _print_repair(repair: stickytoken.Repair) -> None:
     if record.verification is None:
         state += " (--no-verify)"
     else:
-        console.print_line("erased share and lift: relative to an ordinary token")
+        console.print_line("erased share: relative to an ordinary token; push: relative to no copies")
         for check_record in record.verification.checks:
             outcome = "passed" if check_record.passed else "FAILED"
             console.print_line(f"{outcome}  {check_record.name}: {check_record.finding}")
@@ -398,7 +398,7 @@ def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) 
         Column("token_id", "id"),
         Column("token", "token"),
         Column("erased", "erased", 0, "%"),
-        Column("lift_sd", "lift", 2, "SD"),
+        Column("push", "push", 1, "×"),
         Column("severity", "severity"),
         Column("reason", "reason"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -132,7 +132,8 @@ def compute(
     )
 
 
-class RandomTokens(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RandomTokens:
     """What copies of random tokens do in documents: what is ordinary.
 
     Attributes:

@@ -74,8 +74,8 @@ def _measured_in_documents(run: Run) -> str:
         )
         sentences += (
             f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
-            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {limit.high:.1%} of the "
-            f"{others:,} others do (95% confidence)."
+            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {limit.high:.1%} of "
+            f"the {others:,} others do (95% confidence)."
         )
     return sentences
 
@@ -91,8 +91,8 @@ def notes(run: Run) -> list[str]:
         )
     if run.plan.documents is None:
         caveats.append(
-            "push was not measured: the sentences do not suffice for documents, and the tokenizer cannot read "
-            "the bundled ones; use more sentences"
+            "push was not measured: the sentences do not suffice for documents, and the tokenizer cannot "
+            "read the bundled ones; use more sentences"
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
     if run.plan.left_out:
@@ -187,8 +187,8 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     first = probed[0]  # the thresholds are the same for all tokens
     blocks: list[ProbeTable | str] = [
         ProbeTable(
-            "How much less of a text's meaning copies leave than copies of an ordinary token (erased), and in "
-            "how many times as many wrong results a document is with eight copies (push)",
+            "How much less of a text's meaning copies leave than copies of an ordinary token (erased), and "
+            "in how many times as many wrong results a document is with eight copies (push)",
             _PROBE_COLUMNS,
             [_probe_row(evidence) for evidence in probed],
         ),
@@ -231,6 +231,9 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     vector = ""
     if evidence.vector_deviation is not None:
         vector = "unusual" if evidence.vector_deviation >= evidence.unusual else "usual"
+    push_interval = ""
+    if evidence.push_low is not None and evidence.push_high is not None:
+        push_interval = PUSH.interval(evidence.push_low, evidence.push_high)
     verdict = evidence.verdict
     if evidence.severity is not None:
         verdict += f", {evidence.severity}"
@@ -241,7 +244,7 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
         ERASED.text(evidence.erased),
         ERASED.interval(evidence.erased_low, evidence.erased_high),
         PUSH.text(evidence.push),
-        "" if evidence.push is None else PUSH.interval(evidence.push_low, evidence.push_high),
+        push_interval,
         vector,
         verdict,
     ]

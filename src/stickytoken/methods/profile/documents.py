@@ -33,17 +33,17 @@ from stickytoken.search import ExactSearch, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
 
-# Numbers of documents in which tokens are measured, one after the other. In four, the ratios of ordinary tokens
-# have a rank correlation of about 0.7 with those in all others, and in 64, their intervals are about 0.25 wide.
+# Numbers of documents in which tokens are measured, one after the other. In four, the ratios of random tokens
+# have a rank correlation of about 0.7 with those in all others; in 64, their intervals are about 0.25 wide.
 _DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
-# Share of the tokens that may reach their threshold that is measured in twice as many documents, those with the
-# largest ratios. Without a limit, the wide intervals from few documents would keep most tokens.
+# Share of the tokens that is measured in twice as many documents, those with the largest ratios. Without a
+# limit, the wide intervals from few documents would keep most tokens.
 _KEPT_SHARE = 0.25
 # Number of tokens with the largest ratios that are measured in at least 32 documents, because they are shown.
 _SHOWN = 10
 _DOCUMENTS_FOR_SHOWN = 32
-# Fewest documents in a collection that is joined from a user's texts. In a smaller one, hardly any document is
-# a wrong result of other queries.
+# Fewest documents in a collection that is joined from a user's texts. In a smaller one, hardly any document
+# is a wrong result of other queries.
 _LEAST_DOCUMENTS = 40
 _MOST_DOCUMENTS = 240
 # Keys of the random generators that draw documents and bootstrap samples.
@@ -54,8 +54,8 @@ _SAMPLES_KEY = 6
 def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
     """Return the bundled collection, or one that is joined from the user's corpus.
 
-    The bundled one is used with the bundled corpus, and for a corpus that is too small, if the tokenizer knows
-    its characters. The result is None if there are too few documents of either kind.
+    The bundled one is used with the bundled corpus, and for a corpus that is too small, if the tokenizer
+    knows its characters. The result is None if there are too few documents of either kind.
     """
     corpus = job.sentences
     bundled = bundled_collection()
@@ -101,6 +101,7 @@ class DocumentPanel:
         collection: the documents and queries.
         places: indices of the n documents in the collection.
         carriers: the n documents, as texts or tokenized.
+        texts: the n documents as texts.
         search: exact search of the M queries in the collection.
         depth: number of first results.
     """
@@ -108,13 +109,15 @@ class DocumentPanel:
     collection: Collection
     places: tuple[int, ...]
     carriers: tuple[Carrier, ...]
+    texts: tuple[str, ...]
     search: ExactSearch
     depth: int
 
     @cached_property
     def is_answer(self) -> NDArray[np.bool_]:
         """Whether each document answers each query, shape (M, n)."""
-        return np.array(self.collection.answers)[:, None] == np.array(self.places)[None, :]
+        answers = np.array(self.collection.answers)
+        return np.asarray(answers[:, None] == np.array(self.places)[None, :])
 
     @cached_property
     def limits(self) -> NDArray[np.float64]:
@@ -191,6 +194,7 @@ def encode_documents(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Docu
         collection=collection,
         places=places,
         carriers=tuple(carriers),
+        texts=tuple(fitted[place].text for place in places),
         search=search,
         depth=record.depth,
     )
@@ -293,7 +297,7 @@ def measure_in_documents(
     label: str,
     in_all: Ids[int] = (),
 ) -> InDocuments:
-    """Measure tokens in a few documents, then those that may reach their threshold in twice as many, and so on.
+    """Measure tokens in a few documents, then those that may reach their threshold in more and more.
 
     The tokens with the largest ratios are measured in more documents too, because they are shown.
 
@@ -362,8 +366,8 @@ class _Ratio(NamedTuple):
 def _may_push(ratios: Mapping[int, _Ratio], thresholds: Mapping[int, float], ids: Sequence[int]) -> set[int]:
     """Return the tokens that reach their threshold, and the best of those that may.
 
-    This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but no
-    token is left out that reaches its threshold so far.
+    This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but
+    no token is left out that reaches its threshold so far.
     """
     by_share = sorted(ids, key=lambda token_id: -ratios[token_id].value / thresholds[token_id])
     best = set(by_share[: math.ceil(_KEPT_SHARE * len(ids))])
@@ -396,8 +400,8 @@ _BLOCK_ROWS = 256
 def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.float64]:
     """Predict the push of each token from what its copies do to sentences, shape (T,).
 
-    With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product of
-    the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more than
+    With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product
+    of the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more than
     in a document, so the prediction only ranks tokens.
     """
     before = panel.search.similarities[:, list(panel.places)].astype(np.float32)

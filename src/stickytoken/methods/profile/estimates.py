@@ -66,7 +66,7 @@ class Measurements:
 
 
 def measurements(rows: pl.DataFrame) -> Measurements:
-    """Convert the stored rows of a round, with the columns of `ProfileStage.measure_all`, to sorted arrays."""
+    """Convert the stored rows of a round, as `ProfileStage.measure_all` returns them, to sorted arrays."""
     ordered = rows.sort("token_id")
     return Measurements(
         ids=ordered["token_id"].to_numpy().astype(np.int64),

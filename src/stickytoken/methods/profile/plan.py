@@ -112,7 +112,8 @@ def _require_differences(encoder: Encoder, carriers: Sequence[str], source: str)
     if similarities.std() < _NO_VARIATION:
         raise InputError(
             f"{encoder.name} gives all sentences of {source} the same similarity "
-            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded correctly"
+            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
+            "correctly"
         )
 
 

@@ -1,11 +1,11 @@
 """The rounds of a run, and the stage that a round of short texts executes.
 
-Special tokens are measured in documents before anything else: they are few, and the first that anyone tries. In
-the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted into a
-few of the carriers, and those that are most likely to reach the threshold into all others, in batches. This
-ends after a batch in which no token can still reach its threshold, if no remaining token may reach its
-threshold by the estimate from the few carriers, or when the budget is used up. At last, the tokens that may
-push are measured in documents.
+Special tokens are measured in documents before anything else: they are few, and the first that anyone tries.
+In the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted into
+a few of the carriers, and those most likely to reach the threshold into all others, in batches. This ends
+after a batch in which no token can still reach its threshold, if no remaining token may reach it by the
+estimate from the few carriers, or when the budget is used up. At last, the tokens that may push are measured
+in documents.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bo
     """Return the ids of the tokens to measure in documents.
 
     These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
-    vector, those that erase most, and those that are expected to push most. All of the job's tokens are chosen
-    if they are no more than the random ones, or if ``measure_all`` or the settings say so.
+    vector, those that erase most, and those that are expected to push most. All of the job's tokens are
+    chosen if they are no more than the random ones, or if ``measure_all`` or the settings say so.
     """
     job = measured.job
     settings = job.settings

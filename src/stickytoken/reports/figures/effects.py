@@ -277,14 +277,14 @@ _REPAIRED = (
 
 
 def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
-    """Draw the erased share and the lift of every repaired token before and after the repair.
+    """Draw the erased share and the push of every repaired token before and after the repair.
 
     Args:
         rows: One row per repaired token, from `stickytoken.repairs.result.token_rows`.
         state: A sentence that says whether the repair is verified.
         findings: Sentences that say what the checks of the repair found.
     """
-    measured = [row for row in rows if row["lift_sd_after"] is not None]
+    measured = [row for row in rows if row["push_after"] is not None]
     narrow: dict[str, Any] = {}
     if measured:
         summary = _repaired_in_words(measured)
@@ -307,7 +307,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 
 
 def _repaired_in_words(measured: Rows) -> str:
-    """Return a sentence on the largest erased share and the largest lift, before and after a repair."""
+    """Return a sentence on the largest erased share and the largest push, before and after a repair."""
     sentences = []
     for measure in MEASURES:
         largest = []
