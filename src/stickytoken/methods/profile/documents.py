@@ -98,26 +98,22 @@ class DocumentPanel:
     """A collection as the model encodes it, and the n documents that receive copies.
 
     Attributes:
-        collection: the documents and queries.
         places: indices of the n documents in the collection.
         carriers: the n documents, as texts or tokenized.
         texts: the n documents as texts.
         search: exact search of the M queries in the collection.
         depth: number of first results.
+        is_answer: whether each document answers each query, shape (M, n).
+        weights: weight of each pair, shape (M, n).
     """
 
-    collection: Collection
     places: tuple[int, ...]
     carriers: tuple[Carrier, ...]
     texts: tuple[str, ...]
     search: ExactSearch
     depth: int
-
-    @cached_property
-    def is_answer(self) -> NDArray[np.bool_]:
-        """Whether each document answers each query, shape (M, n)."""
-        answers = np.array(self.collection.answers)
-        return np.asarray(answers[:, None] == np.array(self.places)[None, :])
+    is_answer: NDArray[np.bool_]
+    weights: NDArray[np.float64]
 
     @cached_property
     def limits(self) -> NDArray[np.float64]:
@@ -132,21 +128,13 @@ class DocumentPanel:
     @cached_property
     def found_limits(self) -> NDArray[np.float64]:
         """Similarity that each document must exceed to be among the first ten results, shape (M, n)."""
-        return self.search.limits(self.places, min(TOP, len(self.collection.documents) - 1))
+        return self.search.limits(self.places, min(TOP, len(self.search.documents) - 1))
 
     @cached_property
     def is_found(self) -> NDArray[np.bool_]:
         """Whether each pair of a query and the document that answers it is found without copies."""
         is_in_top = self.search.similarities[:, list(self.places)] > self.found_limits
         return is_in_top[self.is_answer]
-
-    @cached_property
-    def weights(self) -> NDArray[np.float64]:
-        """Weight of each pair, shape (M, n): all kinds of documents and of queries weigh the same."""
-        kinds = np.array(self.collection.kinds)
-        of_documents = _weigh_kinds(kinds[list(self.places)])
-        of_queries = _weigh_kinds(kinds[list(self.collection.answers)])
-        return of_queries[:, None] * of_documents[None, :]
 
     def stage(self, name: str, start: int, stop: int) -> DocumentStage:
         """Return the stage that puts copies into the documents from ``start`` up to ``stop``."""
@@ -190,13 +178,19 @@ def encode_documents(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Docu
     for place in places:
         is_tokenized = insertion is Insertion.IDS
         carriers.append(fitted[place].content if is_tokenized else fitted[place].text)
+    answers = np.array(collection.answers)
+    # All kinds of documents and of queries weigh the same.
+    kinds = np.array(collection.kinds)
+    of_documents = _weigh_kinds(kinds[list(places)])
+    of_queries = _weigh_kinds(kinds[answers])
     return DocumentPanel(
-        collection=collection,
         places=places,
         carriers=tuple(carriers),
         texts=tuple(fitted[place].text for place in places),
         search=search,
         depth=record.depth,
+        is_answer=np.asarray(answers[:, None] == np.array(places)[None, :]),
+        weights=of_queries[:, None] * of_documents[None, :],
     )
 
 
