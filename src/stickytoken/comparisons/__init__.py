@@ -447,8 +447,8 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         source = runs[0].run.record.corpus.source
         yield Reason(
             Answer.NO,
-            f"the sentences from {source} differ between the runs, and erased shares and pushes depend on the "
-            "sentences",
+            f"the sentences from {source} differ between the runs, and erased shares and pushes depend on "
+            "the sentences",
         )
         return
     # From the same corpus, runs may have chosen different anchors, for example with another seed.

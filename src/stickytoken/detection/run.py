@@ -94,8 +94,8 @@ class Run:
         """Return about ``count`` of the strongest tokens that are not sticky.
 
         The first half has the tokens with the largest values in the column that the method ranks tokens by,
-        confirmed tokens before those that were only screened. The second half has the largest pushes. A run of
-        std measures no push, so all tokens are chosen by the ranking column.
+        confirmed tokens before those that were only screened. The second half has the largest pushes. A run
+        of std measures no push, so all tokens are chosen by the ranking column.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:

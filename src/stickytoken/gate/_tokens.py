@@ -19,8 +19,8 @@ from stickytoken.words import percent, quoted
 STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
-    "Copies of a sticky token hide a document from the queries that it answers, or push it into results where "
-    "it does not belong. Explain the token with "
+    "Copies of a sticky token hide a document from the queries that it answers, or push it into results "
+    "where it does not belong. Explain the token with "
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )

@@ -90,8 +90,8 @@ class Harm(NamedTuple):
         """How often a document with copies is found by the queries that it answers."""
         return (
             f"With {COPIES} copies of {quoted(self.token)}, {percent(self.found)} of the queries that a "
-            f"document answers find it among the first {TOP} results ({percent(self.found_without)} without copies, "
-            f"{percent(self.ordinary_found)} with copies of an ordinary token)"
+            f"document answers find it among the first {TOP} results ({percent(self.found_without)} without "
+            f"copies, {percent(self.ordinary_found)} with copies of an ordinary token)"
         )
 
     @property

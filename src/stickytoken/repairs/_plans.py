@@ -160,7 +160,7 @@ class Candidate:
     def remaining_effect(self) -> float:
         """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
 
-        The value is the larger of erased share and push, each as a share of the way to its threshold. The value is
+        It is the larger of erased share and push, each as a share of the way to its threshold. The value is
         infinity if both are undefined, and minus infinity if the repair was not
         measured.
         """

@@ -395,8 +395,8 @@ def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.floa
     """Predict the push of each token from what its copies do to sentences, shape (T,).
 
     With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product
-    of the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more than
-    in a document, so the prediction only ranks tokens.
+    of the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more
+    than in a document, so the prediction only ranks tokens.
     """
     before = panel.search.similarities[:, list(panel.places)].astype(np.float32)
     limits = panel.limits.astype(np.float32)
