@@ -1,4 +1,4 @@
-"""How often does the rule flag tokens with small true effects, and miss tokens with large ones?
+"""How often does the rule flag tokens that truly erase little, and miss tokens that erase much?
 
 Vocabularies with known true effects are simulated, so no model is needed. Effects and noise have the sizes
 that were measured on all-MiniLM-L6-v2. The package's own code chooses carriers, selects tokens, estimates
@@ -38,15 +38,10 @@ Ids = NDArray[np.int64]
 Draw = Callable[[np.random.Generator, int], Vector]
 SETTINGS = ProfileSettings()
 
-# Sizes that were measured on all-MiniLM-L6-v2. Lifts are in standard deviations of the similarities.
-# Contractions are shares of a text.
-ORDINARY_LIFT = 0.09  # standard deviation over ordinary tokens
-LIFT_NOISE = 0.085  # standard deviation of a token's lift over carriers
+# Sizes that were measured on all-MiniLM-L6-v2. Contractions are shares of a text.
 ORDINARY_CONTRACTION = 0.34  # contraction of the ordinary token
 CONTRACTION_SPREAD = 0.06  # standard deviation over ordinary tokens
 CONTRACTION_NOISE = 0.06  # standard deviation of a token's contraction over carriers
-# Carriers also differ in what they do to all tokens: some raise all lifts, and some multiply all effects.
-COMMON = 0.08  # standard deviation of the lift that a carrier adds to every token
 GAIN_SPREAD = 0.15  # standard deviation of the factor by which a carrier multiplies effects
 
 
@@ -56,14 +51,12 @@ class Shape(NamedTuple):
     Attributes:
         ordinary: draws the effects of ordinary tokens, with mean 0 and standard deviation 1.
         sticky_share: share of the tokens that are sticky.
-        lifts: lowest and highest lift of sticky tokens, in standard deviations of the similarities.
         erased: lowest and highest erased share of sticky tokens.
         noise: draws the noise of carriers, with mean 0 and standard deviation 1.
     """
 
     ordinary: Draw
     sticky_share: float
-    lifts: tuple[float, float]
     erased: tuple[float, float]
     noise: Draw
 
@@ -103,40 +96,35 @@ def two_kinds(generator: np.random.Generator, size: int) -> Vector:
 
 
 # Effects well above the thresholds.
-STRONG_LIFTS = (0.6, 1.3)
 STRONG_ERASED = (0.5, 0.9)
 # Effects on both sides of the thresholds.
-NEAR_LIFTS = (0.3, 0.7)
 NEAR_ERASED = (0.25, 0.55)
 SHAPES = {
-    "normal, no sticky tokens": Shape(normal, 0.0, STRONG_LIFTS, STRONG_ERASED, normal),
-    "normal, few sticky tokens": Shape(normal, 0.001, STRONG_LIFTS, STRONG_ERASED, normal),
-    "normal, many sticky tokens": Shape(normal, 0.01, STRONG_LIFTS, STRONG_ERASED, normal),
-    "normal, effects around the thresholds": Shape(normal, 0.005, NEAR_LIFTS, NEAR_ERASED, normal),
-    "normal, heavy-tailed noise": Shape(normal, 0.002, STRONG_LIFTS, STRONG_ERASED, student),
-    "skewed to the left": Shape(left_skewed, 0.002, STRONG_LIFTS, STRONG_ERASED, normal),
-    "skewed to the right": Shape(right_skewed, 0.002, STRONG_LIFTS, STRONG_ERASED, normal),
-    "Student t, 5 degrees of freedom": Shape(student, 0.002, STRONG_LIFTS, STRONG_ERASED, normal),
-    "Laplace": Shape(laplace, 0.002, STRONG_LIFTS, STRONG_ERASED, normal),
-    "Laplace, effects around the thresholds": Shape(laplace, 0.005, NEAR_LIFTS, NEAR_ERASED, student),
-    "two kinds of entries": Shape(two_kinds, 0.002, STRONG_LIFTS, STRONG_ERASED, normal),
+    "normal, no sticky tokens": Shape(normal, 0.0, STRONG_ERASED, normal),
+    "normal, few sticky tokens": Shape(normal, 0.001, STRONG_ERASED, normal),
+    "normal, many sticky tokens": Shape(normal, 0.01, STRONG_ERASED, normal),
+    "normal, effects around the thresholds": Shape(normal, 0.005, NEAR_ERASED, normal),
+    "normal, heavy-tailed noise": Shape(normal, 0.002, STRONG_ERASED, student),
+    "skewed to the left": Shape(left_skewed, 0.002, STRONG_ERASED, normal),
+    "skewed to the right": Shape(right_skewed, 0.002, STRONG_ERASED, normal),
+    "Student t, 5 degrees of freedom": Shape(student, 0.002, STRONG_ERASED, normal),
+    "Laplace": Shape(laplace, 0.002, STRONG_ERASED, normal),
+    "Laplace, effects around the thresholds": Shape(laplace, 0.005, NEAR_ERASED, student),
+    "two kinds of entries": Shape(two_kinds, 0.002, STRONG_ERASED, normal),
 }
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A simulated vocabulary of T tokens: their true effects, and what the rule says.
+    """A simulated vocabulary of T tokens: their true erased shares, and what the rule says.
 
     Attributes:
-        lift: true lifts relative to the ordinary token, in standard deviations of the similarities, shape
-            (T,).
         erased: true erased shares, shape (T,).
         flagged: whether the rule flags the token, shape (T,).
         confirmed: whether the token was measured in the confirming carriers, shape (T,).
-        covered: whether the intervals of both effects contain the true effects, shape (T,).
+        covered: whether the interval contains the true share, shape (T,).
     """
 
-    lift: Vector
     erased: Vector
     flagged: NDArray[np.bool_]
     confirmed: NDArray[np.bool_]
@@ -144,83 +132,62 @@ class Simulated:
 
     @property
     def reach(self) -> Vector:
-        """The larger of the two true effects, each divided by its threshold, shape (T,)."""
-        return np.maximum(self.lift / SETTINGS.smallest_lift, self.erased / SETTINGS.smallest_erased)
+        """The true erased share divided by its threshold, shape (T,)."""
+        return self.erased / SETTINGS.smallest_erased
 
 
 def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     """Draw a vocabulary of ``size`` tokens, measure it in the rounds of a run, and judge it."""
     generator = np.random.default_rng(seed)
-    lifts, contractions = true_effects(generator, shape, size)
-    in_all_carriers = effects_in_carriers(generator, shape, lifts, contractions)
+    contractions = true_contractions(generator, shape, size)
+    in_all_carriers = effects_in_carriers(generator, shape, contractions)
     pilots = np.sort(generator.permutation(size)[:PILOT_TOKENS])
     measures = measured_in_rounds(in_all_carriers, pilots)
     verdicts = np.array(apply_rule(measures, SETTINGS).verdicts)
-
-    true_lift = lifts - np.median(lifts)
     true_erased = np.asarray(share_erased(contractions, float(np.median(contractions))))
-    lift_covered = (measures.lift.low <= true_lift) & (true_lift <= measures.lift.high)
-    erased_covered = (measures.erased.low <= true_erased) & (true_erased <= measures.erased.high)
     return Simulated(
-        lift=true_lift,
         erased=true_erased,
         flagged=verdicts != "benign",
         confirmed=measures.confirmed,
-        covered=lift_covered & erased_covered,
+        covered=(measures.erased.low <= true_erased) & (true_erased <= measures.erased.high),
     )
 
 
-def true_effects(generator: np.random.Generator, shape: Shape, size: int) -> tuple[Vector, Vector]:
-    """Draw the lift and the contraction of each token, both of shape (size,).
-
-    About half of the sticky tokens have a large lift, and the others have a large contraction.
-    """
-    lifts = ORDINARY_LIFT * shape.ordinary(generator, size)
+def true_contractions(generator: np.random.Generator, shape: Shape, size: int) -> Vector:
+    """Draw the contraction of each token, shape (size,)."""
     contractions = ORDINARY_CONTRACTION + CONTRACTION_SPREAD * shape.ordinary(generator, size)
     is_sticky = generator.random(size) < shape.sticky_share
-    is_lifting = is_sticky & (generator.random(size) < 0.5)
-    is_erasing = is_sticky & ~is_lifting
-    lifts[is_lifting] = generator.uniform(*shape.lifts, int(is_lifting.sum()))
-    erased = generator.uniform(*shape.erased, int(is_erasing.sum()))
+    erased = generator.uniform(*shape.erased, int(is_sticky.sum()))
     # Solve the definition of the erased share, (k - k0) / (1 - k0), for the contraction k.
-    contractions[is_erasing] = ORDINARY_CONTRACTION + erased * (1 - ORDINARY_CONTRACTION)
-    return lifts, contractions
+    contractions[is_sticky] = ORDINARY_CONTRACTION + erased * (1 - ORDINARY_CONTRACTION)
+    return contractions
 
 
-def effects_in_carriers(
-    generator: np.random.Generator, shape: Shape, lifts: Vector, contractions: Vector
-) -> Measurements:
+def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractions: Vector) -> Measurements:
     """Draw what each carrier shows of the true effects, and return it as measurements of all tokens."""
-    size = len(lifts)
+    size = len(contractions)
     carriers = carriers_needed(SETTINGS)
-
-    def in_carriers(effects: Vector, noise: float) -> Vector:
-        """Multiply effects by the gain of each carrier and add noise. Returns shape (size, carriers)."""
-        gain = 1 + GAIN_SPREAD * generator.normal(size=carriers)
-        gain /= gain.mean()
-        standard_noise = shape.noise(generator, size * carriers).reshape(size, carriers)
-        centre = np.median(effects)
-        centred = effects - centre
-        return np.asarray(centre + centred[:, None] * gain + noise * standard_noise)
-
-    carrier_lifts = in_carriers(lifts, LIFT_NOISE) + COMMON * generator.normal(size=carriers)
-    carrier_contractions = in_carriers(contractions, CONTRACTION_NOISE)
-    return measurements_of(np.arange(size), carrier_lifts, carrier_contractions)
+    # Carriers multiply the effects of all tokens.
+    gain = 1 + GAIN_SPREAD * generator.normal(size=carriers)
+    gain /= gain.mean()
+    noise = CONTRACTION_NOISE * shape.noise(generator, size * carriers).reshape(size, carriers)
+    centre = np.median(contractions)
+    in_carriers = centre + (contractions - centre)[:, None] * gain + noise
+    return measurements_of(np.arange(size), in_carriers)
 
 
 def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
-    """Measure the tokens as the three rounds of a run do, and return the measures that the rule uses.
+    """Measure the tokens as the rounds of a run do, and return the measures that the rule uses.
 
     Args:
         in_all_carriers: what every carrier shows of every token. A round sees only its tokens and carriers.
         pilots: ids of the tokens that are measured in all carriers first, ascending.
     """
-    size, carriers = in_all_carriers.lifts.shape
+    size, carriers = in_all_carriers.contractions.shape
     of_pilots = rows_of(in_all_carriers, pilots)
-    pilot_effects = np.stack([of_pilots.lifts, of_pilots.contractions], axis=2)
     lengths = np.ones(carriers, dtype=np.int64)  # all carriers are equally long
     screening_carriers = representative_carriers(
-        pilot_effects, lengths, np.arange(carriers), SETTINGS.screening_texts
+        of_pilots.contractions, lengths, np.arange(carriers), SETTINGS.screening_texts
     )
     confirming_carriers = [carrier for carrier in range(carriers) if carrier not in screening_carriers]
 
@@ -240,43 +207,25 @@ def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
     return estimate(after_all_rounds).measures
 
 
-def measurements_of(ids: Ids, lifts: Vector, contractions: Vector) -> Measurements:
-    """Return measurements of T tokens in K carriers that have no groups of anchors and no pulls.
-
-    Args:
-        ids: token ids, ascending, shape (T,).
-        lifts: shape (T, K).
-        contractions: shape (T, K).
-    """
-    tokens, carriers = lifts.shape
-    return Measurements(
-        ids=ids,
-        lifts=lifts,
-        anchor_group_lifts=np.zeros((tokens, carriers, 0), dtype=np.float32),
-        effects=Effects(contractions.mean(axis=1), np.zeros((tokens, 1))),
-        contractions=contractions,
-    )
+def measurements_of(ids: Ids, contractions: Vector) -> Measurements:
+    """Return measurements of T tokens, with ascending ids, in K carriers; contractions have shape (T, K)."""
+    effects = Effects(contractions.mean(axis=1), np.zeros((len(contractions), 1)))
+    return Measurements(ids=ids, effects=effects, contractions=contractions)
 
 
 def rows_of(measurements: Measurements, ids: Ids) -> Measurements:
     """Return the measurements of the tokens with these ids, which are also their row indices."""
-    return measurements_of(ids, measurements.lifts[ids], measurements.contractions[ids])
+    return measurements_of(ids, measurements.contractions[ids])
 
 
 def with_plan(
     screening_carriers: list[int], screened: Measurements, confirmed: Measurements, pilots: Ids
 ) -> Measured:
-    """Combine measurements with a plan and a job, of which the estimates need only pilots and settings.
-
-    The plan's standard deviation of similarities is 1, so that the unit of lifts stays the same.
-    """
+    """Combine measurements with a plan and a job, of which the estimates need only pilots and settings."""
     plan = ProfilePlanRecord(
         mean_similarity=0.0,
         mean_similarity_entries=1,
-        similarity_spread=1.0,
-        share_below=1.0,
         left_out=0,
-        groups=[],
         anchors=[],
         carriers=[],
         pilots=pilots.tolist(),
@@ -324,7 +273,7 @@ def check_shape(results: Results, title: str, vocabularies: list[Simulated]) -> 
     is_confirmed = np.concatenate([vocabulary.confirmed for vocabulary in vocabularies])
     is_covered = np.concatenate([vocabulary.covered for vocabulary in vocabularies])
     results.check(
-        f"{title}: intervals of both measures hold the truth, confirmed tokens",
+        f"{title}: intervals hold the truth, confirmed tokens",
         "beside it",
         f"{is_covered[is_confirmed].mean():.1%}",
     )

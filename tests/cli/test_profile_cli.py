@@ -205,5 +205,3 @@ def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):
     assert [run_record["run"] for run_record in compared["runs"]] == ["planted", "planted (24 dimensions)"]
     (reason_text,) = [reason["said"] for reason in compared["reasons"] if "same weights" in reason["said"]]
     assert reason_text.endswith("have the same weights, used differently (length of the vectors)")
-
-

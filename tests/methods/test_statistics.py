@@ -1,18 +1,14 @@
-"""Estimates with intervals, and predicted lifts, against scipy and plain loops."""
+"""Estimates with intervals, against scipy and plain loops."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.statistics import (
-    Effects,
     beyond_ordinary,
     carrier_contractions,
     fit_effects,
-    predicted_lifts,
-    present_mean,
     share_erased,
 )
 from stickytoken.unit_vectors import unit_vectors
@@ -102,19 +98,6 @@ def test_nine_of_ten_intervals_hold_the_true_effect():
     assert np.mean(shares) == pytest.approx(0.9, abs=0.03)
 
 
-@settings(max_examples=60)
-@given(seeds, st.floats(0, 1))
-def test_a_mean_over_what_is_present_equals_a_loop_and_warns_of_nothing(seed, missing):
-    generator = np.random.default_rng(seed)
-    values = generator.normal(size=(4, 6))
-    values[generator.random(values.shape) < missing] = np.nan
-    for column, mean_found in zip(values.T, present_mean(values), strict=True):
-        present_values = column[~np.isnan(column)]
-        assert mean_found == pytest.approx(
-            sum(present_values) / len(present_values) if len(present_values) else np.nan, nan_ok=True
-        )
-
-
 def test_contractions_by_carrier_average_to_the_contraction_of_the_fit():
     generator = np.random.default_rng(5)
     before = unit_vectors(generator.normal(size=(7, 9)).astype(np.float32))
@@ -138,23 +121,3 @@ WEIGHTS = np.array([0.3, 0.7, 0.0])  # a group of weight 0 is measured beside th
 
 def draw(generator, count):
     return unit_vectors(generator.normal(size=(count, DIMENSION)) + 0.3)
-
-
-@pytest.mark.parametrize("level", [0.0, 0.08, 0.4, 1.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_predicted_lifts_are_mean_changes_over_the_pairs_below(seed, level):
-    """Texts with copies need not have length 1 for that: the response is linear in them."""
-    generator = np.random.default_rng([seed, 1])
-    anchors = AnchorPanel(draw(generator, len(GROUPS)), GROUPS, WEIGHTS)
-    before = draw(generator, 6)
-    carriers = anchors.against(before, float(np.quantile(before @ anchors.vectors.T, level)))
-    tokens = Effects(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
-    predicted = predicted_lifts(tokens, carriers)
-    counting = carriers.pair_weights.sum(axis=1) > 0
-    if not counting.any():
-        assert predicted.tolist() == [0] * 9
-        return
-    for row in range(9):
-        after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
-        lifts = carriers.response(after[None].astype(np.float32)).lifts[0]
-        assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)

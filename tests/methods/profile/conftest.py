@@ -8,7 +8,7 @@ from stickytoken import load_encoder
 
 @pytest.fixture(scope="session")
 def model():
-    return profiled.planted_model(2)
+    return profiled.planted_model(4)
 
 
 @pytest.fixture(scope="session")

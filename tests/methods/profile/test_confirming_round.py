@@ -15,12 +15,9 @@ NOISE = 0.03
 
 
 def measurements_of(ids, contractions, carriers):
-    """Measurements that scatter around each token's contraction, and lifts that are only noise."""
-    generator = np.random.default_rng(carriers)
-    noise = generator.normal(scale=NOISE, size=(2, TOKENS, carriers))
-    values = (contractions[:, None] + noise[0])[ids]
-    lifts = noise[1][ids]
-    return calibration.measurements_of(ids, lifts, values)
+    """Measurements that scatter around each token's contraction."""
+    noise = np.random.default_rng(carriers).normal(scale=NOISE, size=(TOKENS, carriers))
+    return calibration.measurements_of(ids, (contractions[:, None] + noise)[ids])
 
 
 def batches_of(by_screen, by_confirming, budgeted):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import planted
@@ -39,29 +38,20 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encod
     for evidence in probes:
         row = stored[evidence.token_id]
         shared = set(row) & set(evidence.__slots__)
-        assert len(shared) >= 18
+        assert len(shared) >= 14
         for name in shared:
             value = getattr(evidence, name)
             expected = pytest.approx(row[name], abs=1e-6) if isinstance(row[name], float) else row[name]
             assert value == expected, name
         assert evidence.mean_similarity == run.plan.mean_similarity
-        assert evidence.ordinary_lift == pytest.approx(run.result.ordinary_lift, abs=1e-6)
+        assert evidence.ordinary_contraction == pytest.approx(run.result.ordinary_contraction, abs=1e-6)
     assert [evidence.verdict for evidence in probes] == ["benign", "benign", "sticky"]
 
 
 @pytest.mark.slow
-def test_lifts_by_placement_and_the_symptom_curve_are_of_the_carriers_and_anchors_of_the_run(
-    model, encoder, tmp_path
-):
+def test_the_symptom_curve_is_of_the_carriers_and_anchors_of_the_run(model, encoder, tmp_path):
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
     (evidence,), plan = probed(encoder, [STICKY]), run.plan
-    rest = [carrier for carrier in range(26) if carrier not in run.result.screening_carriers]
-    assert STICKY in plan.pilots  # the pilot measures it in all carriers
-    lifts = profiled.shard_rows(run, "pilot")[STICKY]["lifts"]
-    for turn, placement in enumerate(("prefix", "suffix", "random")):
-        lifts_of_turn = [lifts[carrier] for carrier in rest if carrier % 3 == turn]
-        assert evidence.lift_by_placement[placement] == pytest.approx(np.mean(lifts_of_turn), abs=1e-6)
-
     curve = evidence.curve
     assert curve.copies == [0, *SYMPTOM_COPIES]
     # Ordinary tokens beside it, on the same pairs.
@@ -69,9 +59,7 @@ def test_lifts_by_placement_and_the_symptom_curve_are_of_the_carriers_and_anchor
     assert [len(side) for side in ordinary] == [len(curve.copies)] * 2
     assert [side[0] for side in ordinary] == pytest.approx([curve.below[0], curve.above[0]])
     assert curve.below[-1] > curve.ordinary_below[-1] + 0.1
-    anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-    assert 0 < len(anchors) < len(plan.anchors)
-    directions = model.encode(anchors, normalize_embeddings=True)
+    directions = model.encode(plan.anchors, normalize_embeddings=True)
     below = model.encode(plan.carriers[:12], normalize_embeddings=True) @ directions.T < plan.mean_similarity
     for copies, under, over in zip(curve.copies, curve.below, curve.above, strict=True):
         changed = [text + planted.PLANTED * copies for text in plan.carriers[:12]]

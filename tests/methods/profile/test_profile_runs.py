@@ -12,7 +12,7 @@ import profiled
 import tiny
 from stickytoken import load_encoder
 from stickytoken.data import SentencePair
-from stickytoken.detection import judge, probe
+from stickytoken.detection import probe
 from stickytoken.errors import InputError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
@@ -32,15 +32,13 @@ def run(encoder, tmp_path_factory):
 
 def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
     entries = ("qq", "qq qq", "qqqq")
-    encoder = load_encoder(profiled.planted_model(2, token="qq qq", added=entries))
+    encoder = load_encoder(profiled.planted_model(4, token="qq qq", added=entries))
     run = detect_profile(encoder, tmp_path / "run", insertion=Insertion.WORDS)
-    judgement = judge(run, profiled.corpus(160), encoder=encoder)
-    for result in (run, judgement):
-        assert result.sticky["token"].to_list() == ["qq qq"]
-        (row,) = result.tokens.filter(token="qq").to_dicts()
-        assert [row[name] for name in ("verdict", "lift", "severity", "erased")] == [None] * 4
-        assert "reads 0% of its copies" in row["reason"]
-        assert len(result.tokens) == run.available
+    assert run.sticky["token"].to_list() == ["qq qq"]
+    (row,) = run.tokens.filter(token="qq").to_dicts()
+    assert [row[name] for name in ("verdict", "push", "severity", "erased")] == [None] * 4
+    assert "reads 0% of its copies" in row["reason"]
+    assert len(run.tokens) == run.available
     ((token_id, copies_seen),) = run.token("qq").select("token_id", "copies_seen").rows()
     assert copies_seen == 0
     assert run.result.looked_at == run.available - 1
@@ -58,20 +56,16 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
         detect_profile(encoder, tmp_path / "one", insertion=Insertion.WORDS, tokens=[token_id])
 
 
-def test_a_planted_token_is_sticky_for_what_it_erases_and_lifts(run):
+def test_a_planted_token_is_sticky_for_what_it_erases(run):
     (row,) = run.sticky.to_dicts()
     assert row["token"] == planted.PLANTED
     assert row["severity"] == "severe"
     assert row["erased_low"] > 0.4
-    assert row["lift_sd_low"] > 0.5
     assert row["reason"].startswith(f"leaves {row['erased']:.0%} less of a text's meaning")
-    assert row["kinds_lifted"] == run.plan.kinds
 
 
-def test_raw_numbers_are_those_of_the_rule_in_other_units(run):
+def test_the_contraction_is_the_erased_share_in_another_unit(run):
     row = run.sticky.row(0, named=True)
-    lift = run.result.ordinary_lift + row["lift_sd"] * run.plan.similarity_spread
-    assert row["lift"] == pytest.approx(lift)
     ordinary = run.result.ordinary_contraction
     assert row["contraction"] == pytest.approx(ordinary + row["erased"] * (1 - ordinary))
 
@@ -96,9 +90,9 @@ def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
     assert len(table) == profiled.AVAILABLE == run.record.tokens == run.result.looked_at
     assert table["token_id"].is_sorted()
     missing = {name for name, count in table.null_count().row(0, named=True).items() if count}
-    assert missing <= {"severity", "reason", "vector_deviation"}
+    in_documents = {"push", "push_low", "push_high", "found", "documents"}
+    assert missing <= {"severity", "reason", "vector_deviation"} | in_documents
     assert not any(series.is_nan().any() for series in table.select(pl.col(pl.Float64)))
-    assert ((table["lift_sd_low"] < table["lift_sd"]) & (table["lift_sd"] < table["lift_sd_high"])).all()
     assert ((table["erased_low"] < table["erased"]) & (table["erased"] < table["erased_high"])).all()
     for words in ("severity", "reason"):
         assert table.filter(pl.col(words).is_null())["verdict"].unique().to_list() == ["benign"]
@@ -130,46 +124,32 @@ def test_the_effects_of_all_tokens_are_those_of_the_screen(run):
         assert contraction == pytest.approx(screened[token_id]["contraction"], abs=1e-6)
 
 
-def plain_lift(model, run, place, token):
+def plain_contractions(model, run, carriers, token):
+    """Erase shares of carriers by definition: how much of each carrier's own direction is left."""
     plan = run.plan
-    placement = ("prefix", "suffix", "random")[place % 3]
-    copies = (8, 4)[(place % 3 + place // 3) % 2]
-    carrier = plan.carriers[place]
-    changed = token * copies + carrier if placement == "prefix" else carrier + token * copies
-    unit = [vector / np.linalg.norm(vector) for vector in model.encode([carrier, changed])]
-    changes = {}
-    for each in plan.anchors:
-        anchor = model.encode([each.text])[0]
-        before, after = (float(vector @ anchor) / float(np.linalg.norm(anchor)) for vector in unit)
-        if before < plan.mean_similarity:
-            changes.setdefault(each.group, []).append(after - before)
-    weights = {group: plan.groups[group].weight for group in changes}
-    lift = sum(weights[group] * np.mean(rises) for group, rises in changes.items()) / sum(weights.values())
-    return lift, {group: np.mean(rises) for group, rises in changes.items()}
+    texts = [plan.carriers[place] for place in carriers]
+    changed = []
+    for place, carrier in zip(carriers, texts, strict=True):
+        copies = (8, 4)[(place % 3 + place // 3) % 2]
+        changed.append(token * copies + carrier if place % 3 == 0 else carrier + token * copies)
+    before, after = (model.encode(each, normalize_embeddings=True).astype(float) for each in (texts, changed))
+    deviations = before - before.mean(axis=0)
+    moved = after - after.mean(axis=0)
+    return 1 - len(carriers) * (moved * deviations).sum(axis=1) / (deviations**2).sum()
 
 
-def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_path):
-    model = profiled.planted_model(2)
+def test_contractions_equal_those_of_a_plain_version_of_the_method(tmp_path):
+    """On two screening carriers, one of which may have copies at random places."""
+    model = profiled.planted_model(4)
     options = {"insertion": "text", "sentences": profiled.corpus(160)}
     run = detect_profile(load_encoder(model), tmp_path / "run", **options)
     assert run.sticky["token"].to_list() == [planted.PLANTED]
-    all_carriers = list(range(len(run.plan.carriers)))
-    few = run.result.screening_carriers
-    rounds = {"pilot": all_carriers, "screen": few, "confirm": [k for k in all_carriers if k not in few]}
-    for step, carriers in rounds.items():
-        rows = profiled.shard_rows(run, step)
-        token_id = 34 if step == "screen" else next(iter(rows))
-        row = rows[token_id]
-        token = run.vocabulary.filter(token_id=token_id)["decoded"].item()
-        groups = np.array(row["groups"]).reshape(len(carriers), -1)
-        measured = [indexed_carrier for indexed_carrier in enumerate(carriers) if indexed_carrier[1] % 3 < 2][
-            :6
-        ]  # not at random gaps
-        for index, carrier in measured:
-            lift, by_group = plain_lift(model, run, carrier, token)
-            assert row["lifts"][index] == pytest.approx(lift, abs=1e-5), (step, carrier)
-            for group, value in by_group.items():
-                assert groups[index, group] == pytest.approx(value, abs=1e-5), (step, carrier, group)
+    carriers = run.result.screening_carriers
+    if any(place % 3 == 2 for place in carriers):
+        pytest.skip("the screen has a carrier with copies at random places")
+    row = profiled.shard_rows(run, "screen")[34]
+    token = run.vocabulary.filter(token_id=34)["decoded"].item()
+    assert row["contractions"] == pytest.approx(plain_contractions(model, run, carriers, token), abs=1e-5)
 
 
 def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
@@ -195,7 +175,7 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
 
 def test_a_vocabulary_smaller_than_the_pilot_is_measured_in_all_carriers(tmp_path):
     words = profiled.WORDS[:20]
-    encoder = load_encoder(profiled.planted_model(2, words=words))
+    encoder = load_encoder(profiled.planted_model(4, words=words))
     run = detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(words=words))
     assert len(run.tokens) == run.result.confirmed == 115
     assert run.plan.pilots == run.tokens["token_id"].to_list()
@@ -207,7 +187,7 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_in_all_carriers(tmp_pat
 def test_tokens_that_the_budget_leaves_out_are_counted(encoder, tmp_path):
     """With thresholds that every token may reach, the budget decides."""
     run = profiled.detect_profile(
-        encoder, tmp_path / "run", smallest_lift=1e-6, smallest_erased=1e-6, budget=2
+        encoder, tmp_path / "run", smallest_erased=1e-6, budget=2
     )
     assert run.result.unconfirmed > 0
     assert any("--set budget" in note for note in run.method.notes(run))
@@ -221,7 +201,7 @@ def confirmed_by_batch(run):
 
 def test_the_confirming_round_ends_after_a_batch_in_which_no_token_may_reach_a_threshold(encoder, tmp_path):
     run = profiled.detect_profile(
-        encoder, tmp_path / "run", smallest_lift=50, smallest_erased=0.999, unusual=1000, budget=30
+        encoder, tmp_path / "run", smallest_erased=0.999, unusual=1000, budget=30
     )
     assert confirmed_by_batch(run) == {"confirm-1": 64}
     assert run.result.confirmed == 128 + 64
@@ -230,7 +210,7 @@ def test_the_confirming_round_ends_after_a_batch_in_which_no_token_may_reach_a_t
 
 def test_the_confirming_round_goes_on_while_tokens_may_reach_a_threshold(encoder, tmp_path):
     run = profiled.detect_profile(
-        encoder, tmp_path / "run", smallest_lift=1e-6, smallest_erased=1e-6, budget=30
+        encoder, tmp_path / "run", smallest_erased=1e-6, budget=30
     )
     unmeasured = profiled.AVAILABLE - 128 - 3 * 64
     batches = {"confirm-1": 64, "confirm-2": 64, "confirm-3": 64, "confirm-4": unmeasured}
@@ -239,27 +219,13 @@ def test_the_confirming_round_goes_on_while_tokens_may_reach_a_threshold(encoder
     assert run.result.unconfirmed == 0
 
 
-def test_groups_without_a_pair_below_the_mean_have_no_say(tmp_path):
-    encoder = load_encoder(profiled.planted_model(2, common=0.3))
+def test_a_table_that_was_deleted_is_made_again_without_encoding(encoder, tmp_path):
     run = detect_profile(encoder, tmp_path / "run")
-    assert np.isnan([row["groups"] for row in profiled.shard_rows(run, "screen").values()]).any()
-    assert not run.tokens["lift"].is_null().any()
-    assert planted.PLANTED in run.sticky["token"].to_list()
     (tmp_path / "run" / "tokens.parquet").unlink()
     events = []
     again = detect_profile(encoder, tmp_path / "run", progress=events.append)
     assert {event.computed for event in events} == {0}
     assert again.tokens.equals(run.tokens)
-
-
-def test_a_narrow_corpus_is_measured_on_the_less_similar_half_of_its_pairs(tmp_path):
-    """To this model, all sentences are more alike than its vocabulary's entries."""
-    run = detect_profile(load_encoder(profiled.planted_model(2, common=2)), tmp_path / "run")
-    limit = run.plan.narrow_limit
-    assert limit > run.plan.mean_similarity
-    assert run.plan.share_below == pytest.approx(0.5, abs=0.1)
-    assert any(f"{limit:.4f}" in note for note in run.method.notes(run))
-    assert planted.PLANTED in run.sticky["token"].to_list()
 
 
 def alike(noise):
@@ -271,11 +237,8 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\), so no token can change it"
 REFUSED = {
-    "too few": (
-        {"sentences": profiled.corpus(67)},
-        "besides 26 carriers, .* are needed, .* use more sentences$",
-    ),
-    "far too few": ({"sentences": profiled.corpus(23)}, "26 are needed: use more or shorter sentences$"),
+    "too few": ({"sentences": profiled.corpus(26)}, "besides 26 carriers"),
+    "far too few": ({"sentences": profiled.corpus(23)}, "26 are needed"),
     "alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (
         {"sentences": None, "pairs": [SentencePair("a bird", "a song", 0.1)]},
@@ -312,5 +275,5 @@ def test_only_the_screen_is_in_lower_precision(tmp_path):
 
 
 def difference(rounds, token):
-    one, other = (np.array(rows[token]["lifts"]) for rows in rounds.values())
+    one, other = (np.array(rows[token]["contractions"]) for rows in rounds.values())
     return np.abs(one - other).max()

@@ -14,7 +14,6 @@ from scipy import stats
 import profiled
 from stickytoken.insertion import Placement, Token, TokenizedText, insert_as_ids, insert_as_text
 from stickytoken.measurement.engine import Shard, TokenWork
-from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.rounds import Cell, ProfileStage
 from stickytoken.unit_vectors import unit_vectors
 
@@ -27,12 +26,7 @@ TOKENIZED = tuple(
     for index, text in enumerate(TEXTS)
 )
 CELLS = tuple(Cell(placement, copies) for copies in (1, 3) for placement in Placement)
-DIMENSION, MEAN_SIMILARITY = 6, 0.35
-# Mean similarities that leave out whole groups, and groups and carriers here and there.
-LEVELS = (-0.6, -0.3, -0.15)
-# The last group is measured beside the lift.
-GROUPS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 3, 3])
-WEIGHTS = np.array([0.2, 0.3, 0.5, 0.0])
+DIMENSION = 6
 CARRIER_INDICES = (5, 0, 7, 9, 2, 30)
 
 words = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple), max_size=6).map(tuple)
@@ -49,13 +43,8 @@ def units_of(probes):
     return unit_vectors(vectors_of(probes))
 
 
-def panel_of(carriers, u=MEAN_SIMILARITY):
-    anchors = AnchorPanel(units_of([f"anchor {k}" for k in range(len(GROUPS))]), GROUPS, WEIGHTS)
-    return anchors.against(units_of(carriers), u)
-
-
-def stage_of(carriers=TEXTS, cells=CELLS, seed=3, u=MEAN_SIMILARITY, carrier_indices=CARRIER_INDICES):
-    return ProfileStage("screen", carriers, carrier_indices, cells, panel_of(carriers, u), seed)
+def stage_of(carriers=TEXTS, cells=CELLS, seed=3, carrier_indices=CARRIER_INDICES):
+    return ProfileStage("screen", carriers, carrier_indices, cells, units_of(carriers), seed)
 
 
 def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
@@ -75,9 +64,11 @@ def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
 @given(st.lists(tokenized_texts, min_size=1, max_size=4), st.integers(1, 8), st.integers(100, 10**6))
 def test_random_ids_keep_the_carrier_and_stand_at_its_word_boundaries(carriers, copies, token_id):
     cells = (Cell(RANDOM, copies),) * len(carriers)
-    panel = panel_of(["any carrier"])
     carrier_indices = tuple(range(len(carriers)))
-    probes = ProfileStage("x", tuple(carriers), carrier_indices, cells, panel, 5).probes(Token(token_id, "x"))
+    vectors = units_of(["any carrier"])
+    probes = ProfileStage("x", tuple(carriers), carrier_indices, cells, vectors, 5).probes(
+        Token(token_id, "x")
+    )
     for carrier, probe in zip(carriers, probes, strict=True):
         assert probe.count(token_id) == copies
         assert tuple(probe_id for probe_id in probe if probe_id != token_id) == carrier.ids
@@ -126,56 +117,34 @@ def test_random_placement_depends_on_seed_token_and_place_and_on_nothing_else():
     longer = TokenizedText((5, 5), ((1, 2, 3),) * 30)
     carrier_indices = (1, *CARRIER_INDICES[1:3])
     others = stage_of((longer, *carriers[1:3]), (CELLS[0], *cells[1:3]), carrier_indices=carrier_indices)
-    renamed = replace(others, name="confirm", panel=panel_of(["any", "other"], 0.9))
+    renamed = replace(others, name="confirm", without_copies=units_of(["any", "other"]))
     assert randoms(others) == randoms(renamed) == first[1:3]
 
 
-def slow_row(stage, probes, u):
-    anchors = stage.panel.panel.vectors
+def slow_row(stage, probes):
     carriers = units_of(stage.carriers)
     copies = units_of(probes)
-    before = (carriers @ anchors.T).astype(float).tolist()
-    after = (copies @ anchors.T).astype(float).tolist()
-    row = {name: [] for name in ("lifts", "groups", "contractions")}
     deviations = carriers - carriers.mean(axis=0)
     moved = copies - copies.mean(axis=0)
     spread = float((deviations**2).sum()) / len(carriers)
-    for old, new, shift, deviation in zip(before, after, moved, deviations, strict=True):
-        row["contractions"].append(1 - float(shift @ deviation) / spread)
-        changes = {
-            group: [n - o for o, n, g in zip(old, new, GROUPS, strict=True) if g == group and o < u]
-            for group in range(4)
-        }
-        means = {
-            group: sum(rises_of_group) / len(rises_of_group)
-            for group, rises_of_group in changes.items()
-            if rises_of_group
-        }
-        row["groups"] += [means.get(group, math.nan) for group in range(4)]
-        row["lifts"].append(_weighted(means))
+    contractions = []
+    for shift, deviation in zip(moved, deviations, strict=True):
+        contractions.append(1 - float(shift @ deviation) / spread)
     design = np.hstack([carriers.reshape(-1, 1), np.tile(np.eye(DIMENSION), (len(carriers), 1))])
     contraction, *pull = np.linalg.lstsq(design.astype(float), copies.ravel().astype(float), rcond=None)[0]
-    return row | {"contraction": 1 - contraction, "pull": pull}
+    return {"contractions": contractions, "contraction": 1 - contraction, "pull": pull}
 
 
-def _weighted(means):
-    total = sum(WEIGHTS[group] for group in means)
-    return sum(WEIGHTS[group] * mean for group, mean in means.items()) / total if total else 0.0
-
-
-@pytest.mark.parametrize("u", [-2.0, *LEVELS, 0.1, 2.0])
 @pytest.mark.parametrize("carriers", [TEXTS, TOKENIZED], ids=["text", "ids"])
-def test_a_row_equals_loops_over_carriers_anchors_and_groups(carriers, u):
-    stage = stage_of(carriers, u=u)
+def test_a_row_equals_a_loop_over_carriers(carriers):
+    stage = stage_of(carriers)
     probes = stage.probes(TOKEN)
     measured = dict(stage.measure(TOKEN, vectors_of(probes)))
-    expected = slow_row(stage, probes, u)
+    expected = slow_row(stage, probes)
     assert set(measured) == set(expected)
-    # Two bytes per dimension for the pull, four per carrier and group.
-    assert (measured["pull"].dtype, measured["groups"].dtype) == ("f2", "f4")
     for name, value in expected.items():
         tolerance = 1e-3 if name == "pull" else 1e-5  # pulls are kept in half precision
-        assert measured[name] == pytest.approx(value, abs=tolerance, nan_ok=name == "groups"), name
+        assert measured[name] == pytest.approx(value, abs=tolerance), name
 
 
 def test_copies_are_counted_beyond_those_that_the_carrier_has(encoder):

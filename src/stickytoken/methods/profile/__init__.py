@@ -153,7 +153,9 @@ def _random_in_documents(measured: Measured, numbers: TokenNumbers) -> RandomTok
     in_documents = measured.in_documents
     if in_documents is None:
         return RandomTokens(0, 0, None, None)
-    is_random = np.isin(in_documents.ids, measured.plan.pilots)
+    # Other pilots may be among the suspects, which are no random choice.
+    spelled = [token for token in measured.job.tokens if token.id not in measured.job.vocabulary.unspelled]
+    is_random = np.isin(in_documents.ids, rounds.draw_random(measured.plan.pilots, len(spelled)))
     if not is_random.any():
         return RandomTokens(0, 0, None, None)
     measures = numbers.measures_of(in_documents.ids[is_random])

@@ -52,21 +52,19 @@ _SAMPLES_KEY = 6
 
 
 def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
-    """Return the bundled collection, or one that is joined from the user's corpus.
+    """Return the bundled collection with the bundled corpus, and else one that is joined from the corpus.
 
-    The bundled one is used with the bundled corpus, and for a corpus that is too small, if the tokenizer
-    knows its characters. The result is None if there are too few documents of either kind.
+    If the tokenizer cannot read the bundled documents, they are joined too. The result is None if the texts
+    do not suffice for enough documents.
     """
     corpus = job.sentences
-    bundled = bundled_collection()
-    as_tokenized = as_read(collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer)
-    is_readable = (as_tokenized.unknown or 0.0) <= LARGEST_UNKNOWN
-    if corpus.bundled and is_readable:
-        return bundled
+    if corpus.bundled:
+        bundled = bundled_collection()
+        as_tokenized = as_read(collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer)
+        if (as_tokenized.unknown or 0.0) <= LARGEST_UNKNOWN:
+            return bundled
     joined = join_collection(corpus.texts, corpus.source, _MOST_DOCUMENTS)
-    if len(joined.documents) >= _LEAST_DOCUMENTS:
-        return joined
-    return bundled if is_readable else None
+    return joined if len(joined.documents) >= _LEAST_DOCUMENTS else None
 
 
 def plan_documents(
@@ -163,20 +161,20 @@ def encode_documents(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Docu
     if record is None or collection is None:
         return None
     encoder = require_words(job.encoder, "profile")
-    insertion = job.settings.insertion
-    room = room_for(encoder, insertion, COPIES)
-    fitted = fit_texts(encoder, collection.documents, room, insertion, collection.source)
+    # Documents have room for copies that are written, whichever way copies are inserted.
+    room = room_for(encoder, Insertion.TEXT, COPIES)
+    fitted = fit_texts(encoder, collection.documents, room, Insertion.TEXT, collection.source)
+    queries = fit_texts(encoder, collection.queries, 0, Insertion.TEXT, collection.source)
     similarity = similarity_of(encoder)
-    document_vectors = encoder.encode([document.text for document in fitted])
     search = ExactSearch(
-        queries=similarity.prepared(encoder.encode(collection.queries)),
-        documents=similarity.prepared(document_vectors),
+        queries=similarity.prepared(encoder.encode([query.text for query in queries])),
+        documents=similarity.prepared(encoder.encode([document.text for document in fitted])),
         similarity=similarity,
     )
     places = _spread_evenly(record.chosen, search)
     carriers: list[Carrier] = []
     for place in places:
-        is_tokenized = insertion is Insertion.IDS
+        is_tokenized = job.settings.insertion is Insertion.IDS
         carriers.append(fitted[place].content if is_tokenized else fitted[place].text)
     answers = np.array(collection.answers)
     # All kinds of documents and of queries weigh the same.

@@ -217,6 +217,14 @@ SUSPECTS = "documents"
 """What the names of the stages begin with that measure other tokens in documents."""
 
 
+def draw_random(pilots: Sequence[int], token_count: int) -> Sequence[int]:
+    """Return the random tokens that a run over so many tokens measures in documents.
+
+    Pilots are in random places of the vocabulary, so every fourth is a random choice as well.
+    """
+    return pilots if token_count > PILOT_TOKENS * _PILOT_SHARE else pilots[::_PILOT_SHARE]
+
+
 def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
     """Return the ids of the tokens to measure in documents.
 
@@ -227,11 +235,8 @@ def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bo
     job = measured.job
     settings = job.settings
     job_ids = {token.id for token in job.tokens if token.id not in job.vocabulary.unspelled}
-    # The random tokens are in random places of the vocabulary, so every other is a random choice as well.
-    pilots = measured.plan.pilots
-    step = 1 if len(job_ids) > len(pilots) * _PILOT_SHARE else _PILOT_SHARE
-    random_ids = set(pilots[::step])
-    if measure_all or settings.documents is Measuring.ALL or len(job_ids) <= len(pilots):
+    random_ids = set(draw_random(measured.plan.pilots, len(job_ids)))
+    if measure_all or settings.documents is Measuring.ALL or len(job_ids) <= PILOT_TOKENS:
         return random_ids | job_ids
     numbers = estimate(measured)
     ids = np.array(sorted(job_ids), dtype=np.int64)

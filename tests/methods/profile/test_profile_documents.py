@@ -1,0 +1,193 @@
+"""The push of tokens in documents: what is measured, in how many documents, and what a run says of it."""
+
+import numpy as np
+import pytest
+
+import planted
+import profiled
+import tiny
+from stickytoken import load_encoder
+from stickytoken.data import collect_sentences
+from stickytoken.data.collection import bundled_collection, join_collection
+from stickytoken.encoders import analyze_vocabulary
+from stickytoken.insertion import Insertion
+from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.profile.documents import (
+    choose_collection,
+    encode_documents,
+    measure_in_documents,
+    predict_push,
+)
+from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.settings.profile import Measuring
+
+CORPUS = collect_sentences(profiled.sentences(1200), "test")
+
+
+@pytest.fixture(scope="module")
+def job(encoder):
+    vocabulary = analyze_vocabulary(encoder)
+    return Job(
+        encoder, profiled.SMALL, CORPUS, vocabulary, vocabulary.available, restricted=False, sampled=True
+    )
+
+
+@pytest.fixture(scope="module")
+def plan(job):
+    return make_profile_plan(job, lambda progress: None)
+
+
+@pytest.fixture(scope="module")
+def panel(job, plan):
+    return encode_documents(job, plan)
+
+
+def test_the_bundled_collection_has_short_queries_for_documents_of_all_kinds():
+    collection = bundled_collection()
+    lengths = [len(document.split()) for document in collection.documents]
+    assert min(lengths) >= 80
+    assert max(lengths) <= 160
+    assert len(set(collection.kinds)) >= 12
+    assert len(set(collection.documents)) == len(collection.documents) == 240
+    assert len(set(collection.queries)) == len(collection.queries) == 480
+    assert all(2 <= len(query.split()) <= 8 for query in collection.queries)
+    assert set(collection.answers) == set(range(240))
+
+
+def test_documents_are_joined_from_neighbouring_texts_and_begin_behind_their_query():
+    texts = [f"Sentence {number} of a longer story that goes on and on." for number in range(100)]
+    collection = join_collection(texts, "story", 5)
+    joined = " ".join(texts)
+    assert len(collection.documents) == 5
+    for query, document in zip(collection.queries, collection.documents, strict=True):
+        assert f"{query} {document}" in joined
+        assert 480 <= len(document) <= 960
+
+
+def test_texts_without_spaces_are_cut_within_words():
+    collection = join_collection(["漢字" * 400] * 3, "test", 3)
+    assert [len(query) for query in collection.queries] == [72] * 3
+    assert all(len(document) <= 960 for document in collection.documents)
+
+
+def test_a_corpus_of_few_texts_that_the_model_alone_can_read_has_no_documents(foreign):
+    corpus = profiled.corpus(60)
+    job = Job(
+        foreign, profiled.SMALL, corpus, analyze_vocabulary(foreign), [], restricted=False, sampled=True
+    )
+    assert choose_collection(job) is None
+
+
+def slow_push(model, job, panel, text, copies=8):
+    """Encode the whole index again for every document with copies, and sort the results of every query."""
+    collection = choose_collection(job)
+    queries = model.encode(list(collection.queries), normalize_embeddings=True)
+    documents = model.encode(list(collection.documents), normalize_embeddings=True)
+    counts = {"with": 0, "without": 0}
+    found = []
+    for position, place in enumerate(panel.places):
+        own = collection.documents[place]
+        written = text * copies + own if position % 2 == 0 else own + text * copies
+        index = documents.copy()
+        index[place] = model.encode(written, normalize_embeddings=True)
+        for which, vectors in (("with", index), ("without", documents)):
+            order = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")
+            is_first = (order[:, : panel.depth] == place).any(axis=1)
+            answers = np.array(collection.answers) == place
+            counts[which] += int(is_first[~answers].sum())
+            if which == "with":
+                found += (order[answers, :10] == place).any(axis=1).tolist()
+    return counts["with"] / counts["without"], np.mean(found)
+
+
+def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, panel):
+    token = next(token for token in job.tokens if token.text == planted.PLANTED)
+    run = MemoryRunner(job.encoder, lambda progress: None)
+    measured = measure_in_documents(
+        panel, run, [token], {token.id: 1.5}, job.settings, "x", in_all=[token.id]
+    )
+    push, found = slow_push(model, job, panel, planted.PLANTED)
+    assert measured.push.value[0] == pytest.approx(push)
+    assert measured.found[0] == pytest.approx(found)
+    assert measured.documents[0] == len(panel.places) == 64
+
+
+def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(job, panel):
+    run = MemoryRunner(job.encoder, lambda progress: None)
+    tokens = job.tokens[:60]
+    thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
+    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x")
+    assert sorted(set(measured.documents.tolist())) == [4, 32]
+    assert (measured.documents == 32).sum() == 10  # those that are shown
+    shown = measured.push.value[measured.documents == 32]
+    assert len(shown) == 10
+
+
+def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job, panel):
+    run = MemoryRunner(job.encoder, lambda progress: None)
+    tokens = job.tokens[:30]
+    thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
+    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x")
+    pushing = measured.push.value > 0
+    assert pushing.any()
+    assert set(measured.documents[pushing].tolist()) == {64}
+
+
+def test_a_prediction_counts_the_pairs_that_the_linear_model_lifts_above_their_limit(job, panel):
+    generator = np.random.default_rng(0)
+    dimension = panel.search.queries.shape[1]
+    effects = TokenEffects(
+        np.arange(5), generator.uniform(0, 0.5, 5), 0.3 * generator.normal(size=(5, dimension))
+    )
+    predicted = predict_push(effects, panel)
+    for row in range(5):
+        count = 0
+        for column, place in enumerate(panel.places):
+            before = panel.search.similarities[:, place]
+            after = (1 - effects.contraction[row]) * before + panel.search.queries @ effects.pull[row]
+            count += ((after > panel.limits[:, column]) & ~panel.is_answer[:, column]).sum()
+        assert predicted[row] == pytest.approx(count / panel.is_wrong_result.sum(), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_copies_in_text_and_in_ids_push_alike(encoder, tmp_path):
+    runs = {}
+    for insertion in (Insertion.IDS, Insertion.TEXT):
+        runs[insertion] = profiled.detect_profile(
+            encoder, tmp_path / insertion, sentences=CORPUS, insertion=insertion, tokens=[planted.PLANTED]
+        )
+    pushes = [run.token(planted.PLANTED)["push"][0] for run in runs.values()]
+    assert pushes[0] == pytest.approx(pushes[1], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_all_tokens_can_be_measured_in_documents(encoder, tmp_path):
+    some = profiled.detect_profile(encoder, tmp_path / "some", sentences=CORPUS)
+    every = profiled.detect_profile(encoder, tmp_path / "all", sentences=CORPUS, documents=Measuring.ALL)
+    assert every.tokens["documents"].null_count() == 0
+    assert 0 < some.tokens["documents"].null_count() < len(some.tokens)
+    assert some.result.in_documents == len(some.tokens) - some.tokens["documents"].null_count()
+    assert some.result.random_in_documents == 32  # a quarter of the pilots in a run over few tokens
+    assert some.record.identity != every.record.identity
+
+
+@pytest.mark.slow
+def test_special_tokens_are_measured_first_and_in_every_run(tmp_path):
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "b", words=profiled.WORDS))
+    stages = []
+    run = profiled.detect_profile(
+        load_encoder(model),
+        tmp_path / "run",
+        sentences=CORPUS,
+        tokens=["river"],
+        progress=lambda step: stages.append(step.stage),
+    )
+    special = {"[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"}
+    measured = run.tokens.drop_nulls("documents")
+    assert special | {"river"} <= set(measured["token"])
+    assert len(run.tokens) == 6
+    rounds = [
+        stage for stage in dict.fromkeys(stages) if "documents" in stage or stage in ("pilot", "screen")
+    ]
+    assert rounds[0].startswith("special tokens")

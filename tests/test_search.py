@@ -1,0 +1,96 @@
+"""Exact search, and push: against a search that sorts every list of results."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from stickytoken.search import ExactSearch, depth_of, push_ratios
+from stickytoken.unit_vectors import Similarity
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def search_of(seed, queries=7, documents=12, similarity=Similarity.COSINE):
+    generator = np.random.default_rng(seed)
+    return ExactSearch(
+        similarity.prepared(generator.normal(size=(queries, 4))),
+        similarity.prepared(generator.normal(size=(documents, 4))),
+        similarity,
+    )
+
+
+def first_results(search, query, place, vector, depth):
+    """Put a document with another vector into the index, and sort the results of a query."""
+    documents = search.documents.copy()
+    documents[place] = search.similarity.prepared(vector[None])[0]
+    similarities = search.similarity.of_all(search.queries[[query]], documents)[0]
+    return np.argsort(-similarities, kind="stable")[:depth]
+
+
+@settings(max_examples=30)
+@given(seeds, st.sampled_from(Similarity), st.integers(1, 4))
+def test_a_document_above_its_limit_is_among_the_first_results(seed, similarity, depth):
+    search = search_of(seed, similarity=similarity)
+    places = [0, 5, 11]
+    vectors = np.random.default_rng(seed + 1).normal(size=(3, 4))
+    after = similarity.of_all(search.queries, similarity.prepared(vectors))
+    above = after > search.limits(places, depth)
+    ranks = search.ranks(vectors, places)
+    for query in range(7):
+        for column, place in enumerate(places):
+            is_first = place in first_results(search, query, place, vectors[column], depth)
+            assert above[query, column] == is_first == (ranks[query, column] <= depth)
+
+
+@pytest.mark.parametrize(("documents", "depth"), [(2, 1), (100, 1), (101, 2), (240, 3), (1398, 14)])
+def test_one_percent_of_the_collection_are_its_first_results(documents, depth):
+    assert depth_of(documents) == depth
+
+
+def results(seed, tokens=4, queries=9, documents=6):
+    generator = np.random.default_rng(seed)
+    without = generator.random((queries, documents)) < 0.3
+    without[0, 0] = True
+    with_copies = generator.random((tokens, queries, documents)) < 0.4
+    weights = generator.uniform(0.5, 2, size=(queries, documents))
+    return with_copies, without, weights
+
+
+@settings(max_examples=20)
+@given(seeds)
+def test_a_push_is_a_ratio_of_weighted_counts_within_its_interval(seed):
+    with_copies, without, weights = results(seed)
+    push = push_ratios(with_copies, without, weights, 0.9, [seed])
+    for token, is_result in enumerate(with_copies):
+        assert push.value[token] == pytest.approx(weights[is_result].sum() / weights[without].sum())
+        assert push.low[token] <= push.high[token]
+
+
+def test_without_a_change_a_push_is_one_in_every_sample():
+    _, without, weights = results(3)
+    push = push_ratios(without[None], without, weights, 0.9, [1])
+    assert np.array(push) == pytest.approx(1)
+
+
+def test_results_in_all_places_push_more_than_in_none():
+    _, without, weights = results(4)
+    push = push_ratios(np.stack([np.ones_like(without), np.zeros_like(without)]), without, weights, 0.9, [1])
+    assert push.low[0] > 1
+    assert (push.value[1], push.high[1]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_nine_of_ten_intervals_hold_the_true_ratio():
+    """Queries and documents with effects of their own, which a bootstrap over pairs would take for none."""
+    inside = []
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        of_queries = generator.gamma(2, 0.5, size=(60, 1))
+        of_documents = generator.gamma(2, 0.5, size=(1, 40))
+        rate = 0.05 * of_queries * of_documents
+        without = generator.random((60, 40)) < rate
+        with_copies = generator.random((60, 40)) < 2 * rate
+        push = push_ratios(with_copies[None], without, np.ones((60, 40)), 0.9, [seed])
+        inside.append(push.low[0] <= 2 <= push.high[0])
+    # The pigeonhole bootstrap counts the noise of single pairs more than once, so it errs on the safe side.
+    assert np.mean(inside) >= 0.88
