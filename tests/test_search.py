@@ -94,3 +94,10 @@ def test_nine_of_ten_intervals_hold_the_true_ratio():
         inside.append(push.low[0] <= 2 <= push.high[0])
     # The pigeonhole bootstrap counts the noise of single pairs more than once, so it errs on the safe side.
     assert np.mean(inside) >= 0.88
+
+
+def test_without_a_wrong_result_before_copies_nothing_is_known():
+    with_copies, without, weights = results(5)
+    push = push_ratios(with_copies, np.zeros_like(without), weights, 0.9, [1])
+    assert np.isnan(push.value).all()
+    assert (set(push.low), set(push.high)) == ({0.0}, {np.inf})

@@ -126,10 +126,14 @@ def push_ratios(
     Args:
         with_copies: whether each document is among the first results of each query with copies of T tokens,
             shape (T, Q, n). Pairs in which the document answers the query must be False.
-        without: the same without copies, shape (Q, n), with at least one True.
+        without: the same without copies, shape (Q, n).
         weights: weight of each pair, shape (Q, n).
         confidence: coverage of the two-sided intervals.
         key: seed of the random draw.
+
+    Returns:
+        The ratios. If no document is a wrong result without copies, a ratio is NaN, and nothing is known about
+        it: its interval goes from 0 to infinity.
 
     >>> without = np.array([[True, False], [False, True]])
     >>> with_copies = np.ones((1, 2, 2), dtype=bool)
@@ -146,6 +150,9 @@ def push_ratios(
         of_samples = ((query_weights @ weighted) * document_weights).sum(axis=1)
         return np.concatenate([[weighted.sum()], of_samples])
 
+    if not (without & (weights > 0)).any():
+        tokens = len(with_copies)
+        return Ratios(np.full(tokens, np.nan), np.zeros(tokens), np.full(tokens, np.inf))
     before = count_results(without)
     tail = (1 - confidence) / 2
     values, lows, highs = [], [], []

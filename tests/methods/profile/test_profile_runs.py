@@ -59,7 +59,7 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
 def test_a_planted_token_is_sticky_for_what_it_erases(run):
     (row,) = run.sticky.to_dicts()
     assert row["token"] == planted.PLANTED
-    assert row["severity"] == "severe"
+    assert row["severity"] == "serious"
     assert row["erased_low"] > 0.4
     assert row["reason"].startswith(f"leaves {row['erased']:.0%} less of a text's meaning")
 
@@ -157,7 +157,8 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     pilots = set(run.plan.pilots)
     ids = sorted({34, run.plan.pilots[0], *list(profiled.shard_rows(run, "confirm"))[:2]})
     named = detect_profile(encoder, tmp_path / "named", tokens=[*reversed(ids), 34])
-    assert named.tokens["token_id"].to_list() == ids
+    assert set(ids) < set(named.tokens["token_id"])  # beside the special tokens
+    ids = named.tokens["token_id"].to_list()
     assert named.result.looked_at == named.result.confirmed == len(ids)
     assert named.plan == run.plan  # of a vocabulary this small, all entries are read
     beside = {"pilot": pilots, "screen": {*ids, *pilots}, "confirm": {*ids} - pilots}

@@ -363,7 +363,8 @@ def _may_push(ratios: Mapping[int, _Ratio], thresholds: Mapping[int, float], ids
     """
     by_share = sorted(ids, key=lambda token_id: -ratios[token_id].value / thresholds[token_id])
     best = set(by_share[: math.ceil(_KEPT_SHARE * len(ids))])
-    reaching = {token_id for token_id in ids if ratios[token_id].value >= thresholds[token_id]}
+    # NaN counts as reaching: nothing is known yet.
+    reaching = {token_id for token_id in ids if not ratios[token_id].value < thresholds[token_id]}
     possible = {token_id for token_id in best if ratios[token_id].high >= thresholds[token_id]}
     return reaching | possible
 

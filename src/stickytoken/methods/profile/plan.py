@@ -17,6 +17,7 @@ from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
+from stickytoken.vocabulary import special_tokens
 
 # Number of random vocabulary entries used to estimate the mean similarity u, with a standard error of
 # about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
@@ -63,7 +64,9 @@ def make_profile_plan(
     settings = job.settings
     corpus = job.sentences
     unspelled = job.vocabulary.unspelled
-    if job.tokens and all(token.id in unspelled for token in job.tokens):
+    special = special_tokens(job.vocabulary, encoder.tokenizer)
+    named = [token for token in job.tokens if token not in special]
+    if named and all(token.id in unspelled for token in named):
         raise InputError(
             "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
             "tokens"
