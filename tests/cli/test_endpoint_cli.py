@@ -87,7 +87,7 @@ def test_an_endpoint_gives_the_verdicts_of_the_model_and_is_paid_once(service, t
         run.tokens["texts"] > run.tokens["texts"].min()
     )
     assert is_measured_closely.sum() > 128
-    assert (run.tokens["lift"] - local_run.tokens["lift"]).filter(is_measured_closely).abs().max() < 1e-6
+    assert (run.tokens["contraction"] - local_run.tokens["contraction"]).filter(is_measured_closely).abs().max() < 1e-6
     assert run.tokens["copies_seen"].min() > 0.8
     for result in (refusal, stopped, done):
         assert KEY not in result.stdout + result.stderr
@@ -190,11 +190,11 @@ def test_a_token_without_vectors_has_no_verdict(service, tmp_path, monkeypatch):
     bad = next(token for token in full["decoded"].to_list() if len(token) > 4 and token.isalpha())
     monkeypatch.setattr(service.server.behaviour, "bad_text", f"{bad} {bad}")
     encoder = load_encoder(f"{service.url}#mini", tokenizer=str(service.folder / "model"))
-    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_lift=1, insertion="words")
+    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_erased=0.9, insertion="words")
     assert run.sticky["token"].to_list() == [scanned.STICKY]
     row = run.tokens.filter(pl.col("decoded") == bad).row(0, named=True)
-    assert (row["lift"], row["contraction"], row["verdict"]) == (None, None, None)
+    assert (row["erased"], row["contraction"], row["verdict"]) == (None, None, None)
     assert row["reason"].startswith("not judged: the server gives no vector for the text '")
     others = run.tokens.filter(pl.col("decoded") != bad)
-    assert others["lift"].null_count() == 0
+    assert others["erased"].null_count() == 0
     assert any("1 token has no verdict: the server gives no vector" in note for note in run.method.notes(run))

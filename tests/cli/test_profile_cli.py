@@ -79,16 +79,16 @@ def test_the_table_lists_sticky_tokens_before_the_others(run):
 
 def test_the_rule_and_the_effort_end_the_answer(run):
     lines = planted.command("show", run).stdout.splitlines()
-    rule = "Compared with copies of an ordinary token, a sticky token's copies leave at least"
-    assert any(line.startswith(rule) for line in lines[-4:])
+    assert any("40%" in line and "1.5 times" in line for line in lines[-4:])
     assert lines[-1].endswith(f"Run folder: {run}")
 
 
 def test_json_has_the_result_and_the_sticky_tokens(run):
     document = planted.document(planted.command("show", run, "--format", "json"))
     assert " ".join(sorted(document)) == (
-        "available confirmed headline looked_at method model ordinary_contraction ordinary_lift run "
-        "screening_carriers seconds sequences sticky texts_per_token topical unconfirmed vectors_compared"
+        "available confirmed found headline in_documents looked_at method model ordinary_contraction "
+        "ordinary_found ordinary_push random_in_documents random_pushing run screening_carriers seconds "
+        "sequences sticky texts_per_token unconfirmed vectors_compared"
     )
     (sticky,) = document["sticky"]
     assert (set(sticky), sticky["token"]) == (set(TOKEN_COLUMNS), planted.PLANTED)
@@ -127,13 +127,13 @@ def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path,
 def test_the_options_of_detect_reach_the_run(workspace, options, tmp_path):
     arguments = (
         "--method profile --seed 9 --insertion text --set budget=8 --set confidence=0.8 --set unusual=7 "
-        "--set smallest-lift=0.3 --set smallest-erased=0.35 --sample 20 --set report=false"
+        "--set smallest-push=1.3 --set smallest-erased=0.35 --sample 20 --set report=false"
     ).split()
     result = planted.command("detect", workspace / "planted", *options, *arguments, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     run = open_run(tmp_path / "run")
     expected = {"seed": 9, "insertion": "text", "budget": 8, "confidence": 0.8, "unusual": 7}
-    expected |= {"smallest_lift": 0.3, "smallest_erased": 0.35}
+    expected |= {"smallest_push": 1.3, "smallest_erased": 0.35}
     assert run.record.settings.items() >= expected.items()
     assert len(run.tokens) == 20
 

@@ -79,7 +79,7 @@ def reasons(found):
     return " | ".join(reason.sentence for reason in found.comparability.reasons)
 
 
-@pytest.mark.parametrize(("measure", "worst"), [("erased", "erases_most"), ("lift_sd", "lifts_most")])
+@pytest.mark.parametrize(("measure", "worst"), [("erased", "erases_most"), ("push", "pushes_most")])
 def test_the_worst_of_each_measure_has_its_interval(run, clean, measure, worst):
     first, second = compare([run, clean.path]).table.to_dicts()
     row = run.sticky.row(0, named=True)
@@ -155,7 +155,7 @@ def test_methods_are_not_compared(clean, planted_run):
     assert set(comparison.comparability.answers.values()) == {NO}
     assert "the methods differ (profile: " in reasons(comparison)
     row = comparison.table.row(1, named=True)
-    assert (row["erased"], row["lift_sd"], row["lifts_most_token"]) == (None, None, None)
+    assert (row["erased"], row["push"], row["pushes_most_token"]) == (None, None, None)
     assert "not drawn, because the method does not measure it" in Page(stickytoken.report(comparison)).text
 
 
@@ -164,7 +164,7 @@ def test_methods_are_not_compared(clean, planted_run):
     [
         ({"corpus__source": "elsewhere"}, NO, "different texts (test: "),
         ({"identity_parts__corpus": "another"}, NO, "the sentences from test differ"),
-        ({"settings__smallest_lift": 0.2}, NO, "the settings differ (smallest lift: 0.5: "),
+        ({"settings__smallest_push": 1.2}, NO, "the settings differ (smallest push: 1.5: "),
         ({"settings__budget": 9.0}, CARE, "different effort (budget: 3.4: "),
         ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),
         ({"identity_parts__version": 3}, CARE, "different versions of the method ("),
@@ -188,7 +188,7 @@ def test_a_vocabulary_limits_the_share_alone(clean, changed):
     comparison = compare([clean, folder])
     assert comparison.comparability.answers == {
         ComparedNumber.ERASED: YES,
-        ComparedNumber.LIFT: YES,
+        ComparedNumber.PUSH: YES,
         ComparedNumber.SHARE: CARE,
     }
     assert "335 to 335 available tokens" in reasons(comparison)
@@ -348,14 +348,14 @@ def test_the_tokens_stand_beside_the_run(run, monkeypatch):
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
     beside = beside_run(run, "all-minilm-l6-v2")
     assert (beside.unknown, beside.unexamined, beside.sticky) == (1, 0, 1)
-    lifts = run.tokens["lift_sd"].to_numpy()
-    ranks = dict(zip(run.tokens["token_id"], rankdata(lifts) / len(lifts), strict=True))
+    shares = run.tokens["erased"].to_numpy()
+    ranks = dict(zip(run.tokens["token_id"], rankdata(shares) / len(shares), strict=True))
     expected = [ranks[k] for k, _ in chosen]
     assert beside.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
     assert beside.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
     row = run.token(chosen[0][0]).row(0, named=True)
     for end in ("", "_low", "_high"):
-        assert beside.tokens[f"sd{end}"][0] == row[f"lift_sd{end}"]
+        assert beside.tokens[f"erased{end}"][0] == row[f"erased{end}"]
     assert beside.tokens.row(-1, named=True)["verdict"] is None
 
 

@@ -140,13 +140,13 @@ def test_the_table_is_the_run_flagged_ones_first_and_filters_keep_what_passes_al
     rest = [row["erased"] for row in rows[len(flagged) :]]
     assert rest == sorted(rest, reverse=True)
     graded = [row["verdict"] for row in rows if row["severity"] != "–"]
-    assert graded == content.flagged["verdict"].to_list()
+    assert graded == content.sticky["verdict"].to_list()
     for filters in (
         {"text": "BA"},
         {"text": "."},
         {"verdict": ["sticky"]},
         {"script": ["Latin"], "entry": ["whole word"]},
-        {"text": "a", "verdict": ["benign", "topical"]},
+        {"text": "a", "verdict": ["benign", "sticky"]},
     ):
         expected = {
             row["token_id"]
@@ -185,9 +185,9 @@ def test_every_refusal_empties_the_table_and_the_list(startup):
 def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed):
     run, narrow = changed(
         token=pl.lit("\u202e<b>"),
-        lift_sd=-1 / 3 * (1 + pl.col("token_id")),
+        push=1 / 3 * (1 + pl.col("token_id")),
         erased=pl.lit(0.4321),
-        kinds_lifted=pl.lit(None, pl.Int64),
+        documents=pl.lit(None, pl.Int64),
         verdict=pl.when(pl.col("token_id") > 20).then("verdict"),
     )
     count, table, offered = narrow("run", "", ["not judged"], None, None)
@@ -198,11 +198,11 @@ def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed
     for token_id, *rows in zip(ids, cells, read, strict=True):
         values, shown_values = (dict(zip(table["headers"], row, strict=True)) for row in rows)
         assert (values["token"], values["id"], shown_values["id"]) == (r"\u202e<b>", token_id, str(token_id))
-        lift = -(1 + token_id) / 3
-        assert values["lift"] == pytest.approx(lift, abs=0.01)
-        assert shown_values["lift"] == f"{lift:,.2f} SD".replace("-", "−")
+        push = (1 + token_id) / 3
+        assert values["push"] == pytest.approx(push, abs=0.05)
+        assert shown_values["push"] == f"{push:,.1f}×"
         assert (values["erased"], shown_values["erased"]) == (0.43, "43%")
-        assert (values["kinds lifted"], shown_values["kinds lifted"]) == (None, "–")
+        assert (values["documents"], shown_values["documents"]) == (None, "–")
     assert offered["choices"][0] == (rf"\u202e<b> (id {ids[0]})", ids[0])
 
 

@@ -143,11 +143,11 @@ def test_cut_texts_have_the_vectors_that_the_model_gives_whole_ones(encoder, ber
     assert ours == pytest.approx(model.encode(texts, normalize_embeddings=True), abs=1e-5)
 
 
-def test_sticky_and_topical_tokens_are_flagged_in_the_order_of_the_rows(small_run):
+def test_sticky_tokens_are_flagged_in_the_order_of_the_rows(small_run):
     tokens = pl.DataFrame(
-        {"token_id": [9, 2, 5, 7, 1], "verdict": ["topical", "benign", "sticky", None, "sticky"]}
+        {"token_id": [9, 2, 5, 7, 1], "verdict": ["benign", "benign", "sticky", None, "sticky"]}
     )
-    assert flagged_ids(tokens) == [9, 5, 1]
+    assert flagged_ids(tokens) == [5, 1]
     assert set(flagged_ids(small_run.tokens)) == set(small_run.sticky["token_id"])
 
 

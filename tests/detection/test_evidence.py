@@ -133,7 +133,7 @@ CHANGES = {
         "tokens unknown": changed(token=pl.when(HALF).then("token")),
         "ids twice": changed(token_id=pl.lit(7)),
         "no verdict": changed(verdict=pl.lit(None, dtype=pl.String)),
-        "a column missing": lambda table: table.drop("lift_sd_low"),
+        "a column missing": lambda table: table.drop("erased_low"),
     },
     "vocabulary.parquet": {
         "entries unknown": changed(token=pl.when(HALF).then("token")),

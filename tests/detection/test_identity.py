@@ -15,7 +15,7 @@ from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
 from stickytoken.methods import METHODS
 from stickytoken.methods.std import Scores, StdSettings
-from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.profile import Measuring, ProfileSettings
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
@@ -34,6 +34,8 @@ def other(value):
         return Insertion.WORDS
     if isinstance(value, Scores):
         return Scores.ALL
+    if isinstance(value, Measuring):
+        return Measuring.ALL
     kinds = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value * 0.75 + 0.01}
     kinds |= {str: lambda: f"{value}a", tuple: lambda: (*value, 3), type(None): lambda: Precision.BFLOAT16}
     return kinds[type(value)]()

@@ -177,7 +177,7 @@ def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole_profile, t
     for name in (*first, *later):
         assert died(profiled.detect_in_small_shards, model, folder, name) == name
         assert not list(folder.rglob(name))
-    last = died(profiled.detect_in_small_shards, model, folder, "run.json", b"ordinary_lift")
+    last = died(profiled.detect_in_small_shards, model, folder, "run.json", b"ordinary_contraction")
     assert last == "run.json"  # the last file, with results
     with pytest.raises(RunError, match="not finished"):
         open_run(folder)

@@ -195,9 +195,9 @@ def lift_rows(shift):
     return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
 
 
-STICKY = {"verdict": "sticky", "severity": "severe", "erased": 0.72, "lift_sd": 2.41, "texts": 96}
-TOPICAL = {"verdict": "topical", "severity": "mild", "lift_sd": 0.3, "strongest_kind": "law"}
-BENIGN = {"verdict": "benign", "erased": 0.02, "lift_sd": 0.1}
+STICKY = {"verdict": "sticky", "severity": "severe", "erased": 0.72, "push": 2.41, "texts": 96}
+MILD = {"verdict": "sticky", "severity": "mild", "push": 1.3}
+BENIGN = {"verdict": "benign", "erased": 0.02, "push": 0.7}
 
 
 def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
@@ -205,7 +205,7 @@ def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
     half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
     verdict_text = verdict("river", 7, rows, findings(rows), 8, STICKY)
     assert verdict_text.startswith(
-        "'river' (7): the run calls it sticky (severe): 72% erased, lift 2.41 SD, over 96 texts. "
+        "'river' (7): the run calls it sticky (severe): 72% erased, push 2.4×, over 96 texts. "
         "Over 20 texts, the rise of similarities with "
         "unrelated texts is 0.060 (benign tokens 0.050, +0.5 SD); the interval of the difference, "
         f"{0.01 - half:+.3f} to {0.01 + half:+.3f}, includes zero: too few texts and benign tokens to say. "
@@ -221,14 +221,14 @@ CONSISTENT, TOO_FEW = "consistent with the run.", "too few texts and benign toke
     [
         (STICKY, 0.1, "sticky (severe): 72% erased", f"+5.0 SD), {CONSISTENT} Beyond"),
         (STICKY, -0.1, "sticky (severe): 72% erased", f"-5.0 SD): {TOO_FEW}"),
-        (TOPICAL, 0.1, "topical (mild): lift 0.30 SD, most on law. Over", f"+5.0 SD), {CONSISTENT}"),
-        (BENIGN, -0.1, "benign: 2% erased, lift 0.10 SD", CONSISTENT),
-        (BENIGN, 0.1, "benign: 2% erased, lift 0.10 SD", TOO_FEW),
+        (MILD, 0.1, "sticky (mild): push 1.3×. Over", f"+5.0 SD), {CONSISTENT}"),
+        (BENIGN, -0.1, "benign: 2% erased, push 0.7×", CONSISTENT),
+        (BENIGN, 0.1, "benign: 2% erased, push 0.7×", TOO_FEW),
         ({"verdict": "sticky"}, 0.0, "sticky. Beyond the interval of 8 matched benign", "0 of 1 measures."),
     ],
 )
 def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
-    rows = lift_rows(shift) if "lift_sd" in run else rows_with(shift)
+    rows = lift_rows(shift) if "push" in run else rows_with(shift)
     verdict_text = verdict("river", 7, rows, findings(rows), 8, run)
     assert verdict_text.startswith(f"'river' (7): the run calls it {quoted}")
     assert concluded in verdict_text

@@ -115,9 +115,7 @@ def test_it_says_what_the_run_found(run):
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
     row = run.sticky.row(0, named=True)
     erased = [f"{100 * row[name]:.0f}%" for name in ("erased", "erased_low", "erased_high")]
-    lift = [f"{row[name]:.2f}" for name in ("lift_sd", "lift_sd_low", "lift_sd_high")]
     assert f"{erased[0]} ({erased[1]} to {erased[2]})" in page
-    assert f"{lift[0]} SD ({lift[1]} to {lift[2]} SD)" in page
     assert "no longer found for what they say" in page
     assert f"1 of {profiled.AVAILABLE} examined (all available tokens)" in page
     assert run.record.identity[:12] in page
@@ -128,7 +126,6 @@ def test_a_token_has_its_measures_in_the_units_of_the_rule(run):
     row = run.sticky.row(0, named=True)
     (item,) = [line for line in cards.card_block(run).split("\n") if line.startswith("- ")]
     assert f"erased {100 * row['erased']:.0f}%" in item
-    assert f"lift {row['lift_sd']:.2f} SD" in item
     # The share of a whole text is another number, and would contradict this one.
     assert "of a text" not in item
 
@@ -232,12 +229,10 @@ def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_pa
     assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
     assert [entry.task_id for entry in entries] == [
         "sticky_tokens_worst_erased",
-        "sticky_tokens_worst_lift",
         "sticky_tokens_per_10000",
     ]
     assert entries[0].value == pytest.approx(run.sticky["erased"][0], abs=1e-4)
-    assert entries[1].value == pytest.approx(run.sticky["lift_sd"][0], abs=1e-4)
-    assert entries[2].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
+    assert entries[1].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
     assert entries[0].date == run.record.started
     assert "90% interval" in entries[0].notes
     assert cards.write_eval_results(run, "someone/sticky-tokens", path) is False

@@ -101,7 +101,7 @@ class Chosen:
 
 
 def rechecked(reach):
-    return RecheckedToken(lift_sd=0.5 * reach, erased=None, verdict=Verdict.BENIGN, reach=reach)
+    return RecheckedToken(push=1 + 0.5 * reach, erased=None, verdict=Verdict.BENIGN, reach=reach)
 
 
 @pytest.mark.parametrize(

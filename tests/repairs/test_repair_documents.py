@@ -71,20 +71,20 @@ def test_the_document_has_the_mean_curves():
 def test_a_repair_is_a_table_in_the_units_of_the_rule():
     (row,) = result.token_rows(repaired.repair_record("river"))
     assert (row["erased_before"], row["erased_after"]) == (0.45, 0.02)
-    assert (row["lift_sd_before"], row["lift_sd_after"]) == (1.0, 0.1)
+    assert (row["push_before"], row["push_after"]) == (1.9, 0.7)
     assert (row["verdict_before"], row["verdict_after"]) == ("sticky", "benign")
 
 
 def test_the_document_shows_both_measures_before_and_after():
     document = repair_document(repaired.repair_record("river"))
-    assert "| 45% | 2% | 1.00 SD | 0.10 SD |" in document
-    assert "at least 40% less of a text's meaning" in document
+    assert "| 45% | 2% | 1.9× | 0.7× |" in document
+    assert "40%" in document
 
 
 def test_numbers_that_were_not_measured_are_missing():
     unseen = repaired.repair_record("river", passed=None)
     (row,) = result.token_rows(unseen)
-    assert row["lift_sd_after"] is None
+    assert row["push_after"] is None
     assert "| – | – | – | – |" in repair_document(unseen)
     assert mean_curves(unseen) is None
 
@@ -98,12 +98,12 @@ def changed(record, **after):
 
 def test_the_erased_share_of_pieces_is_missing():
     document = repair_document(changed(repaired.repair_record("river"), erased=None))
-    assert "| 45% | – | 1.00 SD | 0.10 SD |" in document
+    assert "| 45% | – | 1.9× | 0.7× |" in document
 
 
 def test_a_rounded_zero_has_no_minus_sign():
-    document = repair_document(changed(repaired.repair_record("river"), lift_sd=-0.001, erased=-0.001))
-    assert "| 45% | 0% | 1.00 SD | 0.00 SD |" in document
+    document = repair_document(changed(repaired.repair_record("river"), push=0.001, erased=-0.001))
+    assert "| 45% | 0% | 1.9× | 0.0× |" in document
 
 
 def test_pieces_are_a_column_only_if_a_token_has_any():

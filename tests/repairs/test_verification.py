@@ -19,36 +19,34 @@ from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRec
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 
-def rechecked(lift_sd, erased, verdict=Verdict.BENIGN):
-    return RecheckedToken(lift_sd, erased, verdict, reach=0.0)
+def rechecked(push, erased, verdict=Verdict.BENIGN):
+    return RecheckedToken(push, erased, verdict, reach=0.0)
 
 
-def test_repaired_tokens_give_the_largest_lift_and_erased_share():
-    check = check_repaired({"a": rechecked(0.18, 0.01), "b": rechecked(-0.3, 0.05)})
+def test_repaired_tokens_give_the_largest_push_and_erased_share_beside_an_ordinary_token():
+    check = check_repaired({"a": rechecked(0.9, 0.01), "b": rechecked(0.4, 0.05)}, ordinary_push=0.7)
     assert check.passed
-    sentence = "the 2 repaired tokens are not sticky: at most 0.18 SD beyond an ordinary token"
-    assert check.finding == f"{sentence}, and at most 5% erased"
+    assert all(number in check.finding for number in ("5%", "0.9×", "0.7×"))
+    assert "0.4×" not in check.finding
 
 
 def test_the_erased_share_of_pieces_is_not_told():
-    check = check_repaired({"a": rechecked(0.18, None)})
-    assert check.finding == "the repaired token is not sticky: at most 0.18 SD beyond an ordinary token"
+    check = check_repaired({"a": rechecked(0.9, None)}, ordinary_push=None)
+    assert "0.9×" in check.finding
+    assert "%" not in check.finding
 
 
 def test_a_token_that_is_still_sticky_fails():
-    check = check_repaired({"a": rechecked(0.1, 0.6, Verdict.STICKY), "b": rechecked(0.0, 0.0)})
+    measured = {"a": rechecked(0.1, 0.6, Verdict.STICKY), "b": rechecked(0.0, 0.0)}
+    check = check_repaired(measured, ordinary_push=0.7)
     assert not check.passed
-    assert check.finding == "1 of 2 repaired tokens are still sticky: 'a' (60% erased, 0.10 SD)"
-
-
-def test_a_topical_token_is_not_sticky():
-    assert check_repaired({"a": rechecked(0.6, 0.0, Verdict.TOPICAL)}).passed
+    assert all(part in check.finding for part in ("1 of 2", "'a'", "60% erased", "0.1×"))
 
 
 def neighbour(before, after):
     sides = {
-        side: MeasuredRecord(lift_sd=lift, erased=erased, verdict=verdict)
-        for side, (lift, erased, verdict) in (("before", before), ("after", after))
+        side: MeasuredRecord(push=push, erased=erased, verdict=verdict)
+        for side, (push, erased, verdict) in (("before", before), ("after", after))
     }
     return NeighbourRecord(token_id=1, token="river", near="rivers", in_run="benign", **sides)
 
@@ -56,12 +54,13 @@ def neighbour(before, after):
 @pytest.mark.parametrize(
     ("before", "after", "passed"),
     [
-        ((0.1, 0.0, "benign"), (0.1, 0.0, "benign"), True),
-        ((0.1, 0.0, "benign"), (0.7, 0.0, "sticky"), False),
-        ((0.1, 0.1, "benign"), (0.1, 0.5, "sticky"), False),
+        ((0.8, 0.0, "benign"), (0.8, 0.0, "benign"), True),
+        ((0.8, 0.0, "benign"), (1.7, 0.0, "sticky"), False),
+        ((0.8, 0.1, "benign"), (0.8, 0.5, "sticky"), False),
+        ((None, 0.1, "benign"), (None, 0.5, "sticky"), False),
         # A verdict at its limit may change though the token does not.
-        ((0.55, 0.0, "benign"), (0.6, 0.0, "sticky"), True),
-        ((0.1, 0.42, "sticky"), (0.1, 0.45, "sticky"), True),
+        ((1.55, 0.0, "benign"), (1.6, 0.0, "sticky"), True),
+        ((0.8, 0.42, "sticky"), (0.8, 0.45, "sticky"), True),
     ],
 )
 def test_a_neighbour_is_harmed_if_it_is_sticky_and_does_more_than_before(before, after, passed):
@@ -69,7 +68,7 @@ def test_a_neighbour_is_harmed_if_it_is_sticky_and_does_more_than_before(before,
 
 
 def test_a_sticky_neighbour_that_acts_no_more_than_before_is_named():
-    finding = check_neighbours([neighbour((0.55, 0.0, "benign"), (0.6, 0.0, "sticky"))]).finding
+    finding = check_neighbours([neighbour((1.55, 0.0, "benign"), (1.6, 0.0, "sticky"))]).finding
     assert "act no more than before" in finding
     assert finding.endswith("'river'")
 

@@ -78,23 +78,23 @@ def test_verdict_severity_and_both_measures_are_the_same_everywhere(content, doc
     page = documents["html"]
     text = documents["md"]
     names = {"verdict", "severity", "reason"}
-    names |= {f"{measure}{end}" for measure in ("erased", "lift_sd") for end in ("", "_low", "_high")}
+    names |= {f"{measure}{end}" for measure in ("erased", "push") for end in ("", "_low", "_high")}
     for text_form in (document["worst"][0], document["flagged"][0]):
         assert text_form["token"] == planted.PLANTED
         assert {name: text_form[name] for name in names} == {name: row[name] for name in names}
     assert document["headline"] in page
     assert document["headline"] in text
     erased = wording.ERASED.text(row["erased"])
-    lift = wording.LIFT.text(row["lift_sd"])
+    push = wording.PUSH.text(row["push"])
     for text_form in (page, text):
         assert row["reason"] in text_form
         assert f"erased {erased}" in text_form.replace(":", "")
-        assert f"lift {lift}" in text_form.replace(":", "")
+        assert f"push {push}" in text_form.replace(":", "")
         for sentence in document["worst"][0]["consequences"]:
             assert sentence in text_form
     assert f"### {planted.PLANTED}: sticky, {row['severity']}" in text
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {planted.PLANTED} | sticky |")]
-    assert {row["severity"], erased, lift} <= {cell.strip() for cell in line.split("|")}
+    assert {row["severity"], erased, push} <= {cell.strip() for cell in line.split("|")}
 
 
 def test_the_explanation_repeats_the_verdict_of_the_run(content, documents, row):
@@ -108,8 +108,8 @@ def test_the_web_app_shows_the_numbers_of_the_report(content, row):
     narrow = web_app.event_of(Startup("model", library), "change", *web_app.FILTERS)
     _, table, _ = narrow(library.labels[0], "", [], [], [])
     first_row, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
-    cells = [first_row[name] for name in ("token", "verdict", "severity", "erased", "lift")]
-    numbers = [round(row["erased"], 2), round(row["lift_sd"], 2)]
+    cells = [first_row[name] for name in ("token", "verdict", "severity", "erased", "push")]
+    numbers = [round(row["erased"], 2), round(row["push"], 1)]
     assert cells == [planted.PLANTED, "sticky", row["severity"], *numbers]
     assert {(other["verdict"], other["severity"]) for other in rows} == {("benign", "–")}
 
@@ -167,10 +167,3 @@ def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
         figures = " ".join(figure["alt"] for figure in documents["json"]["figures"])
         for text in (documents["html"], documents["md"], figures, printed, written):
             assert sentence in text
-
-
-def test_the_typical_pair_rises_about_as_much_as_the_lift(documents, told, row):
-    width = (row["lift_sd_high"] - row["lift_sd_low"]) * told.plan.similarity_spread
-    rises = {pair["which"]: pair["after"] - pair["before"] for pair in documents["json"]["worst"][0]["pairs"]}
-    assert rises["typical"] == pytest.approx(row["lift"], abs=1.5 * width)
-    assert rises["largest"] >= row["lift"]

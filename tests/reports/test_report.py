@@ -59,42 +59,42 @@ def test_the_parts_stand_in_the_order_of_what_matters(run, html):
     for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
         assert pair[name] in page.text
     assert "! × 8" in page.text
-    for value in (run.record.identity, run.record.versions["torch"], "smallest lift", "seed"):
+    for value in (run.record.identity, run.record.versions["torch"], "smallest push", "seed"):
         assert value in page.text
 
 
 def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
     row = run.sticky.row(0, named=True)
     (card,) = cards(read_content(run.path))
-    erased, lift, vector = card.measures
-    assert [measure.title for measure in card.measures] == ["erased", "lift", "vector"]
+    erased, push, vector = card.measures
+    assert [measure.title for measure in card.measures] == ["erased", "push", "vector"]
     assert erased.value == f"{100 * row['erased']:.0f}%"
     assert erased.interval == f"{100 * row['erased_low']:.0f}% to {100 * row['erased_high']:.0f}%"
-    assert lift.value == f"{row['lift_sd']:.2f} SD"
-    assert lift.interval == f"{row['lift_sd_low']:.2f} to {row['lift_sd_high']:.2f} SD"
-    assert (erased.threshold, lift.threshold) == ("sticky from 20%", "sticky from 0.25 SD")
+    assert push.value == f"{row['push']:.1f}×"
+    assert push.interval.endswith("×")
+    assert erased.threshold == "sticky from 20%"
     assert vector.strip is None
     assert vector.value == "unusual"
     assert "unusual from 6 above" in vector.threshold
-    for shown in (erased.value, lift.value, f"90% interval {lift.interval}"):
+    for shown in (erased.value, push.value, f"90% interval {push.interval}"):
         assert shown in Page(html).text
 
 
 def test_the_strip_of_a_card_has_one_scale(run):
     (card,) = cards(read_content(run.path))
-    strip = card.measures[1].strip
+    strip = card.measures[0].strip
     assert strip.high == 98  # the end of the scale
     row = run.sticky.row(0, named=True)
-    lifts = (row["lift_sd_low"], row["lift_sd"], row["lift_sd_high"], 0.0, 0.25)
+    shares = (row["erased_low"], row["erased"], row["erased_high"], 0.0, 0.2)
     positions = (strip.low, strip.value, strip.high, strip.ordinary, strip.threshold)
-    line = np.polyfit(lifts, positions, 1)
-    assert np.polyval(line, lifts) == pytest.approx(positions, abs=0.02)
+    line = np.polyfit(shares, positions, 1)
+    assert np.polyval(line, shares) == pytest.approx(positions, abs=0.02)
 
 
 def test_no_card_argues_against_its_verdict(run_copy):
     path = run_copy / "tokens.parquet"
     numbers = {"erased": 0.72, "erased_low": 0.7, "erased_high": 0.74}
-    numbers |= {"lift_sd": 0.0, "lift_sd_low": -0.1, "lift_sd_high": 0.1}
+    numbers |= {"push": 0.8, "push_low": 0.7, "push_high": 0.9}
     change = [
         pl.when(token=planted.PLANTED).then(value).otherwise(name).alias(name)
         for name, value in numbers.items()
@@ -292,8 +292,8 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
 def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
     planted.edit_record(run_copy, settings={})
     assert "90% interval" in stickytoken.report(run_copy)
-    planted.edit_record(run_copy, settings={"smallest_lift": "<b>"})
-    with pytest.raises(InputError, match=r"smallest_lift in .*run\.json is '<b>': it must be a number"):
+    planted.edit_record(run_copy, settings={"smallest_push": "<b>"})
+    with pytest.raises(InputError, match=r"smallest_push in .*run\.json is '<b>': it must be a number"):
         stickytoken.report(run_copy)
 
 
@@ -411,29 +411,19 @@ def test_a_report_needs_no_effects(run, html, run_copy, planted_encoder):
     assert planted.files_of(run_copy) == before
 
 
-def test_a_topical_token_stands_in_the_table_with_its_strongest_kind(retabled):
-    def of_the_token(value, others=None):
-        return pl.when(token="!").then(pl.lit(value)).otherwise(pl.lit(others, pl.String))
-
-    words = {"strongest_kind": "<b>law", "severity": "severe", "reason": "lifts <b>law"}
-    words_shown = {name: of_the_token(value) for name, value in words.items()}
-    folder = retabled(verdict=of_the_token("topical", "benign"), **words_shown)
-    html = stickytoken.report(folder)
-    assert '<td data-label="reason">lifts &lt;b&gt;law</td>' in html
-    assert '<td data-label="strongest kind">&lt;b&gt;law</td>' in html
-    assert '<td data-label="id" class="number"' in html
-    assert f"| {markdown('topical')} |" in stickytoken.report(folder, format="md")
-    (row,) = json.loads(stickytoken.report(folder, format="json"))["flagged"]
-    assert (row["strongest_kind"], row["entry"]) == ("<b>law", "symbol")
+def test_a_hostile_reason_is_escaped_in_the_table(retabled):
+    reason = pl.when(token="!").then(pl.lit("pushes <b>law"))
+    html = stickytoken.report(retabled(reason=reason))
+    assert '<td data-label="reason">pushes &lt;b&gt;law</td>' in html
 
 
 def test_columns_that_no_flagged_token_fills_are_left_out(run, retabled):
-    names = ("strongest_kind", "kinds_lifted")
+    names = ("found", "documents")
     folder = retabled(**{name: pl.lit(None, run.tokens.schema[name]) for name in names})
     html = stickytoken.report(folder)
-    assert '<td data-label="lift"' in html
-    assert '<td data-label="strongest kind"' not in html
-    assert '<td data-label="kinds lifted"' not in html
+    assert '<td data-label="push"' in html
+    assert '<td data-label="found by its queries"' not in html
+    assert '<td data-label="documents"' not in html
     for other in ("md", "json"):
         stickytoken.report(folder, format=other)
     assert planted.command("show", folder).exit_code == 0

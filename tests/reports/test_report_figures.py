@@ -218,13 +218,13 @@ def test_tokens_that_no_run_measured_are_not_drawn():
     assert tokens_by_run(compared([ComparedToken("unseen", [UNKNOWN])])).narrow == {}
 
 
-def run_with(name, erases_most, lifts_most):
+def run_with(name, erases_most, pushes_most):
     """A run whose worst tokens are given, with quantiles and thresholds of its measures."""
-    quantiles = {"erased": Quantiles(0.0, 0.1), "lift_sd": Quantiles(0.0, 0.3)}
-    thresholds = {"erased": 0.4, "lift_sd": 0.5}
+    quantiles = {"erased": Quantiles(0.0, 0.1), "push": Quantiles(0.7, 1.0)}
+    thresholds = {"erased": 0.4, "push": 1.5}
     return SimpleNamespace(
         name=name,
-        largest=lambda measure: erases_most if measure is ERASED else lifts_most,
+        largest=lambda measure: erases_most if measure is ERASED else pushes_most,
         quantiles=lambda measure: quantiles[measure.key],
         run=SimpleNamespace(thresholds=lambda: thresholds),
     )

@@ -51,8 +51,8 @@ def task_file(folder: Path) -> Path:
 def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
     """A record with tokens of these names; their verification failed if not passed, None without one."""
     measured = {
-        "before": {"lift_sd": 1.0, "erased": 0.45, "verdict": "sticky"},
-        "after": {"lift_sd": 0.1, "erased": 0.02, "verdict": "benign"},
+        "before": {"push": 1.9, "erased": 0.45, "verdict": "sticky"},
+        "after": {"push": 0.7, "erased": 0.02, "verdict": "benign"},
     }
     curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
     record = {} if passed is None else measured | {"curve": curve}
@@ -60,10 +60,9 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
     near = {"token_id": 99, "token": names[0], "near": names[0], "in_run": "benign", **measured}
     score = {"task": "kinds of text", "metric": "accuracy", "texts": 800, "before": 0.65, "after": 0.64}
     verification = {
-        "ordinary_lift": 0.0,
-        "similarity_spread": 0.1,
+        "ordinary_push": 0.7,
         "ordinary_contraction": 0.3,
-        "smallest_lift": 0.5,
+        "smallest_push": 1.5,
         "smallest_erased": 0.4,
         "vectors_compared": True,
         "carriers": 24,

@@ -123,8 +123,10 @@ def demo_bert(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("planted")
-    profiled.planted_model(2).save(str(folder / "model"))
-    profiled.detect_profile(load_encoder(folder / "model"), folder / "runs" / "run")
+    profiled.planted_model(4).save(str(folder / "model"))
+    # Enough sentences for documents.
+    corpus = profiled.corpus(1200)
+    profiled.detect_profile(load_encoder(folder / "model"), folder / "runs" / "run", sentences=corpus)
     return folder / "model", folder / "runs" / "run"
 
 

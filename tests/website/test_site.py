@@ -58,7 +58,7 @@ def test_formulas_are_drawn_without_a_script(site):
 def test_search_knows_the_terms_of_the_project(site):
     items = json.loads((site / "search.json").read_text("utf-8"))["items"]
     text = " ".join(item["title"] + " " + item["text"] for item in items)
-    terms = ("sticky", "severity", "contraction", "[CLS]", "smallest-lift", *stickytoken.__all__)
+    terms = ("sticky", "severity", "contraction", "[CLS]", "smallest-push", *stickytoken.__all__)
     assert [term for term in terms if term not in text] == []
 
 
@@ -77,7 +77,7 @@ def test_the_reference_of_commands_has_every_command_and_option():
     for command in app.registered_commands:
         assert f"## stickytoken {command.name or command.callback.__name__}\n" in page
     assert "| `--sample` | number |" in page
-    assert "| `smallest-lift` | number |" in page
+    assert "| `smallest-push` | number |" in page
     assert "`profile`, `std`" in page
 
 
