@@ -340,16 +340,10 @@ def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
-    """Print the limits of an encoder's server, and make the encoder print a message before each wait."""
+    """Print what an encoder's server said, and make the encoder print a message before each wait."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
-    length = "reads any length that was tried"
-    if server.long != "unknown":
-        verb = {"truncates": "cuts", "refuses": "refuses"}[server.long]
-        length = f"reads {server.max_length:,} tokens, {verb} longer texts"
-    sizes = f"{server.dimension:,} components, {server.batch:,} texts per request, {length}"
-    normalised = "normalised" if server.normalised else "not normalised"
-    console.inform(f"endpoint: {sizes}, {normalised}, noise {server.noise:.1e}")
+    console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
 
 
 def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
