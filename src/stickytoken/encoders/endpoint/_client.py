@@ -24,6 +24,7 @@ from stickytoken.encoders.endpoint._answers import (
 )
 from stickytoken.errors import ModelError, RunError, require_package
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.words import counted
 
 Encoding = Literal["base64", "float", "omitted"]
 
@@ -280,8 +281,7 @@ class Attempts:
             # This wait alone takes longer than all waits together may take.
             longer = f"longer than the {self.patience:,.0f} s allowed"
             return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
-        attempts = "1 attempt" if self.failed == 1 else f"{self.failed} attempts"
-        return f"gave no usable answer in {attempts} ({last})"
+        return f"gave no usable answer in {counted(self.failed, 'attempt')} ({last})"
 
 
 @dataclass(frozen=True, slots=True)
