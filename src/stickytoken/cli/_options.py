@@ -26,6 +26,7 @@ from stickytoken.settings import PositiveCount, descriptions, part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import LoadingRecord, RunRecord
@@ -605,8 +606,7 @@ def _tell_refused(refused: Mapping[str, str]) -> None:
 
     if not refused:
         return
-    texts = "1 text" if len(refused) == 1 else f"{len(refused):,} texts"
-    console.inform(f"the server returned no vector for {texts}:")
+    console.inform(f"the server returned no vector for {counted(len(refused), 'text')}:")
     for text, reason in islice(refused.items(), _REFUSED_SHOWN):
         console.inform(f"  {shown(text)}: {reason}")
     if len(refused) > _REFUSED_SHOWN:

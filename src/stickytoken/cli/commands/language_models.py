@@ -13,6 +13,7 @@ from stickytoken.errors import InputError
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import ContrastRule, Prompting
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ def embed(
     count = len(texts) - len(missing)
     console.print_line(f"{count:,} vectors of {embedded.dimension:,} components in {out}")
     if missing:
-        texts_are = "1 text is" if len(missing) == 1 else f"{len(missing):,} texts are"
+        texts_are = counted(len(missing), "text is", "texts are")
         console.print_line(f"{texts_are} without a vector, null in the file")
 
 
