@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 def explain(
     source: opt.Source,
     tokens: opt.TokenArguments,
-    ids: opt.Ids = False,
     text: Annotated[list[str] | None, opt.texts_option("--text")] = None,
     *,
     sentences: opt.Texts[str | None] = None,
@@ -62,7 +61,7 @@ def explain(
 
     if out is not None:
         require_place(out)
-    named: list[Any] = [opt.token_id(token) for token in tokens] if ids else [*tokens]
+    named = opt.named_tokens(tokens)
     for carrier in text or ():
         if not carrier.strip():
             raise InputError(f"--text is {carrier!r}: pass a text with words, or leave --text out")
