@@ -21,7 +21,7 @@ from stickytoken.impacts.statistics import paired_test
 from stickytoken.insertion import Token
 from stickytoken.settings.impact import Edits
 
-PUBLISHED = json.loads((Path(__file__).parents[1] / "data" / "published_edits.json").read_text("utf-8"))
+PUBLISHED = json.loads((Path(__file__).with_name("published_edits.json")).read_text("utf-8"))
 SEED = 42
 PAPER = ImpactSettings(edits=Edits.PAPER, resamples=100)
 

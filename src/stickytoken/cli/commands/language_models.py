@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,10 +70,14 @@ def embed(
         console.print_line(f"{texts_are} without a vector, null in the file")
 
 
+Preset = StrEnum("Preset", "STS")
+
+
 @command()
 def evaluate(
     model: opt.ModelOrEndpoint,
-    task: opt.Texts[list[str]],
+    task: opt.Texts[list[str] | None] = None,
+    preset: opt.Texts[Preset | None] = None,
     *,
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -84,13 +89,17 @@ def evaluate(
     Args:
         task: Task file, BEIR folder, or name of an MTEB task. Repeatable. With several tasks, the mean of
             their main scores comes last.
+        preset: sts: the seven STS tasks of MTEB: STS12 to STS16, STSBenchmark and SICK-R.
     """
-    from stickytoken.data.tasks import find_task
+    from stickytoken.data.tasks import STS_TASKS, find_task
     from stickytoken.evaluation import average, compare, guess_note
     from stickytoken.unit_vectors import Similarity
 
+    sources = [*(task or ()), *(STS_TASKS if preset else ())]
+    if not sources:
+        raise InputError("there is nothing to score: pass --task or --preset sts")
     tasks = []
-    for name in task:
+    for name in sources:
         named_task, notes = find_task(name)
         console.inform_notes(notes)
         tasks.append(named_task)
@@ -121,14 +130,14 @@ def evaluate(
     if output_format is opt.Format.JSON:
         documents = [
             _task_document(name, named_task, comparison)
-            for name, named_task, comparison in zip(task, tasks, comparisons, strict=True)
+            for name, named_task, comparison in zip(sources, tasks, comparisons, strict=True)
         ]
         if mean is None:
             console.print_json({"model": model} | documents[0])
         else:
             console.print_json({"model": model, "tasks": documents, "mean": asdict(mean)})
         return
-    for name, named_task, comparison in zip(task, tasks, comparisons, strict=True):
+    for name, named_task, comparison in zip(sources, tasks, comparisons, strict=True):
         _print_scores(f"{model} on {name}", named_task.metrics, comparison)
         if mean is None:
             _print_differences(named_task.metrics[0], comparison.differences)
