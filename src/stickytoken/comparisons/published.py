@@ -60,16 +60,15 @@ class MeanEffect:
     below: int
 
     def in_words(self) -> str:
-        is_lift = self.name == "lift"
-        title = "lift" if is_lift else "erased share"
-        numbers = (self.published, self.others, self.published - self.others, self.low, self.high)
-        published, others, difference, low, high = (
-            f"{number:.2f} SD" if is_lift else f"{number:.1%}" for number in numbers
+        title = "lift" if self.name == "lift" else "erased share"
+        difference, low, high = (
+            f"{number:.2f} SD" if self.name == "lift" else f"{number:.1%}"
+            for number in (self.published - self.others, self.low, self.high)
         )
         return (
-            f"their mean {title} is {published}, that of all other tokens {others}: {difference} more (95% "
-            f"interval {low} to {high}); of their own intervals, {self.above} lie above zero, where an "
-            f"ordinary token is, and {self.below} below"
+            f"their mean {title} is {difference} above that of all other tokens (95% interval {low} to "
+            f"{high}); {self.above} of their own intervals lie above zero, where an ordinary token is, and "
+            f"{self.below} below"
         )
 
 
