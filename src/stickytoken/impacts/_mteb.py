@@ -111,61 +111,73 @@ _EDITED_COLUMNS = {
 }
 
 
+class _TaskEditor:
+    """Edits the data of an MTEB task as Chen et al. (2025) do.
+
+    Attributes:
+        edited: Number of texts edited so far.
+    """
+
+    def __init__(self, kind: str, condition: Condition) -> None:
+        """Start the random stream, which runs through all splits of a task of this kind."""
+        self.edited = 0
+        self._kind = kind
+        self._tokens = [token.text for token in condition.tokens]
+        self._stream = random.Random(condition.seed)
+
+    def data(self, data: Any) -> Any:
+        """Return the data of a split, or of all splits below it, with edited texts."""
+        if isinstance(data, Mapping) and "corpus" in data:
+            return {**data, "corpus": self._corpus(data)}
+        if isinstance(data, Mapping):
+            return {name: below if name == "train" else self.data(below) for name, below in data.items()}
+        column = _EDITED_COLUMNS[self._kind]
+        return data.remove_columns(column).add_column(column, self._texts(data[column][:]))
+
+    def _corpus(self, data: Mapping[str, Any]) -> Any:
+        """Return the corpus of a split, with titles and texts joined, and edited."""
+        corpus = data["corpus"]
+        has_titles = "title" in corpus.column_names
+        titles = corpus["title"][:] if has_titles else [""] * len(corpus)
+        texts = [f"{title} {text}".strip() for title, text in zip(titles, corpus["text"][:], strict=True)]
+        relevant: set[str] = set()
+        if self._kind == "Reranking":
+            for score_by_document in data["relevant_docs"].values():
+                relevant |= {document for document, score in score_by_document.items() if score > 0}
+        indices = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
+        edited = self._texts([texts[index] for index in indices])
+        for index, text in zip(indices, edited, strict=True):
+            texts[index] = text
+        return corpus.remove_columns(["title", "text"] if has_titles else "text").add_column("text", texts)
+
+    def _texts(self, texts: list[Any]) -> list[Any]:
+        """Edit texts, or lists of texts."""
+        if texts and not isinstance(texts[0], str):
+            return [self._texts(list(inner)) for inner in texts]
+        self.edited += len(texts)
+        return list(published_edits(texts, self._tokens, self._stream))
+
+
 def edited_task(task: MtebTask, condition: Condition) -> tuple[MtebTask, int]:
     """Return a copy of an MTEB task, edited as by Chen et al. (2025), and the number of its edited texts.
 
     Edited are the documents of retrieval, the documents of reranking that answer no query, the second
     sentences of pairs, the summaries by machines, and the texts of clustering and of classification, except
-    the texts that the classifier is trained on. One random stream runs through all splits of a task.
+    the texts that the classifier is trained on.
 
     Raises:
         InputError: Chen et al. had no task of this type.
     """
     kind = str(task.task.metadata.type)
-    tokens = [token.text for token in condition.tokens]
-    stream = random.Random(condition.seed)
-    edited_count = 0
-
-    def edit(texts: list[Any]) -> list[Any]:
-        """Edit texts, or lists of texts."""
-        nonlocal edited_count
-        if texts and not isinstance(texts[0], str):
-            return [edit(list(inner)) for inner in texts]
-        edited_count += len(texts)
-        return list(published_edits(texts, tokens, stream))
-
-    def edited(data: Any) -> Any:
-        """Return the data of a split, or of all splits below it, with edited texts."""
-        if isinstance(data, Mapping) and "corpus" in data:
-            return {**data, "corpus": edited_corpus(data, is_reranking=kind == "Reranking")}
-        if isinstance(data, Mapping):
-            return {name: below if name == "train" else edited(below) for name, below in data.items()}
-        column = _EDITED_COLUMNS[kind]
-        return data.remove_columns(column).add_column(column, edit(data[column][:]))
-
-    def edited_corpus(data: Mapping[str, Any], *, is_reranking: bool) -> Any:
-        """Return the corpus of a split, with its titles and texts joined and edited."""
-        corpus = data["corpus"]
-        titles = corpus["title"][:] if "title" in corpus.column_names else [""] * len(corpus)
-        texts = [f"{title} {text}".strip() for title, text in zip(titles, corpus["text"][:], strict=True)]
-        relevant = set()
-        if is_reranking:
-            for score_by_document in data["relevant_docs"].values():
-                relevant |= {document for document, score in score_by_document.items() if score > 0}
-        indices = [index for index, name in enumerate(corpus["id"][:]) if name not in relevant]
-        for index, text in zip(indices, edit([texts[index] for index in indices]), strict=True):
-            texts[index] = text
-        columns = [column for column in ("title", "text") if column in corpus.column_names]
-        return corpus.remove_columns(columns).add_column("text", texts)
-
     if kind not in _EDITED_COLUMNS and kind not in ("Retrieval", "Reranking"):
         raise InputError(
             f"{task.name} is a task of the type {kind}, which Chen et al. (2025) did not edit: measure it "
             "without --preset paper and --set edits=paper"
         )
+    editor = _TaskEditor(kind, condition)
     copied = copy.copy(task.task)
-    copied.dataset = edited(task.task.dataset)
-    return MtebTask(copied), edited_count
+    copied.dataset = editor.data(task.task.dataset)
+    return MtebTask(copied), editor.edited
 
 
 @dataclass(frozen=True)
