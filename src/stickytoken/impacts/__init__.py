@@ -265,14 +265,14 @@ def _tokens(
 ) -> list[TokenRecord]:
     """Return the tokens to measure, followed by the benign tokens that are matched to them."""
     vocabulary = categorize(encoder.tokenizer)
+    is_published = settings.edits is Edits.PAPER
     if tokens is not None:
         measured_ids = token_ids(vocabulary, tokens)
-    elif run is not None and settings.edits is Edits.PAPER:
-        by_score = "sticky_score" if "sticky_score" in run.sticky.columns else run.method.ranked_by.key
-        measured_ids = run.sticky.sort(by_score, "token_id", descending=[True, False])["token_id"].to_list()
-        worst_tokens(run, 1)  # raises an error if there are none
     elif run is not None:
-        measured_ids = worst_tokens(run, settings.sticky)
+        measured_ids = worst_tokens(run, len(run.sticky) if is_published else settings.sticky)
+        if is_published and "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score
+            by_score = run.sticky.sort("sticky_score", "token_id", descending=[True, False])
+            measured_ids = by_score["token_id"].to_list()
     else:
         raise InputError(
             "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
@@ -286,11 +286,12 @@ def _tokens(
             vocabulary.place(token_id)  # raises an error if there is no such id
         barred.update(excluded_ids)
     barred |= {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
-    if settings.edits is Edits.PAPER and run is not None and _has_all_scores(run):
-        benign = _lowest_scoring(vocabulary, run, barred, len(sticky), settings.seed)
+    if is_published and run is not None and _has_all_scores(run):
+        unusable = barred | {token.id for token in sticky}
+        benign = _lowest_scoring(vocabulary, run, unusable, len(sticky), settings.seed)
     else:
         sticky_ids = [token.id for token in sticky]
-        matches = 1 if settings.edits is Edits.PAPER else settings.benign
+        matches = 1 if is_published else settings.benign
         benign = match_apart(vocabulary, sticky_ids, barred, matches, settings.seed)
     sticky_in_run = set() if run is None else set(run.sticky["token_id"])
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
@@ -314,17 +315,17 @@ def _tokens(
 
 def _has_all_scores(run: Run | None) -> bool:
     """Return whether a run has the sticky score of every token, as Chen et al. (2025) compute it."""
-    return (
-        run is not None
-        and "sticky_score" in run.tokens.columns
-        and run.tokens["sticky_score"].is_finite().all()
-    )
+    if run is None or "sticky_score" not in run.tokens.columns:
+        return False
+    return run.tokens["sticky_score"].null_count() == 0
 
 
-def _lowest_scoring(vocabulary: Vocabulary, run: Run, barred: set[int], count: int, seed: int) -> list[Token]:
+def _lowest_scoring(
+    vocabulary: Vocabulary, run: Run, unusable: set[int], count: int, seed: int
+) -> list[Token]:
     """Draw the benign tokens of Chen et al. (2025): N of the 2N tokens with the lowest scores."""
     ascending = run.tokens.sort("sticky_score", "token_id")["token_id"].to_list()
-    lowest = [token_id for token_id in ascending if token_id not in barred][: 2 * count]
+    lowest = [token_id for token_id in ascending if token_id not in unusable][: 2 * count]
     if len(lowest) < count:
         raise InputError(f"{count} benign tokens are needed, but the run has only {len(lowest)} to draw from")
     drawn = np.random.default_rng(seed).choice(lowest, count, replace=False)
