@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 
 import impact_files as files
@@ -41,6 +41,7 @@ def test_the_displayed_edits_are_drawn_again(task):
     assert edited == expected
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.text("ab \n", max_size=200), max_size=8), st.integers(0, 5))
 def test_a_text_gets_a_copy_for_every_ten_words_or_part_of_ten(texts, seed):
     edited = list(published_edits(texts, ["x", "yz"], random.Random(seed)))
