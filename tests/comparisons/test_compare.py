@@ -18,7 +18,7 @@ import repaired
 import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
-from stickytoken import compare, load_encoder, open_run
+from stickytoken import compare, load_encoder, open_run, words
 from stickytoken.comparisons import Answer, ComparedNumber, published
 from stickytoken.comparisons.published import (
     beside_run,
@@ -380,7 +380,7 @@ def test_the_tokens_stand_beside_the_run(run, monkeypatch):
         lows = run.tokens.filter(is_chosen)[f"{column}_low"]
         assert effect.above == (lows > 0).sum()
     lift = beside.effects[0]
-    difference = f"{lift.published - lift.others:.2f} SD"
+    difference = words.number(lift.published - lift.others, 2, "SD")
     assert f"their mean lift is {difference} above that of all other tokens" in beside.in_words()[1]
     row = run.token(chosen[0][0]).row(0, named=True)
     for end in ("", "_low", "_high"):

@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken import words
 from stickytoken.comparisons import with_measures
 from stickytoken.data import PAPER_DATASETS
 from stickytoken.detection.run import Run
@@ -60,15 +61,12 @@ class MeanEffect:
     below: int
 
     def in_words(self) -> str:
-        title = "lift" if self.name == "lift" else "erased share"
-        difference, low, high = (
-            f"{number:.2f} SD" if self.name == "lift" else f"{number:.1%}"
-            for number in (self.published - self.others, self.low, self.high)
-        )
+        title, digits, unit = ("lift", 2, "SD") if self.name == "lift" else ("erased share", 1, "%")
+        difference = words.number(self.published - self.others, digits, unit)
         return (
-            f"their mean {title} is {difference} above that of all other tokens (95% interval {low} to "
-            f"{high}); {self.above} of their own intervals lie above zero, where an ordinary token is, and "
-            f"{self.below} below"
+            f"their mean {title} is {difference} above that of all other tokens (95% interval "
+            f"{words.interval(self.low, self.high, digits, unit)}); {self.above} of their own intervals lie "
+            f"above zero, where an ordinary token is, and {self.below} below"
         )
 
 
