@@ -39,7 +39,7 @@ from bench import (
     watched,
 )
 from stickytoken.cli.console import progress_bar
-from stickytoken.data import choose_corpus
+from stickytoken.data import PairCorpus, choose_corpus, pairs_from_file
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
 from stickytoken.measurement import ResultFolder, ShardCost
@@ -327,7 +327,7 @@ def score_pairs(
     generator = np.random.default_rng(seed)
     indices = generator.choice(len(vocabulary.available), tokens, replace=False)
     sampled_tokens = [vocabulary.available[index] for index in sorted(indices.tolist())]
-    corpus = choose_corpus(None, published / "minilm_pairs.csv")
+    corpus = PairCorpus(tuple(pairs_from_file(published / "minilm_pairs.csv")), "the published pairs")
     settings = StdSettings(scores=Scores.ALL)
     job = Job(encoder, settings, corpus, vocabulary, sampled_tokens, restricted=True, sampled=True)
     with progress_bar() as progress:
