@@ -24,7 +24,7 @@ from stickytoken.errors import InputError
 from stickytoken.methods.measures import MEASURES
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
-from stickytoken.words import counted
+from stickytoken.words import counted, number
 
 PAGES = ROOT / "docs" / "models"
 # Maximum number of rows in the table of sticky tokens, and in the other tables of tokens.
@@ -32,8 +32,6 @@ MOST_STICKY_ROWS = 40
 MOST_ROWS = 10
 # Number of example tokens in a row of the table of corpora.
 EXAMPLES = 5
-# Largest p-value at which the lifts of published and random tokens count as different.
-SIGNIFICANT = 0.05
 # Explains the columns *erased* and *lift* of all tables.
 EXPLANATION = (
     "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave half as "
@@ -153,30 +151,26 @@ def special_section(tokens: pl.DataFrame) -> list[str]:
 
 
 def published_paragraph(run: Run, name: str) -> str:
-    """Return a paragraph on the published sticky tokens of a model and their lifts in a run."""
+    """Return a paragraph on the published sticky tokens of a model and their effects in a run."""
     try:
         comparison = beside_run(run, name)
     except InputError:
         return f"Chen et al. (ACL 2025) published no results for {name}."
-    ranked_tokens = comparison.tokens.drop_nulls("percentile").sort("percentile", descending=True)
-    tokens_with_percentiles = ", ".join(
-        f"{markdown(repr(row['token']))} {row['percentile']:.0%}" for row in ranked_tokens.to_dicts()
+    ranked_tokens = comparison.tokens.drop_nulls("sd").sort("sd", descending=True)
+    tokens_with_lifts = ", ".join(
+        f"{markdown(repr(row['token']))} {number(row['sd'], 2, 'SD')}" for row in ranked_tokens.to_dicts()
     )
     published = len(comparison.tokens)
     examined = published - comparison.unknown - comparison.unexamined
     how_many = "all" if examined == published else f"{examined} of the"
     sentences = [
-        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after each "
-        f"published token is the share of the examined tokens that have a smaller or equal lift: "
-        f"{tokens_with_percentiles}. The run examined {how_many} {published} published tokens and flagged "
+        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. Their lifts are: "
+        f"{tokens_with_lifts}. The run examined {how_many} {published} published tokens and flagged "
         f"{comparison.sticky or 'none'} of them as sticky."
     ]
-    if comparison.chance is not None:
-        relation = "differ" if comparison.chance <= SIGNIFICANT else "do not differ"
-        sentences.append(
-            f"The lifts of the published tokens {relation} significantly from the lifts of random tokens "
-            f"(Kolmogorov-Smirnov test, p = {comparison.chance:.2g})."
-        )
+    for effect in comparison.effects:
+        sentence = effect.in_words()
+        sentences.append(f"{sentence[0].upper()}{sentence[1:]}.")
     return " ".join(sentences)
 
 

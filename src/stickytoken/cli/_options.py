@@ -57,7 +57,7 @@ class Declaration:
 
     Attributes:
         factory: `typer.Argument` or `typer.Option`.
-        names: Names of the option, such as ``--ids``. If empty, the option is named after the parameter.
+        names: Names of the option, such as ``--text``. If empty, the option is named after the parameter.
         details: Keyword arguments for `typer.Argument` or `typer.Option`.
         is_setting: Whether the option is rarely needed, and can only be set with ``--set name=value`` or in a
             settings file.
@@ -183,8 +183,9 @@ def _complete_category(incomplete: str) -> list[str]:
 
 _CATEGORY_HELP = "List tokens of one category, such as OK or UNDECODEABLE."
 Source: TypeAlias = Annotated[str, argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")]
-TokenArguments: TypeAlias = Annotated[list[str], argument(help="Tokens, as vocabulary strings or texts.")]
-Ids: TypeAlias = Annotated[bool, texts_option("--ids", help="Read the arguments as token ids.")]
+TokenArguments: TypeAlias = Annotated[
+    list[str], argument(help="Tokens, as vocabulary strings, texts or #id, such as #101.")
+]
 SentencesColumn: TypeAlias = Annotated[
     str | None, texts_option(help="Column of --sentences that contains the text. Default: found by name.")
 ]
@@ -716,11 +717,12 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
     return ids
 
 
-def token_id(argument: str) -> int:
-    """Convert a command-line argument to a token id, or raise InputError."""
-    try:
-        return int(argument)
-    except ValueError:
-        raise InputError(
-            f"{argument!r} is not a token id: pass a number, or leave --ids out to name tokens by text"
-        ) from None
+def named_tokens(arguments: Sequence[str]) -> list[int | str]:
+    """Return the ids of the arguments that are written as ``#id``, and all others as they are."""
+    from stickytoken.detection.naming import id_in_name
+
+    tokens: list[int | str] = []
+    for argument in arguments:
+        named_id = id_in_name(argument)
+        tokens.append(argument if named_id is None else named_id)
+    return tokens
