@@ -21,13 +21,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from stickytoken.methods.small_search import SearchStage, search_shares, search_stage
 
 import stickytoken
 from bench import IMAGES, RESULTS, commands, refuse, write_json
 from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import Encoder
 from stickytoken.insertion import Insertion
-from stickytoken.methods.small_search import SearchStage, search_shares, search_stage
 from stickytoken.unit_vectors import unit_vectors
 
 # Numbers of copies that are appended to a document.

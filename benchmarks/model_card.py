@@ -20,40 +20,41 @@ from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.methods.measures import MEASURES
+from stickytoken.methods.profile import lines
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
-from stickytoken.words import counted
+from stickytoken.words import counted, percent
 
 PAGES = ROOT / "docs" / "models"
 # Maximum number of rows in the table of sticky tokens, and in the other tables of tokens.
 MOST_STICKY_ROWS = 40
 MOST_ROWS = 10
-# Largest p-value at which the lifts of published and random tokens count as different.
-SIGNIFICANT = 0.05
-# Explains the columns *erased* and *lift* of all tables.
+# Explains the columns *erased* and *push* of all tables.
 EXPLANATION = (
     "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave half as "
-    "much of a text's meaning as copies of an ordinary token do. *Lift* says how far copies of a token raise "
-    "the similarity between unrelated texts, compared with copies of an ordinary token. Lift is given in "
-    "standard deviations (SD) of the similarities between texts. Each value is followed by its interval, in "
-    "parentheses."
+    "much of a text's meaning as copies of an ordinary token do. *Push* says in how many times as many wrong "
+    "results a document with eight copies is; it is measured for suspicious and random tokens only. Each value "
+    "is followed by its interval, in parentheses."
 )
 
 
 def token_table(tokens: pl.DataFrame) -> str:
-    """Return a Markdown table of tokens, with their erased share, lift and verdict."""
+    """Return a Markdown table of tokens, with their erased share, push and verdict."""
     rows = [
         [markdown(repr(row["token"])), *measures(row), row["verdict"]] for row in tokens.iter_rows(named=True)
     ]
-    return markdown_table(("token", "erased", "lift", "verdict"), rows)
+    return markdown_table(("token", "erased", "push", "verdict"), rows)
 
 
 def measures(row: dict[str, Any]) -> list[str]:
-    """Return the erased share and the lift of a token with their intervals, from its row of the table."""
-    return [
-        f"{measure.text(row[measure.key])} ({measure.interval(row[measure.low.key], row[measure.high.key])})"
-        for measure in MEASURES
-    ]
+    """Return the erased share and the push of a token with their intervals, from its row of the table."""
+    texts = []
+    for measure in MEASURES:
+        text = measure.text(row[measure.key])
+        if text:
+            text += f" ({measure.interval(row[measure.low.key], row[measure.high.key])})"
+        texts.append(text)
+    return texts
 
 
 def introduction(run: Run, title: str) -> list[str]:
@@ -61,17 +62,15 @@ def introduction(run: Run, title: str) -> list[str]:
     plan = run.plan_of(ProfilePlanRecord)
     result = run.result_of(ProfileResultRecord)
     sticky = counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
-    topical = f" and found {result.topical} topical tokens" if result.topical else ""
     texts_per_token = result.sequences / len(run.tokens)
     return [
         f"The model was measured on {run.record.started[:10]}, in run {run.record.identity[:12]}.",
         f"The run found {sticky} among {run.record.tokens:,} examined tokens of {title}.",
         f"The vocabulary has {run.record.model.vocabulary:,} entries, {run.available:,} of which can "
         f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
-        f"is {plan.mean_similarity:.5f}. Copies of an ordinary token change the mean cosine between "
-        f"unrelated texts by {result.ordinary_lift:.4f}. The standard deviation of the cosines between texts "
-        f"is {plan.similarity_spread:.4f}. The run encoded {result.sequences:,} texts "
-        f"({texts_per_token:.1f} per examined token){topical}.",
+        f"is {plan.mean_similarity:.5f}. The run encoded {result.sequences:,} texts "
+        f"({texts_per_token:.1f} per examined token).",
+        " ".join(lines(run)),
         *reading_paragraph(run, plan),
     ]
 
@@ -111,7 +110,7 @@ def sticky_section(run: Run) -> list[str]:
     paragraphs = []
     if rows:
         paragraphs.append("## Sticky tokens")
-        paragraphs.append(markdown_table(("token", "erased", "lift", "vector", "severity"), rows))
+        paragraphs.append(markdown_table(("token", "erased", "push", "vector", "severity"), rows))
     left_out = run.result_of(ProfileResultRecord).sticky - MOST_STICKY_ROWS
     if left_out > 0:
         paragraphs.append(f"The table leaves out {left_out} sticky tokens.")
@@ -119,12 +118,12 @@ def sticky_section(run: Run) -> list[str]:
 
 
 def strongest_sections(tokens: pl.DataFrame) -> list[str]:
-    """Return headings and tables of the tokens that erase most and that lift most."""
+    """Return headings and tables of the tokens that erase most and that push most."""
     return [
         f"## The {MOST_ROWS} tokens that erase the most",
         token_table(tokens.sort("erased", descending=True).head(MOST_ROWS)),
-        f"## The {MOST_ROWS} tokens that lift the most",
-        token_table(tokens.sort("lift_sd", descending=True).head(MOST_ROWS)),
+        f"## The {MOST_ROWS} tokens that push the most",
+        token_table(tokens.drop_nulls("push").sort("push", descending=True).head(MOST_ROWS)),
     ]
 
 
@@ -149,30 +148,26 @@ def special_section(tokens: pl.DataFrame) -> list[str]:
 
 
 def published_paragraph(run: Run, name: str) -> str:
-    """Return a paragraph on the published sticky tokens of a model and their lifts in a run."""
+    """Return a paragraph on the published sticky tokens of a model and their effects in a run."""
     try:
         comparison = beside_run(run, name)
     except InputError:
         return f"Chen et al. (ACL 2025) published no results for {name}."
-    ranked_tokens = comparison.tokens.drop_nulls("percentile").sort("percentile", descending=True)
-    tokens_with_percentiles = ", ".join(
-        f"{markdown(repr(row['token']))} {row['percentile']:.0%}" for row in ranked_tokens.to_dicts()
+    ranked_tokens = comparison.tokens.drop_nulls("erased").sort("erased", descending=True)
+    tokens_with_shares = ", ".join(
+        f"{markdown(repr(row['token']))} {percent(row['erased'])}" for row in ranked_tokens.to_dicts()
     )
     published = len(comparison.tokens)
     examined = published - comparison.unknown - comparison.unexamined
     how_many = "all" if examined == published else f"{examined} of the"
     sentences = [
-        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. The percentage after each "
-        f"published token is the share of the examined tokens that have a smaller or equal lift: "
-        f"{tokens_with_percentiles}. The run examined {how_many} {published} published tokens and flagged "
+        f"Chen et al. (ACL 2025) published {published} sticky tokens of {name}. They erase: "
+        f"{tokens_with_shares}. The run examined {how_many} {published} published tokens and flagged "
         f"{comparison.sticky or 'none'} of them as sticky."
     ]
-    if comparison.chance is not None:
-        relation = "differ" if comparison.chance <= SIGNIFICANT else "do not differ"
-        sentences.append(
-            f"The lifts of the published tokens {relation} significantly from the lifts of random tokens "
-            f"(Kolmogorov-Smirnov test, p = {comparison.chance:.2g})."
-        )
+    if comparison.erased is not None:
+        sentence = comparison.erased.in_words()
+        sentences.append(f"{sentence[0].upper()}{sentence[1:]}.")
     return " ".join(sentences)
 
 
@@ -191,7 +186,7 @@ def main(run: Path, name: str | None = None) -> None:
     """
     opened_run = open_run(run)
     title = name or Path(opened_run.model_name).name
-    measured_tokens = opened_run.tokens.drop_nulls("lift_sd")
+    measured_tokens = opened_run.tokens.drop_nulls("erased")
     paragraphs = [
         f"# {title}",
         *introduction(opened_run, title),

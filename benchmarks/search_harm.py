@@ -234,7 +234,7 @@ def main(
 def check_harm(
     results: Results, collection: Collection, harm: Harm, tokens: pl.DataFrame, evenly_spread: int
 ) -> None:
-    """Check the rank correlation of recall with the erased share, over all tokens and the evenly spread ones.
+    """Check the rank correlation of recall with the erased share, over the evenly spread tokens and over all.
 
     Args:
         results: the results to add a check to.
@@ -247,11 +247,18 @@ def check_harm(
     with_lift = spearman(tokens["lift_sd"], harm.by_token)
     with_erased_even = spearman(tokens["erased"][:evenly_spread], harm.by_token[:evenly_spread])
     median = float(np.median(harm.by_token))
+    name = f"{collection.name}, {len(collection.documents)} documents"
     results.check(
-        f"{collection.name}, {len(collection.documents)} documents: Spearman with the erased share",
+        f"{name}: Spearman with the erased share, {evenly_spread} evenly drawn tokens",
         "at most -0.7",
-        f"{with_erased:.2f}; over the {evenly_spread} evenly drawn alone {with_erased_even:.2f}; "
-        f"with lift {with_lift:.2f}; recall {harm.without_copies:.3f} without copies, median {median:.3f}",
+        f"{with_erased_even:.2f}",
+        with_erased_even <= -0.7,
+    )
+    results.check(
+        f"{name}: the same with the {len(tokens) - evenly_spread} that erase most",
+        "at most -0.7",
+        f"{with_erased:.2f}; with lift {with_lift:.2f}; recall {harm.without_copies:.3f} without copies, "
+        f"median {median:.3f}",
         with_erased <= -0.7,
         recall=dict(zip(tokens["token"].to_list(), harm.by_token, strict=True)),
     )

@@ -87,7 +87,9 @@ def test_an_endpoint_gives_the_verdicts_of_the_model_and_is_paid_once(service, t
         run.tokens["texts"] > run.tokens["texts"].min()
     )
     assert is_measured_closely.sum() > 128
-    assert (run.tokens["contraction"] - local_run.tokens["contraction"]).filter(is_measured_closely).abs().max() < 1e-6
+    assert (run.tokens["contraction"] - local_run.tokens["contraction"]).filter(
+        is_measured_closely
+    ).abs().max() < 1e-6
     assert run.tokens["copies_seen"].min() > 0.8
     for result in (refusal, stopped, done):
         assert KEY not in result.stdout + result.stderr

@@ -7,11 +7,10 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from markupsafe import escape
-from scipy.stats import kstest, rankdata
+from scipy.stats import ttest_ind
 
 import planted
 import profiled
@@ -294,7 +293,7 @@ def publish(monkeypatch, tokens):
     def table(name):
         if name == "published_models.csv":
             return full_table(name)
-        rows = [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9) for k, token in tokens]
+        rows = [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9, 0.9, 0.8) for k, token in tokens]
         return pl.DataFrame(rows, schema=full_table(name).schema, orient="row")
 
     monkeypatch.setattr(published, "_table", table)
@@ -324,8 +323,30 @@ def test_they_say_what_the_paper_says(shared):
         for row in published_tokens(name).iter_rows(named=True):
             theirs = rows[name, row["token_id"]]
             assert row["token"] == theirs["token"]
-            numbers = {column: float(theirs[column]) for column in ("sticky_score", "validation_rate")}
-            assert {column: row[column] for column in numbers} == pytest.approx(numbers, 1e-4, abs=1e-4)
+            assert row["sticky_score"] == pytest.approx(float(theirs["sticky_score"]), 1e-4)
+
+
+def test_each_published_rate_has_the_name_of_its_distance(shared):
+    with (shared / "paper" / "sticky_tokens_rates.csv").open(encoding="utf-8", newline="") as stream:
+        rows = {(row["model"], int(row["token_id"])): row for row in csv.DictReader(stream)}
+    assert len(rows) == 868
+    columns = {
+        "validation_rate": "rate_cosine",
+        "validation_rate_euclidean": "rate_euclidean",
+        "validation_rate_manhattan": "rate_manhattan",
+    }
+    for name in published_models()["model"]:
+        for row in published_tokens(name).iter_rows(named=True):
+            theirs = rows[name, row["token_id"]]
+            rates = {column: float(theirs[their_column]) for column, their_column in columns.items()}
+            assert {column: row[column] for column in columns} == pytest.approx(rates, abs=1e-6)
+
+
+def test_the_rate_of_cls_is_its_cosine_rate():
+    cls = published_tokens("all-MiniLM-L6-v2").row(by_predicate=pl.col("token") == "[CLS]", named=True)
+    rates = (cls["validation_rate"], cls["validation_rate_euclidean"], cls["validation_rate_manhattan"])
+    assert rates == (0.876, 0.876, 0.973091)
+    assert "0.973" not in planted.command("published", "all-MiniLM-L6-v2").stdout
 
 
 def test_a_model_is_found_by_its_names():
@@ -348,11 +369,13 @@ def test_the_tokens_stand_beside_the_run(run, monkeypatch):
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
     beside = beside_run(run, "all-minilm-l6-v2")
     assert (beside.unknown, beside.unexamined, beside.sticky) == (1, 0, 1)
-    shares = run.tokens["erased"].to_numpy()
-    ranks = dict(zip(run.tokens["token_id"], rankdata(shares) / len(shares), strict=True))
-    expected = [ranks[k] for k, _ in chosen]
-    assert beside.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
-    assert beside.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
+    is_chosen = pl.col("token_id").is_in([token_id for token_id, _ in chosen])
+    theirs = run.tokens.filter(is_chosen)["erased"].to_numpy()
+    others = run.tokens.filter(~is_chosen)["erased"].to_numpy()
+    expected = ttest_ind(theirs, others, equal_var=False).confidence_interval()
+    assert (beside.erased.published, beside.erased.others) == pytest.approx((theirs.mean(), others.mean()))
+    assert (beside.erased.low, beside.erased.high) == pytest.approx((expected.low, expected.high))
+    assert beside.erased.above == (run.tokens.filter(is_chosen)["erased_low"] > 0).sum()
     row = run.token(chosen[0][0]).row(0, named=True)
     for end in ("", "_low", "_high"):
         assert beside.tokens[f"erased{end}"][0] == row[f"erased{end}"]
@@ -366,7 +389,7 @@ def test_tokens_that_a_sample_left_out_are_counted(run, monkeypatch, tmp_path):
         load_encoder(profiled.planted_model(2)), tmp_path / "part", sample=20
     )
     beside = beside_run(sampled_run, "all-MiniLM-L6-v2")
-    assert (beside.unknown, beside.unexamined, beside.chance) == (0, len(chosen) - 20, None)
+    assert (beside.unknown, beside.unexamined, beside.effects) == (0, len(chosen) - 20, ())
     assert any("were not examined" in line for line in beside.in_words())
 
 
@@ -398,10 +421,15 @@ def test_a_published_token_of_another_vocabulary_is_not_examined(small_run, monk
 
 def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_run):
     table = with_runs([small_run])
-    assert table.head(40).equals(published_models())
+    assert table.head(40).select(published_models().columns).equals(published_models())
+    assert set(table["differs"].head(40)) == {None}
     row = table.row(-1, named=True)
     assert (row["available"], row["candidates"]) == (95, small_run.result.candidates)
     assert row["score_threshold"] == small_run.result.score_threshold
+    assert (row["validation_pairs"], row["seed"]) == (planted.SMALL.validation_pairs, planted.SMALL.seed)
+    differing = f"validation_pairs {planted.SMALL.validation_pairs} instead of 250"
+    assert differing in row["differs"]
+    assert row["differs"].endswith(f"{row['corpus']} instead of STS")
     printed = planted.command("published", "--add", small_run.path, "--format", "csv").stdout
     assert len(pl.read_csv(io.StringIO(printed))) == 41
     with pytest.raises(InputError, match="has no candidates"):
@@ -425,11 +453,6 @@ def test_a_run_of_a_model_of_the_paper_mentions_its_list(run, small_run, clean, 
     assert mention_of_paper(small_run) is None  # its method is the paper's
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
     assert mention_of_paper(run) is None  # another vocabulary
-
-
-def test_the_published_contradiction_is_told():
-    assert "0.973" in planted.command("published", "all-MiniLM-L6-v2").stdout
-    assert "0.973" not in planted.command("published", "gte-base").stdout
 
 
 def test_a_run_of_another_vocabulary_is_refused(run):

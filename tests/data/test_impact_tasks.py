@@ -15,6 +15,7 @@ from sklearn.metrics import (
     normalized_mutual_info_score,
     v_measure_score,
 )
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 import impact_files as files
 from stickytoken.data import metrics
@@ -148,6 +149,51 @@ def test_clusters_and_classes_are_what_sklearn_says(tmp_path):
     macro = f1_score(task.test_labels, predicted, average="macro", zero_division=0.0)
     for metric, expected in (("accuracy", accuracy), ("macro_f1", macro)):
         np.testing.assert_allclose(task.scores(metric, outcomes[None]), [expected])
+
+
+def by_folds(folder, texts=60):
+    rows = [{"text": text, "label": label, "split": "folds"} for text, label in files.topical_texts(texts)]
+    return files.lines(folder / "folds.jsonl", rows)
+
+
+def pair_transfer(folder):
+    texts = [text for text, _ in files.topical_texts(60)]
+    rows = [
+        {"sentence1": text, "sentence2": other, "label": len(text) % 2, "split": split}
+        for split, offset in (("train", 1), ("test", 7))
+        for text, other in zip(texts, texts[offset:], strict=False)
+    ]
+    return files.lines(folder / "transfer.jsonl", rows)
+
+
+def test_ten_folds_are_predicted_as_sklearn_predicts_them(tmp_path):
+    task, _ = load_task(by_folds(tmp_path))
+    assert (task.layout, task.units) == ("classification-by-folds", 60)
+    vectors, outcomes = outcomes_of(task)
+    vectors["test"] = vectors["train"]
+    outcomes = task.outcomes(vectors, 0)
+    folds = StratifiedKFold(10, shuffle=True, random_state=0)
+    model = LogisticRegression(max_iter=1000, random_state=0)
+    expected = cross_val_predict(model, exact_unit_vectors(vectors["train"]), task.test_labels, cv=folds)
+    accuracy = np.mean(expected == np.array(task.test_labels))
+    assert task.scores("accuracy", outcomes[None])[0] == pytest.approx(accuracy)
+    with pytest.raises(InputError, match=r"has \d texts, but 10 folds need at least one in each"):
+        load_task(by_folds(tmp_path, 12))
+
+
+def test_pairs_are_classified_by_the_features_of_senteval(tmp_path):
+    task, _ = load_task(pair_transfer(tmp_path))
+    assert (task.layout, task.unit, task.units) == ("pair-transfer", "pairs", 53)
+    assert (task.edited(Side.DOCUMENT), task.edited(Side.QUERY)) == ({"document"}, {"query"})
+    vectors, outcomes = outcomes_of(task)
+    train, second, query, document = (
+        exact_unit_vectors(vectors[role]) for role in ("train", "train_second", "query", "document")
+    )
+    model = LogisticRegression(max_iter=1000, random_state=0)
+    model.fit(np.hstack([abs(train - second), train * second]), task.train_labels)
+    predicted = model.predict(np.hstack([abs(query - document), query * document]))
+    accuracy = np.mean(predicted == np.array(task.test_labels))
+    assert task.scores("accuracy", outcomes[None])[0] == pytest.approx(accuracy)
 
 
 def test_scores_of_many_conditions_are_those_of_sklearn():

@@ -7,6 +7,7 @@ import tempfile
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
@@ -17,11 +18,14 @@ import tiny
 import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
+from stickytoken.cli.commands.language_models import _print_tuning
 from stickytoken.data.tasks import find_task
 from stickytoken.errors import InputError
 from stickytoken.evaluation import (
     Comparison,
     Difference,
+    Tried,
+    _tuning,
     compare,
     guess_note,
     read_similarity,
@@ -159,8 +163,12 @@ def plain_score(encoder, task):
 @pytest.mark.slow
 def test_differences_are_those_of_the_scores_and_their_intervals_contain_them(encoders, task):
     comparison = compare(encoders[-1], find_task(task)[0])
-    first, *others = [row.scores["spearman"] for row in comparison.scores]
-    assert [row.value for row in comparison.differences] == pytest.approx([other - first for other in others])
+    scores = {(row.encoding, row.layer): row.scores["spearman"] for row in comparison.scores}
+    compared = [(row.encoding, row.layer, row.plain_layer) for row in comparison.differences]
+    assert compared == [("plain prompt", 3, 4), ("token prepending", 3, 4), ("token prepending", 3, 3)]
+    for row in comparison.differences:
+        expected = scores[row.encoding, row.layer] - scores["plain prompt", row.plain_layer]
+        assert row.value == pytest.approx(expected)
     assert all(row.low <= row.value <= row.high for row in comparison.differences)
 
 
@@ -182,7 +190,7 @@ def test_several_tasks_are_scored_and_averaged(folder, tmp_path):
 
 def test_a_guessed_layer_that_is_worse_than_the_last_one_is_named():
     def comparison(low, high):
-        return Comparison(differences=[Difference("plain prompt", 3, (low + high) / 2, low, high)])
+        return Comparison(differences=[Difference("plain prompt", 3, 4, (low + high) / 2, low, high)])
 
     assert "worse at layer 3 than after the last layer" in guess_note(comparison(-4.0, -1.0))
     assert guess_note(comparison(-4.0, 1.0)) is None
@@ -231,12 +239,13 @@ def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task)
     assert set(settings[3:]) == {(best_layer, strength) for strength in (0.25, 1.0, 2.0)}
     assert all(trial.layer > trial.contrast_layer for trial in tried)
     assert {trial.start for trial in tried} == {SPAN["start"]}
-    assert tuning.best == max(tried, key=lambda trial: trial.spearman)
-    for trial in (*tried[:: len(tried) // 3], tuning.best):
+    assert tuning.tuned == max(tried, key=lambda trial: trial.spearman)
+    assert tuning.best == max(tuning.tried, key=lambda trial: trial.spearman)
+    for trial in (*tried[:: len(tried) // 3], tuning.tuned):
         contrast = {"contrast_layer": trial.contrast_layer, "contrast_strength": trial.contrast_strength}
         again = load_prompted(folder, **PROMPTED, **SPAN, contrast=True, **contrast, layer=trial.layer)
         assert trial.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
-    assert (tuning.plain_at_best.start, tuning.plain_at_best.contrast_layer) == (None, None)
+    assert (tuning.plain_at_tuned.start, tuning.plain_at_tuned.contrast_layer) == (None, None)
 
 
 @pytest.mark.slow
@@ -248,26 +257,78 @@ def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
     spans = list(dict.fromkeys((trial.start, trial.exit) for trial in tuning.tried))
     assert spans[0] == (None, None)
     assert {(1, 2), (1, 3)} <= set(spans)
-    assert len(tuning.tried) == len(spans) * 4
+    for start, exit_layer in spans:
+        layers = [trial.layer for trial in tuning.tried if (trial.start, trial.exit) == (start, exit_layer)]
+        assert layers == list(range(1 if start is None else start + 1, 5))
     for trial in tuning.tried[:: len(tuning.tried) // 7]:
         span = {} if trial.start is None else SPAN | {"start": trial.start, "exit": trial.exit}
         again = load_prompted(folder, **PROMPTED, layer=trial.layer, **span)
         assert trial.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
-    assert tuning.best.spearman == max(trial.spearman for trial in tuning.tried if trial.start is not None)
-    assert (tuning.plain_at_best.start, tuning.plain_at_best.layer) == (None, tuning.best.layer)
+    assert tuning.tuned.spearman == max(trial.spearman for trial in tuning.tried if trial.start is not None)
+    assert tuning.best.spearman == max(trial.spearman for trial in tuning.tried)
+    assert (tuning.plain_at_tuned.start, tuning.plain_at_tuned.layer) == (None, tuning.tuned.layer)
     assert (steps[0][0], steps[-1][0]) == (0, steps[-1][1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["", "--contrast --set contrast-layer=1 --set contrast-rule=sub_head_norm"])
-def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task, given):
-    expected = given or "--token-prepending --set start={start} --set exit={exit}"
-    best = document("tune", folder, "--task", task, *given.split())["best"]
-    arguments = ("--task", task, "--device", "cpu", *given.split())
+@pytest.mark.parametrize(
+    "options_given", ["", "--contrast --set contrast-layer=1 --set contrast-rule=sub_head_norm"]
+)
+def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task, options_given):
+    options = options_given or "--token-prepending --set start={start} --set exit={exit}"
+    answer = document("tune", folder, "--task", task, *options_given.split())
+    tuned = answer["tuned"]
+    arguments = ("--task", task, "--device", "cpu", *options_given.split())
     printed = planted.command("tune", folder, *arguments, COLUMNS="160").stdout
-    assert f"best: {expected.format(**best)} --layer {best['layer']} scores" in " ".join(printed.split())
-    assert f"{'Contrast' if given else 'Token prepending'} on {folder}" in printed
-    assert "#" * round(best["spearman"] / 2) in re.findall("#+", printed)
+    last_line = " ".join(printed[printed.index("best: ") :].split())
+    assert f"{options.format(**tuned)} --layer {tuned['layer']} scores {tuned['spearman']:.2f}" in last_line
+    if answer["plain"]["spearman"] >= tuned["spearman"]:
+        assert last_line.startswith(f"best: the plain prompt with --layer {answer['plain']['layer']} scores")
+    assert f"{'Contrast' if options_given else 'Token prepending'} on {folder}" in printed
+    assert "#" * round(tuned["spearman"] / 2) in re.findall("#+", printed)
+
+
+def test_the_plain_prompt_is_recommended_if_it_scores_best(encoders, task, monkeypatch, capsys):
+    scores = {None: 10.58, 1: 6.35}
+
+    def scored(encoder, task, prepending, contrast=None):
+        start = None if prepending is None else prepending.start
+        exit_layer = None if prepending is None else prepending.exit
+        score = scores.get(start, 1.0)
+        return [
+            Tried(layer=layer, spearman=score + layer / 100, start=start, exit=exit_layer)
+            for layer in (2, 3, 4)
+        ]
+
+    monkeypatch.setattr(_tuning, "layers_scored", scored)
+    tuning = tune(encoders[0], read_similarity(task))
+    assert (tuning.best, tuning.best.is_plain, tuning.best.layer) == (tuning.plain, True, 4)
+    assert (tuning.tuned.start, tuning.tuned.spearman) == (1, pytest.approx(6.39))
+    _print_tuning("a model", tuning)
+    assert "best: the plain prompt with --layer 4 scores 10.62" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_prepending_that_has_no_effect_is_refused(folder, data):
+    layers = 4
+    start = data.draw(st.integers(0, layers - 1), label="start")
+    exit_layer = data.draw(st.integers(start + 1, layers + 2), label="exit")
+    layer = data.draw(st.integers(1, layers), label="layer")
+    options = {"token_prepending": True, "start": start, "exit": exit_layer, "layer": layer}
+    if layer <= start:
+        with pytest.raises(InputError, match=f"starts before layer {start}, .* after {layer} layers"):
+            load_prompted(folder, **PROMPTED, **options)
+        return
+    texts = tiny.sentences(3)
+    prepended = load_prompted(folder, **PROMPTED, **options).encode(texts)
+    # The same prompt with the placeholder, but without a copied state up to the layer that is read.
+    if layer < layers:
+        uncopied = load_prompted(folder, **PROMPTED, token_prepending=True, start=layers - 1, exit=layers)
+        assert np.abs(prepended - uncopied.encode_layers(texts, [layer])[:, 0]).max() > 1e-5
+    plain = load_prompted(folder, **PROMPTED, layer=layer).encode(texts)
+    assert np.abs(prepended - plain).max() > 1e-5
 
 
 @pytest.mark.parametrize(

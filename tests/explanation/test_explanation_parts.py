@@ -162,6 +162,9 @@ def test_rows_of_heads_have_one_for_each_head_and_their_mean():
     assert odd["outside"]
     assert odd["wasserstein"] > 5 * odd["wasserstein_benign"]
     assert odd["kl"] > odd["kl_benign"]
+    # A benign token in place of the explained one is at most as far from the others as the farthest one.
+    for row in head_rows(benign[0], benign[1:], 0.95):
+        assert row["wasserstein"] <= rows[row["layer"], row["head"]]["wasserstein_benign"]
     assert rows[1, None]["value"] == pytest.approx(heads[:, 0].mean())
 
 

@@ -83,14 +83,16 @@ def test_copies_need_room_for_every_id(encoder):
 def test_conditions_are_complete_and_share_their_seeds():
     sticky = [Token(1, "a"), Token(2, "b")]
     benign = [Token(k, "c") for k in (3, 4, 5, 6)]
-    conditions = make_conditions(sticky, benign, 42, 2)
+    conditions = make_conditions(sticky, benign, ImpactSettings(seeds=2))
     assert len(conditions) == 2 * (1 + 2 + 4 + 2)
     assert {condition.seed for condition in conditions} == {42, 43}
     mixtures = [
         [token.id for token in condition.tokens] for condition in conditions if len(condition.tokens) > 1
     ]
     assert mixtures == [[1, 2], [1, 2], [3, 4], [3, 4]]
-    assert not any(len(condition.tokens) > 1 for condition in make_conditions(sticky[:1], benign, 0, 1))
+    assert not any(
+        len(condition.tokens) > 1 for condition in make_conditions(sticky[:1], benign, ImpactSettings())
+    )
 
 
 def mean_scores(values):
@@ -168,7 +170,7 @@ STICKY = [Token(token_id, f"sticky{token_id}") for token_id in range(4)]
 # Two matches each: the first match of every sticky token, then the second.
 BENIGN = [Token(10 + token_id, f"benign{token_id}") for token_id in range(8)]
 SETTINGS = ImpactSettings(benign=2, seeds=3, resamples=100)
-CONDITIONS = make_conditions(STICKY, BENIGN, SETTINGS.seed, SETTINGS.seeds)
+CONDITIONS = make_conditions(STICKY, BENIGN, SETTINGS)
 TASK = SimpleNamespace(name="mean", layout="plain", unit="texts", units=UNITS, metrics=("mean",))
 TASK.scores = lambda metric, outcomes, sample: mean_scores(outcomes[:, :, 0])(sample)
 

@@ -245,3 +245,10 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     for metric in ("cosine", "euclidean"):
         rates = [row[f"rate_{metric}"] for row in computed]
         assert rates == pytest.approx(chosen[f"validation_rate_{metric}"].to_list(), abs=1e-9)
+    # Manhattan rates were published for sticky tokens only.
+    all_rates = pl.read_csv(shared / "paper" / "sticky_tokens_rates.csv", infer_schema_length=None)
+    published_cls = all_rates.row(
+        by_predicate=(pl.col("model") == "all-MiniLM-L6-v2") & (pl.col("token") == "[CLS]"), named=True
+    )
+    ours = computed[chosen["token"].to_list().index("[CLS]")]
+    assert ours["rate_manhattan"] == pytest.approx(published_cls["rate_manhattan"], abs=1e-9)

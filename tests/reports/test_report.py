@@ -28,7 +28,6 @@ from stickytoken.reports.cards import cards
 from stickytoken.reports.content import read_content
 from stickytoken.reports.facts import columns, explained_tokens, report_figures
 from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
-from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
 
 FIGURES = ["erased-distribution", "lift-distribution", "symptom-curves", "lift-erased"]

@@ -28,6 +28,7 @@ from stickytoken import Cleaner, load_encoder, open_run, report, scan
 from stickytoken.cleaning import find_spans, spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
+from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.scanning.scan import (
     RULES,
     described,
@@ -249,9 +250,9 @@ def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
 def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder, texts, monkeypatch):
     # Toward the mean of what the removed tokens draw texts to, as far as its own vector says.
     run = open_run(scanned_run)
-    effects = run.method.token_effects(run)
+    effects = read_effects(run.path)
     effects = effects._replace(contraction=effects.contraction + 0.4)  # some erase nearly everything
-    monkeypatch.setattr(type(run.method), "token_effects", lambda *_: effects)
+    monkeypatch.setattr("stickytoken.scanning.scan.read_effects", lambda path: effects)
     texts = [*texts, f"{texts[0]} {scanned.copies()} {profiled.WORDS[1]} " + f"{profiled.WORDS[9]} " * 8]
     found = scan(run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
     clean = [text for text in texts if not find_spans(text, scanned.RULES)]

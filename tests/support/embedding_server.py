@@ -62,7 +62,6 @@ class Behaviour:
     shuffle: bool = False
     index: str = "all"  # none leaves every index out, omit-zero the first; zeros, strings, from-one, twice
     refused_fields: tuple[str, ...] = ()
-    only_strings: bool = False  # takes one text, as a string
     bad_text: str | None = None  # texts with it fail
     bad_status: int = 500  # how; 200 answers without their vectors
     plain_errors: bool = False  # errors are text, not JSON
@@ -219,8 +218,6 @@ class EmbeddingServer:
 
     def _require_fields(self, body: dict[str, Any]) -> None:
         behaviour = self.behaviour
-        if behaviour.only_strings and not isinstance(body["input"], str):
-            raise RefusalError(400, "input: a valid string is expected")
         for name in behaviour.refused_fields:
             if name in body:
                 raise RefusalError(422, f"{name}: extra inputs are not permitted")

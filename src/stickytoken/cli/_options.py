@@ -26,6 +26,7 @@ from stickytoken.settings import PositiveCount, descriptions, part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import LoadingRecord, RunRecord
@@ -56,7 +57,7 @@ class Declaration:
 
     Attributes:
         factory: `typer.Argument` or `typer.Option`.
-        names: Names of the option, such as ``--ids``. If empty, the option is named after the parameter.
+        names: Names of the option, such as ``--text``. If empty, the option is named after the parameter.
         details: Keyword arguments for `typer.Argument` or `typer.Option`.
         is_setting: Whether the option is rarely needed, and can only be set with ``--set name=value`` or in a
             settings file.
@@ -182,8 +183,9 @@ def _complete_category(incomplete: str) -> list[str]:
 
 _CATEGORY_HELP = "List tokens of one category, such as OK or UNDECODEABLE."
 Source: TypeAlias = Annotated[str, argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")]
-TokenArguments: TypeAlias = Annotated[list[str], argument(help="Tokens, as vocabulary strings or texts.")]
-Ids: TypeAlias = Annotated[bool, texts_option("--ids", help="Read the arguments as token ids.")]
+TokenArguments: TypeAlias = Annotated[
+    list[str], argument(help="Tokens, as vocabulary strings, texts or #id, such as #101.")
+]
 SentencesColumn: TypeAlias = Annotated[
     str | None, texts_option(help="Column of --sentences that contains the text. Default: found by name.")
 ]
@@ -340,16 +342,10 @@ def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
-    """Print the limits of an encoder's server, and make the encoder print a message before each wait."""
+    """Print what an encoder's server said, and make the encoder print a message before each wait."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
-    length = "reads any length that was tried"
-    if server.long != "unknown":
-        verb = {"truncates": "cuts", "refuses": "refuses"}[server.long]
-        length = f"reads {server.max_length:,} tokens, {verb} longer texts"
-    sizes = f"{server.dimension:,} components, {server.batch:,} texts per request, {length}"
-    normalised = "normalised" if server.normalised else "not normalised"
-    console.inform(f"endpoint: {sizes}, {normalised}, noise {server.noise:.1e}")
+    console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
 
 
 def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
@@ -611,8 +607,7 @@ def _tell_refused(refused: Mapping[str, str]) -> None:
 
     if not refused:
         return
-    texts = "1 text" if len(refused) == 1 else f"{len(refused):,} texts"
-    console.inform(f"the server returned no vector for {texts}:")
+    console.inform(f"the server returned no vector for {counted(len(refused), 'text')}:")
     for text, reason in islice(refused.items(), _REFUSED_SHOWN):
         console.inform(f"  {shown(text)}: {reason}")
     if len(refused) > _REFUSED_SHOWN:
@@ -722,11 +717,12 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
     return ids
 
 
-def token_id(argument: str) -> int:
-    """Convert a command-line argument to a token id, or raise InputError."""
-    try:
-        return int(argument)
-    except ValueError:
-        raise InputError(
-            f"{argument!r} is not a token id: pass a number, or leave --ids out to name tokens by text"
-        ) from None
+def named_tokens(arguments: Sequence[str]) -> list[int | str]:
+    """Return the ids of the arguments that are written as ``#id``, and all others as they are."""
+    from stickytoken.detection.naming import id_in_name
+
+    tokens: list[int | str] = []
+    for argument in arguments:
+        named_id = id_in_name(argument)
+        tokens.append(argument if named_id is None else named_id)
+    return tokens

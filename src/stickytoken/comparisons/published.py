@@ -1,24 +1,27 @@
 """Look up the published results of forty models, and compare them with a run.
 
-The results come from the paper "Sticking to the Mean" by Kexin Chen and others (ACL 2025). The tables hold
-only numbers and vocabulary entries.
+The results come from the repository of the paper "Sticking to the Mean" by Kexin Chen and others (ACL 2025),
+which reports 37 of the models. The tables hold only numbers and vocabulary entries. Each published token has
+three validation rates, one for each distance. The authors choose sticky tokens by the cosine rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
+from stickytoken import words
 from stickytoken.comparisons import with_measures
+from stickytoken.data import PAPER_DATASETS
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
+from stickytoken.settings.std import StdSettings
 from stickytoken.validation import closest_names, shown
 
 SOURCE = "Chen et al., Sticking to the Mean, ACL 2025, https://aclanthology.org/2025.acl-long.1391"
@@ -30,12 +33,38 @@ COMPARABLE = (
     "two methods answer different questions, so their counts cannot be compared."
 )
 
-
-# Largest p-value at which published tokens count as different from random ones.
-_SIGNIFICANT = 0.05
 # Minimum share of the published tokens that must be in the vocabulary of a run. If fewer are, the run is
 # taken to be of another model.
 _SAME_VOCABULARY = 0.5
+
+
+@dataclass(frozen=True)
+class MeanErased:
+    """How much more the published tokens erase than the other tokens of a run, on average.
+
+    Attributes:
+        published: Mean over the published tokens.
+        others: Mean over all other tokens of the run.
+        low: Lower end of the 95% interval of the difference between the two means, by Welch's t-test.
+        high: Upper end of the same interval.
+        above: Number of published tokens whose own interval lies above zero, the effect of an ordinary token.
+        below: Number of those whose own interval lies below zero.
+    """
+
+    published: float
+    others: float
+    low: float
+    high: float
+    above: int
+    below: int
+
+    def in_words(self) -> str:
+        difference = words.number(self.published - self.others, 1, "%")
+        return (
+            f"their mean erased share is {difference} above that of all other tokens (95% interval "
+            f"{words.interval(self.low, self.high, 1, '%')}); {self.above} of their own intervals lie "
+            f"above zero, where an ordinary token is, and {self.below} below"
+        )
 
 
 @dataclass(frozen=True)
@@ -43,19 +72,19 @@ class BesideRun:
     """The published tokens of a model, compared with a run.
 
     Attributes:
-        tokens: One row per published token, with its published score and validation rate. For a run of the
-            default method, further columns hold the verdict, the lift in SD with its interval, and the
-            percentile of that lift among the run's tokens. For a run of the paper's method, further columns
-            hold the run's score (or an upper bound on it), the run's validation rate, and whether the token
-            was a candidate, and further rows hold the tokens that only the run calls sticky. All columns
-            with results of the run are null for a token that the run did not examine.
+        tokens: One row per published token, with its published score and validation rates. For a run of the
+            default method, further columns hold the verdict, the erased share and the push, each with its
+            interval, and the number of texts that it was measured in. For a run of the paper's method,
+            further columns hold the run's score (or an upper bound on it), the run's validation rates, and
+            whether the token was a candidate, and further rows hold the tokens that only the run calls
+            sticky. All columns with results of the run are null for a token that the run did not examine.
         unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
         unexamined: Number of published tokens that the run's vocabulary has at the same id, but that the run
             did not examine.
         sticky: Number of published tokens that the run also calls sticky.
-        chance: P-value of a Kolmogorov-Smirnov test of whether the published tokens differ in lift from
-            random tokens; None if the run examined only part of the vocabulary, or its method measures no
-            lift.
+        erased: Mean erased share of the published tokens and of all others; None if the run examined only
+            part of the vocabulary, or its method measures none.
+        screened: Number of published tokens that the run measured in fewer texts than the others.
         others: Number of tokens that the run calls sticky, but the paper does not.
     """
 
@@ -63,7 +92,8 @@ class BesideRun:
     unknown: int
     unexamined: int
     sticky: int
-    chance: float | None
+    erased: MeanErased | None = None
+    screened: int = 0
     others: int = 0
 
     def in_words(self) -> list[str]:
@@ -71,15 +101,14 @@ class BesideRun:
         examined = len(self.tokens) - self.others - self.unknown - self.unexamined
         flagged = self.sticky or "none"
         sentences = [
-            f"of the {examined} published tokens that the run examined, it flags {flagged} as sticky"
+            f"of the {examined} published tokens that the run examined, it flags {flagged} as sticky",
         ]
-        if self.chance is not None:
-            is_different = self.chance <= _SIGNIFICANT
-            relation = "differs from" if is_different else "is indistinguishable from"
-            median = float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
+        if self.erased is not None:
+            sentences.append(self.erased.in_words())
+        if self.screened:
             sentences.append(
-                f"their lift on texts {relation} that of randomly drawn tokens (Kolmogorov-Smirnov test, "
-                f"p = {self.chance:.2g}; median percentile {median:.0%})"
+                f"{self.screened} of them were only screened, in few texts: `stickytoken probe` measures "
+                "them closely"
             )
         if self.others:
             sentences.append(f"the run flags {self.others} tokens as sticky that are not published as such")
@@ -99,7 +128,7 @@ _EXAMPLES = 5
 
 @cache
 def published_models() -> pl.DataFrame:
-    """Return the published table of models, with the tokens of highest validation rate as examples."""
+    """Return the published table of models, with the tokens of highest cosine rate as examples."""
     tokens = _table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
     examples = tokens.group_by("model", maintain_order=True).agg(
         pl.col("token").head(_EXAMPLES).str.join(" ").alias("examples")
@@ -110,10 +139,19 @@ def published_models() -> pl.DataFrame:
 def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the published table of models, with an added row for each of the given runs.
 
+    The table has four more columns than `published_models`: ``validation_pairs``, ``seed``, ``corpus``, and
+    ``differs``, which says how the settings of a run differ from the published ones.
+
     Raises:
         InputError: A run used a method other than the paper's, or examined only part of the vocabulary.
     """
-    models = published_models()
+    published_settings = StdSettings()
+    models = published_models().with_columns(
+        validation_pairs=pl.lit(published_settings.validation_pairs, pl.Int64),
+        seed=pl.lit(published_settings.seed, pl.Int64),
+        corpus=pl.lit("STS"),
+        differs=pl.lit(None, pl.String),
+    )
     rows = []
     for run in runs:
         if run.record.method != "std":
@@ -138,9 +176,37 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
             "mean_similarity": run.plan.mean_similarity,
             "score_threshold": result.score_threshold,
             "examples": " ".join(run.sticky["token"].head(_EXAMPLES)),
+            "validation_pairs": run.record.settings["validation_pairs"],
+            "seed": run.record.settings["seed"],
+            "corpus": run.record.corpus.source,
+            "differs": ", ".join(_differing_settings(run)) or None,
         }
         rows.append(pl.DataFrame([row], schema=models.schema))
     return pl.concat([models, *rows])
+
+
+# The corpus of a run with --sentences paper.
+_PAPER_CORPUS = f"{len(PAPER_DATASETS)} hub data sets"
+# Settings that are used only if pairs are drawn from sentences.
+_PAIR_SAMPLING = frozenset({"sentence_count", "pair_count"})
+
+
+def _differing_settings(run: Run) -> list[str]:
+    """Say how the settings and the corpus of a run of the paper's method differ from the published ones."""
+    corpus = run.record.corpus
+    has_pairs = corpus.sentences is None
+    # Which tokens get an exact score changes neither candidates nor verdicts.
+    unused_settings = {"scores"} | (_PAIR_SAMPLING if has_pairs else set())
+    differences = []
+    for name, published_value in asdict(StdSettings()).items():
+        value = run.record.settings.get(name, published_value)
+        if name not in unused_settings and value != published_value:
+            differences.append(f"{name} {value} instead of {published_value}")
+    if has_pairs:
+        differences.append("pairs from a file, which may not be the published ones")
+    elif corpus.source != _PAPER_CORPUS:
+        differences.append(f"{corpus.source} instead of STS")
+    return differences
 
 
 def published_model(name: str) -> dict[str, object]:
@@ -174,18 +240,11 @@ def model_of_run(run: Run) -> str:
         raise InputError(f"{error}; if this is a published model, pass its name before --run") from error
 
 
-def remarks(model: str) -> list[str]:
-    """Return remarks on the published numbers of a model."""
-    if model != "all-MiniLM-L6-v2":
-        return []
-    return [
-        "the published files contradict each other for [CLS]: its validation rate is 0.973 in the table of "
-        "results and 0.876 in the file of candidates, which a replay gives"
-    ]
-
-
 def published_tokens(name: str) -> pl.DataFrame:
-    """Return the published sticky tokens of a model, with their scores and validation rates."""
+    """Return the published sticky tokens of a model, with their scores and validation rates.
+
+    ``validation_rate`` is the rate by cosine distance, from which the authors decide what is sticky.
+    """
     return _table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
@@ -228,8 +287,6 @@ def beside_run(run: Run, name: str) -> BesideRun:
         InputError: The vocabulary of the run lacks too many of the published tokens, so the run measured
             another model.
     """
-    from scipy.stats import kstest
-
     published = published_tokens(name)
     # A published token is known if the run's vocabulary has the same token at the same id.
     vocabulary = run.vocabulary.select("token_id", "token", known=True)
@@ -244,29 +301,48 @@ def beside_run(run: Run, name: str) -> BesideRun:
     if run.record.method == "std":
         return _beside_paper(run, published, unknown)
     run_tokens = with_measures(run.tokens)
-    lift_columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
-    # The share of the run's tokens with at most this lift: 1 for the largest lift.
-    percentile = pl.col("lift_sd").rank() / pl.col("lift_sd").count()
-    in_run = run_tokens.select("token_id", "verdict", **lift_columns, percentile=percentile, examined=True)
+    if "texts" not in run_tokens.columns:
+        run_tokens = run_tokens.with_columns(texts=pl.lit(None, pl.Int64))
+    measure_columns = ("erased", "erased_low", "erased_high", "push", "push_low", "push_high")
+    in_run = run_tokens.select("token_id", "verdict", *measure_columns, "texts", examined=True)
     # The tables are joined by id only. A published token that is not in the run's vocabulary at this id would
     # get the numbers of a different token, so its numbers are set to null.
     tokens = published.join(in_run, on="token_id", how="left", maintain_order="left").with_columns(
         pl.when(is_known).then(pl.col(column)).alias(column) for column in in_run.columns[1:]
     )
     examined = tokens.filter(is_known & pl.col("examined"))
-    percentiles = examined["percentile"].drop_nulls().to_numpy()
-    # The test asks whether the published tokens could have been drawn at random from the vocabulary. The
-    # percentiles of randomly drawn tokens are uniform, but only if the run examined the whole vocabulary.
-    p_value = None
+    erased = None
+    # A random sample of the vocabulary has too few of the published tokens for a comparison of means, and
+    # tokens chosen by name say nothing about the others.
     examined_whole_vocabulary = len(run.tokens) == run.available
-    if examined_whole_vocabulary and len(percentiles):
-        p_value = float(kstest(percentiles, "uniform").pvalue)
+    if examined_whole_vocabulary:
+        others = in_run.join(examined, on="token_id", how="anti")
+        if examined["erased"].count() > 1 and others["erased"].count() > 1:
+            erased = _mean_erased(examined, others)
     return BesideRun(
         tokens=tokens.drop("known", "examined"),
         unknown=unknown,
         unexamined=len(published) - unknown - len(examined),
         sticky=int((examined["verdict"] == "sticky").sum()),
-        chance=p_value,
+        erased=erased,
+        screened=int((examined["texts"] < run_tokens["texts"].max()).sum()),
+    )
+
+
+def _mean_erased(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
+    """Compare the mean erased share of the published tokens with that of all others."""
+    from scipy.stats import ttest_ind
+
+    of_published = published["erased"].drop_nulls().to_numpy()
+    of_others = others["erased"].drop_nulls().to_numpy()
+    interval = ttest_ind(of_published, of_others, equal_var=False).confidence_interval(0.95)
+    return MeanErased(
+        published=float(of_published.mean()),
+        others=float(of_others.mean()),
+        low=float(interval.low),
+        high=float(interval.high),
+        above=int((published["erased_low"] > 0).sum()),
+        below=int((published["erased_high"] < 0).sum()),
     )
 
 
@@ -280,7 +356,7 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
 
     Returns:
         The comparison, with the numbers of published tokens that the run did not examine and that it calls
-        sticky, too. There is no test of the lifts, because the paper's method measures no lift.
+        sticky, too.
     """
     in_run = run.tokens.select(
         "token_id",
@@ -290,6 +366,8 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
         run_score="sticky_score",
         run_score_at_most="score_at_most",
         run_rate="validation_rate",
+        run_rate_euclidean="validation_rate_euclidean",
+        run_rate_manhattan="validation_rate_manhattan",
         run_candidate=pl.col("validation_rate").is_not_null(),
     )
     key = ["token_id", "token"]
@@ -306,7 +384,6 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
         unknown=unknown,
         unexamined=known - len(validated),
         sticky=int((validated["verdict"] == "sticky").sum()),
-        chance=None,
         others=len(others),
     )
 

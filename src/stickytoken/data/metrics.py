@@ -351,6 +351,82 @@ class ClassificationTask(Task):
         return _indices_in(self._names, self.test_labels)
 
 
+# Number of folds, as in the transfer tasks of SentEval (Conneau and Kiela 2018).
+FOLDS = 10
+
+
+@dataclass(frozen=True)
+class CrossValidatedTask(ClassificationTask):
+    """Labelled texts without a split: a text is predicted by a logistic regression on the other folds.
+
+    All texts are both training and test texts. The ten folds have nearly equal shares of the labels.
+    """
+
+    layout = "classification-by-folds"
+
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Predict the label of each text from the texts of the other folds."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold
+
+        train = similarity.prepared(vectors["train"])
+        test = similarity.prepared(vectors["test"])
+        predicted = np.empty(len(test))
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+        for other_rows, rows in folds.split(test, self._gold):
+            model = LogisticRegression(max_iter=1000, random_state=seed)
+            model.fit(train[other_rows], self._gold[other_rows])
+            predicted[rows] = model.predict(test[rows])
+        return predicted[:, None]
+
+
+@dataclass(frozen=True)
+class PairTransferTask(ClassificationTask):
+    """Labelled pairs of texts. A logistic regression on features of the training pairs predicts the labels.
+
+    The features of a pair are those of SentEval (Conneau and Kiela 2018): the absolute difference and the
+    product of the two vectors, component by component. ``train`` and ``test`` hold the first texts of the
+    pairs.
+
+    Attributes:
+        train_second: The second texts of the training pairs.
+        test_second: The second texts of the test pairs.
+    """
+
+    train_second: tuple[str, ...]
+    test_second: tuple[str, ...]
+
+    layout = "pair-transfer"
+    unit = "pairs"
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        return {
+            "train": self.train,
+            "train_second": self.train_second,
+            "query": self.test,
+            "document": self.test_second,
+        }
+
+    def edited(self, side: Side) -> frozenset[str]:
+        return side.roles
+
+    def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Predict the label of each test pair."""
+        from sklearn.linear_model import LogisticRegression
+
+        prepared = {role: similarity.prepared(role_vectors) for role, role_vectors in vectors.items()}
+        model = LogisticRegression(max_iter=1000, random_state=seed)
+        train = _pair_features(prepared["train"], prepared["train_second"])
+        model.fit(train, _indices_in(self._names, self.train_labels))
+        test = _pair_features(prepared["query"], prepared["document"])
+        return np.asarray(model.predict(test), np.float64)[:, None]
+
+
+def _pair_features(first: Values, second: Values) -> Values:
+    return np.hstack([np.abs(first - second), first * second])
+
+
 # Maximum number of queries whose similarities to all documents are in memory at the same time.
 _QUERIES_AT_ONCE = 256
 # Maximum number of documents that are ranked for a query, as in trec_eval and MTEB.

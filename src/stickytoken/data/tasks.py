@@ -20,7 +20,9 @@ LAYOUTS = (
     "STS: sentence1, sentence2, score",
     "pair classification: sentence1, sentence2, label (0 or 1)",
     "reranking: query, positive, negative (lists of texts)",
-    "classification: text, label, split (train or test); or a folder with a train and a test file",
+    "classification: text, label, split (train or test; or folds in every row, for ten folds); or a folder "
+    "with a train and a test file",
+    "pair transfer: sentence1, sentence2, label, split (train or test)",
     "clustering: text, label",
     "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR",
 )
@@ -28,6 +30,8 @@ CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
 _KNOWN = f"Supported layouts: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
+# The split of every row of a task that is predicted fold by fold.
+_ALL_FOLDS = "folds"
 
 
 def load_task(path: Path) -> tuple[Task, list[str]]:
@@ -123,16 +127,57 @@ def _reranking(frame: pl.DataFrame, path: Path) -> Task:
 
 def _split_classification(frame: pl.DataFrame, path: Path) -> Task:
     """Build a classification task from one file with a column for the split."""
+    if set(tables.labels(frame, "split", path)) == {_ALL_FOLDS}:
+        return _cross_validated(frame, path)
+    train, test = _train_and_test(frame, path)
+    return _classification((train, path), (test, path), path)
+
+
+def _train_and_test(frame: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of the splits ``train`` and ``test``."""
     splits = tables.labels(frame, "split", path)
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
-        raise InputError(f"{path}: split {unknown[0]!r} is unknown: use train and test")
+        raise InputError(
+            f"{path}: split {unknown[0]!r} is unknown: use train and test, or {_ALL_FOLDS} in every row"
+        )
     for name in ("train", "test"):
         if name not in splits:
             raise InputError(f"{path} has no rows of the split {name!r}")
-    train = frame.filter(pl.Series(splits) == "train")
-    test = frame.filter(pl.Series(splits) == "test")
-    return _classification((train, path), (test, path), path)
+    return frame.filter(pl.Series(splits) == "train"), frame.filter(pl.Series(splits) == "test")
+
+
+def _cross_validated(frame: pl.DataFrame, path: Path) -> Task:
+    """Build a task whose texts are predicted fold by fold."""
+    texts = tables.filled_texts(frame, "text", path)
+    labels = tables.labels(frame, "label", path)
+    counts = Counter(labels)
+    _require_two_labels(counts, path)
+    for label, count in counts.items():
+        if count < metrics.FOLDS:
+            raise InputError(
+                f"{path}: the label {label!r} has {count} texts, but {metrics.FOLDS} folds need at least one "
+                "in each: remove its texts, or merge it with another label"
+            )
+    return metrics.CrossValidatedTask(_task_name(path), texts, labels, texts, labels)
+
+
+def _pair_transfer(frame: pl.DataFrame, path: Path) -> Task:
+    """Build a task that predicts the labels of pairs from features of their vectors."""
+    train, test = _train_and_test(frame, path)
+    columns = {}
+    for split, rows in (("train", train), ("test", test)):
+        columns[split] = tables.filled_texts(rows, "sentence1", path)
+        columns[f"{split}_second"] = tables.filled_texts(rows, "sentence2", path)
+        columns[f"{split}_labels"] = tables.labels(rows, "label", path)
+    counts = Counter(columns["train_labels"])
+    _require_two_labels(counts, path)
+    unseen = sorted(set(columns["test_labels"]) - set(counts))
+    if unseen:
+        raise InputError(
+            f"{path}: the label {unseen[0]!r} is missing from the training pairs: remove its pairs"
+        )
+    return metrics.PairTransferTask(_task_name(path), **columns)
 
 
 def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, Path], path: Path) -> Task:
@@ -178,6 +223,7 @@ def _require_two_labels(counts: Counter[str], path: Path) -> None:
 
 _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], ...] = (
     (("sentence1", "sentence2", "score"), _pairs),
+    (("sentence1", "sentence2", "label", "split"), _pair_transfer),
     (("sentence1", "sentence2", "label"), _pairs),
     (("query", "positive", "negative"), _reranking),
     (("text", "label", "split"), _split_classification),
@@ -399,6 +445,8 @@ def kinds_task() -> ClassificationTask:
     )
 
 
+# MTEB names of the seven STS tasks that papers on prompted language models average over.
+STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICK-R")
 # MTEB names of the tasks in Chen et al. 2025.
 PAPER_TASKS = (
     "Banking77Classification",

@@ -23,6 +23,7 @@ from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import cosine
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import visible
+from stickytoken.words import counted
 
 Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
@@ -372,9 +373,9 @@ def describe_trial(trial: Trial, token: str) -> str:
     """Describe how copies change the similarity of the two sentences, compared with benign tokens."""
     copies = trial.copies
     after, *benign_similarities = trial.similarities(copies)
-    counted = f"1 copy of {token} changes" if copies == 1 else f"{copies} copies of {token} change"
+    change = counted(copies, f"copy of {token} changes", f"copies of {token} change")
     text = (
-        f"{counted} the similarity of the two sentences from {cosine(trial.similarities(0)[0], 3)} to "
+        f"{change} the similarity of the two sentences from {cosine(trial.similarities(0)[0], 3)} to "
         f"{cosine(after, 3)}"
     )
     if not benign_similarities:

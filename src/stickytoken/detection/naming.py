@@ -130,11 +130,17 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
     raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists its tokens")
 
 
+def id_in_name(name: str) -> int | None:
+    """Return the id in a name such as ``#101``; None if the name is a text."""
+    by_id = _BY_ID.fullmatch(name)
+    return None if by_id is None else int(by_id.group(1))
+
+
 def find_named(vocabulary: Vocabulary, name: str) -> int:
     """Return the id of an entry that is named by ``#`` and its id, or by its text as in `find_token`."""
-    by_id = _BY_ID.fullmatch(name)
-    if by_id is not None:
-        return int(by_id.group(1))
+    named_id = id_in_name(name)
+    if named_id is not None:
+        return named_id
     try:
         return find_token(vocabulary, name)
     except InputError as error:

@@ -60,14 +60,15 @@ class Score(ReportedReading):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much the main score of a way of encoding differs from that of the first one in the comparison.
+    """How much the main score of a way of encoding differs from that of the plain prompt.
 
     The interval comes from a paired bootstrap.
 
     Attributes:
         encoding: The way of encoding, as in `Score`.
         layer: The layer, as in `Score`.
-        value: The score of this way of encoding minus the score of the first one, times 100; None if either
+        plain_layer: The layer at which the plain prompt is read: the last one, or the same as ``layer``.
+        value: The score of this way of encoding minus that of the plain prompt, times 100; None if either
             score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
@@ -75,6 +76,7 @@ class Difference:
 
     encoding: str
     layer: int | None
+    plain_layer: int | None
     value: float | None
     low: float | None
     high: float | None
@@ -87,7 +89,9 @@ class Comparison:
     Attributes:
         scores: One item per way of encoding.
         cut: Number of texts truncated to fit the model; it is the same for every way of encoding.
-        differences: One item for each way of encoding except the first; empty for an MTEB task.
+        differences: Each way of encoding compared with the plain prompt at the last layer, and then each
+            one with token prepending or contrast compared with the plain prompt at its own layer, if that
+            is another; empty for an MTEB task.
         resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
@@ -125,8 +129,8 @@ class _Encoding:
             return Score(encoding=self.name, scores=percentages, seconds=seconds)
         prepending = encoder.reading.prepending
         if prepending is not None:
-            # An exit beyond the last layer has the same effect as an exit at the last layer.
-            prepending = replace(prepending, exit=min(prepending.exit, encoder.layers))
+            # Layers after the one that is read have no effect.
+            prepending = replace(prepending, exit=min(prepending.exit, encoder.prompted.layer_count))
         return Score(
             encoding=self.name,
             layer=encoder.prompted.layer_count,  # the layer from which the vector is read
@@ -165,7 +169,7 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
-    """Score all ways of encoding that an encoder offers on a task, and compare each with the first way.
+    """Score all ways of encoding that an encoder offers on a task, and compare them with the plain prompt.
 
     Args:
         encoder: The encoder.
@@ -269,15 +273,28 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
 
 
 def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
-    """Return how each way of encoding differs from the first; see `Comparison` for ``resamples``."""
+    """Return how the ways of encoding differ from the plain prompt; see `Comparison`."""
     if len(scores) == 1:
         return []
-    contrasts = np.eye(len(scores))[1:]
-    contrasts[:, 0] = -1
+    # `_encodings_of` lists the plain prompt at the last layer first, and at the encoder's layer second.
+    compared = [(index, 0) for index in range(1, len(scores))]
+    if scores[1].encoding == _PLAIN:
+        compared += [(index, 1) for index in range(2, len(scores))]
+    contrasts = np.zeros((len(compared), len(scores)))
+    for row, (index, plain_index) in enumerate(compared):
+        contrasts[row, index] = 1
+        contrasts[row, plain_index] = -1
     intervals = contrast_intervals(resamples, contrasts, _CONFIDENCE)
     return [
-        Difference(score.encoding, score.layer, interval.value, interval.low, interval.high)
-        for score, interval in zip(scores[1:], intervals, strict=True)
+        Difference(
+            encoding=scores[index].encoding,
+            layer=scores[index].layer,
+            plain_layer=scores[plain_index].layer,
+            value=interval.value,
+            low=interval.low,
+            high=interval.high,
+        )
+        for (index, plain_index), interval in zip(compared, intervals, strict=True)
     ]
 
 
@@ -326,9 +343,7 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """
     if not comparison.differences:
         return None
-    # Each difference compares a configuration with the first one. `_encodings_of` lists the plain prompt at
-    # the last layer first, and the plain prompt at the encoder's layer second, unless these layers are the
-    # same. The first difference therefore compares these two layers.
+    # If the encoder has a layer of its own, the first difference is that of the plain prompt at this layer.
     to_last_layer = comparison.differences[0]
     is_worse = to_last_layer.high is not None and to_last_layer.high < 0
     if to_last_layer.encoding != _PLAIN or not is_worse:

@@ -70,18 +70,20 @@ class Tuning:
 
     Attributes:
         tried: Every setting at every layer from which the vector can be read, in ascending order of layers
-            for each setting. With contrast, the vector can only be read from the layers after the one that
-            contrast changes.
-        plain: The plain prompt at its best layer.
-        best: The best setting of the technique that was tuned (token prepending or contrast), at its best
+            for each setting. These are the layers that the first copied state of token prepending reaches,
+            and those after the one that contrast changes.
+        best: What scored best, at its best layer. This may be the plain prompt.
+        tuned: The best setting of the technique that was tuned (token prepending or contrast), at its best
             layer.
-        plain_at_best: The plain prompt at the layer of the best setting.
+        plain: The plain prompt at its best layer.
+        plain_at_tuned: The plain prompt at the layer of ``tuned``.
     """
 
     tried: tuple[Tried, ...]
-    plain: Tried
     best: Tried
-    plain_at_best: Tried
+    tuned: Tried
+    plain: Tried
+    plain_at_tuned: Tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,10 @@ class _Search:
     """The settings of a search, in two rounds.
 
     Attributes:
-        first: Settings of the first round, including settings that serve only as a comparison.
-        is_tuned: Function that says whether a setting may be chosen as the best.
-        refine: Function that takes the best setting of the first round, and returns the settings of the
-            second round.
+        first: Settings of the first round. The plain prompt comes first, so that it wins a tie.
+        is_tuned: Function that says whether a setting uses the technique that is tuned.
+        refine: Function that takes the best tuned setting of the first round, and returns the settings of
+            the second round.
         max_refinements: Maximum number of settings in the second round.
     """
 
@@ -117,7 +119,7 @@ def tune(
     start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score different layers of token prepending, and choose the best.
+    """Score the plain prompt and different layers of token prepending, and choose the best.
 
     The first round tries several exit layers. The second round tries other start layers with the best exit
     layer. Each setting is scored at every layer of the model from which the vector can be read.
@@ -153,9 +155,8 @@ def tune(
         earlier_starts = [layer for layer in other_starts if layer < best_exit]
         return [_Setting(TokenPrepending(layer, best_exit)) for layer in earlier_starts]
 
-    plain_prompt = _Setting()  # serves only as a comparison, and is never chosen as the best setting
     search = _Search(
-        first=[plain_prompt, *(_Setting(TokenPrepending(first_start, end)) for end in exits)],
+        first=[_Setting(), *(_Setting(TokenPrepending(first_start, end)) for end in exits)],
         is_tuned=lambda tried: tried.start is not None,  # whether the setting uses token prepending
         refine=with_other_starts,
         max_refinements=len(other_starts),
@@ -188,7 +189,7 @@ def tune_contrast(
     rule: ContrastRule = ContrastRule.SCALED,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score different layers and strengths of contrast, and choose the best.
+    """Score the plain prompt and different layers and strengths of contrast, and choose the best.
 
     The first round tries several layers. The second round tries other strengths at the best layer. Each
     setting is scored at every layer after the layer in which contrast changes the attention.
@@ -223,9 +224,7 @@ def tune_contrast(
         best_layer = best.contrast_layer or 0  # the best setting uses contrast, so it has a layer
         return [_Setting(prepending, Contrast(best_layer, factor, rule)) for factor in other_strengths]
 
-    plain_prompt = _Setting()
-    # The settings without contrast serve only as a comparison.
-    without_contrast = [plain_prompt]
+    without_contrast = [_Setting()]
     if prepending is not None:
         without_contrast.append(_Setting(prepending))
     search = _Search(
@@ -258,7 +257,7 @@ def _tuned(
 ) -> Tuning:
     """Score all settings of a search at every layer, and return all scores with the best settings.
 
-    The settings of the second round refine the best setting of the first round.
+    The settings of the second round refine the best tuned setting of the first round.
     """
     tried: list[Tried] = []
     settings = list(search.first)  # the second round is added when the first is done
@@ -274,11 +273,15 @@ def _tuned(
             settings += search.refine(best_of_first_round)
         # The second round may have fewer settings than the maximum, so the last step reports the full total.
         progress(done if done < len(settings) else total, total)
-    best = _best(filter(search.is_tuned, tried), encoder)
+    tuned = _best(filter(search.is_tuned, tried), encoder)
     plain_prompts = [trial for trial in tried if trial.is_plain]
-    (plain_at_best,) = [trial for trial in plain_prompts if trial.layer == best.layer]
+    (plain_at_tuned,) = [trial for trial in plain_prompts if trial.layer == tuned.layer]
     return Tuning(
-        tried=tuple(tried), plain=_best(plain_prompts, encoder), best=best, plain_at_best=plain_at_best
+        tried=tuple(tried),
+        best=_best(tried, encoder),
+        tuned=tuned,
+        plain=_best(plain_prompts, encoder),
+        plain_at_tuned=plain_at_tuned,
     )
 
 
@@ -301,8 +304,8 @@ def layers_scored(
 ) -> list[Tried]:
     """Score one setting in one pass, at every layer from which the vector can be read.
 
-    Without contrast, the vector can be read from every layer. With contrast, the vector can be read from the
-    layers after the one that contrast changes.
+    The plain prompt can be read from every layer. Token prepending has no effect before the first copied
+    state is read, and contrast none before the layer that it changes.
 
     Returns:
         The setting with its score at each layer from which the vector can be read, in ascending order.
@@ -311,7 +314,11 @@ def layers_scored(
     # changes.
     reading = replace(encoder.reading, prepending=prepending, contrast=contrast, layer=-1)
     steered = encoder.reread(reading)
-    first_layer = 1 if contrast is None else contrast.layer + 1
+    first_layer = 1
+    if prepending is not None:
+        first_layer = max(first_layer, prepending.start + 1)
+    if contrast is not None:
+        first_layer = max(first_layer, contrast.layer + 1)
     layers = range(first_layer, encoder.layers + 1)
     chunks = []
     for start in range(0, task.units, _PAIRS_AT_A_TIME):

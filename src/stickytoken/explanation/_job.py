@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float64]
 
 # Increment this when a code change alters the results for the same inputs.
-_IDENTITY_VERSION = 3
+_IDENTITY_VERSION = 4
 # Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
 # at once could need more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64

@@ -331,7 +331,7 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
     """Return how far a token's distribution over carriers is from the pooled benign tokens' distribution.
 
-    For comparison, also return the mean distance of a benign token from the remaining benign tokens.
+    For comparison, also return the largest distance of a benign token from the remaining benign tokens.
 
     Args:
         values: Values of the token, shape (carriers,).
@@ -347,9 +347,9 @@ def _distances(values: Vector, benign: Vector) -> dict[str, float]:
         benign_divergence.append(divergence_from_rest)
     return {
         "wasserstein": wasserstein,
-        "wasserstein_benign": float(np.mean(benign_wasserstein)),
+        "wasserstein_benign": max(benign_wasserstein),
         "kl": divergence,
-        "kl_benign": float(np.mean(benign_divergence)),
+        "kl_benign": max(benign_divergence),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+import numpy as np
 import polars as pl
 
 import stickytoken.measurement as store
@@ -31,10 +32,10 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
-from stickytoken.settings.impact import ImpactSettings
+from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, list_of, or_default, require_callable
-from stickytoken.vocabulary import categorize, match_apart
+from stickytoken.vocabulary import Vocabulary, categorize, match_apart
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
@@ -105,7 +106,7 @@ def impact(
     if given_settings is None and not protocol.reads_ids(model):
         settings = replace(settings, insertion=Insertion.TEXT)
     word_encoder: protocol.WordEncoder
-    if settings.insertion is Insertion.IDS:
+    if settings.inserted_as is Insertion.IDS:
         word_encoder = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
         word_encoder = protocol.require_words(model, "impact")
@@ -113,6 +114,11 @@ def impact(
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
+    if settings.edits is Edits.PAPER and not _has_all_scores(run):
+        notes.append(
+            "the benign tokens are matched to the sticky ones: Chen et al. draw theirs from the tokens with "
+            "the lowest scores, which a run of `detect --method std --set scores=all` has"
+        )
     record = _record(word_encoder, settings, loaded, token_records, notes)
     if out is None and run is not None:
         out = run.path / store.folder_name(results.IMPACT, record.identity)
@@ -140,7 +146,11 @@ def _measure(runner: Runner, held: resume.Resumed[results.ImpactRecord], tasks: 
         raise InputError(f"no task could be run ({', '.join(measured.failed)}): {reason}")
     rows = measured.rows
     cost = folder.total_cost(runner.shards)
+    paired_test = None
+    if runner.settings.edits is Edits.PAPER:
+        paired_test = statistics.paired_test(rows["effects"], runner.settings.seed)
     result = results.ImpactResultRecord(
+        paired_test=paired_test,
         sequences=cost.sequences,
         seconds=round(folder.seconds, 1),
         failed=measured.failed,
@@ -197,7 +207,7 @@ def _conditions(token_records: Sequence[TokenRecord], settings: ImpactSettings) 
     """Return the conditions for the measured tokens and their benign matches."""
     sticky = [Token(token.token_id, token.text) for token in token_records if token.kind != "benign"]
     benign = [Token(token.token_id, token.text) for token in token_records if token.kind == "benign"]
-    return make_conditions(sticky, benign, settings.seed, settings.seeds)
+    return make_conditions(sticky, benign, settings)
 
 
 # Assumed number of texts that an MTEB task encodes under one condition. The actual number is unknown until
@@ -255,10 +265,14 @@ def _tokens(
 ) -> list[TokenRecord]:
     """Return the tokens to measure, followed by the benign tokens that are matched to them."""
     vocabulary = categorize(encoder.tokenizer)
+    is_published = settings.edits is Edits.PAPER
     if tokens is not None:
         measured_ids = token_ids(vocabulary, tokens)
     elif run is not None:
-        measured_ids = worst_tokens(run, settings.sticky)
+        measured_ids = worst_tokens(run, len(run.sticky) if is_published else settings.sticky)
+        if is_published and "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score
+            by_score = run.sticky.sort("sticky_score", "token_id", descending=[True, False])
+            measured_ids = by_score["token_id"].to_list()
     else:
         raise InputError(
             "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
@@ -272,7 +286,13 @@ def _tokens(
             vocabulary.place(token_id)  # raises an error if there is no such id
         barred.update(excluded_ids)
     barred |= {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
-    benign = match_apart(vocabulary, [token.id for token in sticky], barred, settings.benign, settings.seed)
+    if is_published and run is not None and _has_all_scores(run):
+        unusable = barred | {token.id for token in sticky}
+        benign = _lowest_scoring(vocabulary, run, unusable, len(sticky), settings.seed)
+    else:
+        sticky_ids = [token.id for token in sticky]
+        matches = 1 if is_published else settings.benign
+        benign = match_apart(vocabulary, sticky_ids, barred, matches, settings.seed)
     sticky_in_run = set() if run is None else set(run.sticky["token_id"])
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     token_records = []
@@ -291,6 +311,25 @@ def _tokens(
         )
         token_records.append(record)
     return token_records
+
+
+def _has_all_scores(run: Run | None) -> bool:
+    """Return whether a run has the sticky score of every token, as Chen et al. (2025) compute it."""
+    if run is None or "sticky_score" not in run.tokens.columns:
+        return False
+    return run.tokens["sticky_score"].null_count() == 0
+
+
+def _lowest_scoring(
+    vocabulary: Vocabulary, run: Run, unusable: set[int], count: int, seed: int
+) -> list[Token]:
+    """Draw the benign tokens of Chen et al. (2025): N of the 2N tokens with the lowest scores."""
+    ascending = run.tokens.sort("sticky_score", "token_id")["token_id"].to_list()
+    lowest = [token_id for token_id in ascending if token_id not in unusable][: 2 * count]
+    if len(lowest) < count:
+        raise InputError(f"{count} benign tokens are needed, but the run has only {len(lowest)} to draw from")
+    drawn = np.random.default_rng(seed).choice(lowest, count, replace=False)
+    return available_tokens(vocabulary, drawn.tolist())
 
 
 @dataclass(frozen=True)

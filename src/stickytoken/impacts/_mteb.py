@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,8 @@ from stickytoken.data.tasks import MtebTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, IdEncoder
-from stickytoken.impacts.editing import Condition, needed_room, with_copies
+from stickytoken.errors import InputError
+from stickytoken.impacts.editing import Condition, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.impacts.running import UNIT, Group, GroupWork, Runner, shard_stage, task_record
 from stickytoken.insertion import Insertion, Placement, Side
@@ -97,6 +100,86 @@ class EditingEncoder:
         return [str(with_copies(self._settings, fitted, self._condition, copies)) for fitted in fitted_texts]
 
 
+# Columns that Chen et al. edit, keyed by MTEB's type of task. In retrieval and reranking, they edit documents
+# instead.
+_EDITED_COLUMNS = {
+    "STS": "sentence2",
+    "PairClassification": "sentence2",
+    "Classification": "text",
+    "Clustering": "sentences",
+    "Summarization": "machine_summaries",
+}
+
+
+class _TaskEditor:
+    """Edits the data of an MTEB task as Chen et al. (2025) do.
+
+    Attributes:
+        edited: Number of texts edited so far.
+    """
+
+    def __init__(self, kind: str, condition: Condition) -> None:
+        """Start the random stream, which runs through all splits of a task of this kind."""
+        self.edited = 0
+        self._kind = kind
+        self._tokens = [token.text for token in condition.tokens]
+        self._stream = random.Random(condition.seed)
+
+    def data(self, data: Any) -> Any:
+        """Return the data of a split, or of all splits below it, with edited texts."""
+        if isinstance(data, Mapping) and "corpus" in data:
+            return {**data, "corpus": self._corpus(data)}
+        if isinstance(data, Mapping):
+            return {name: below if name == "train" else self.data(below) for name, below in data.items()}
+        column = _EDITED_COLUMNS[self._kind]
+        return data.remove_columns(column).add_column(column, self._texts(data[column][:]))
+
+    def _corpus(self, data: Mapping[str, Any]) -> Any:
+        """Return the corpus of a split, with titles and texts joined, and edited."""
+        corpus = data["corpus"]
+        has_titles = "title" in corpus.column_names
+        titles = corpus["title"][:] if has_titles else [""] * len(corpus)
+        texts = [f"{title} {text}".strip() for title, text in zip(titles, corpus["text"][:], strict=True)]
+        relevant: set[str] = set()
+        if self._kind == "Reranking":
+            for score_by_document in data["relevant_docs"].values():
+                relevant |= {document for document, score in score_by_document.items() if score > 0}
+        indices = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
+        edited = self._texts([texts[index] for index in indices])
+        for index, text in zip(indices, edited, strict=True):
+            texts[index] = text
+        return corpus.remove_columns(["title", "text"] if has_titles else "text").add_column("text", texts)
+
+    def _texts(self, texts: list[Any]) -> list[Any]:
+        """Edit texts, or lists of texts."""
+        if texts and not isinstance(texts[0], str):
+            return [self._texts(list(inner)) for inner in texts]
+        self.edited += len(texts)
+        return list(published_edits(texts, self._tokens, self._stream))
+
+
+def edited_task(task: MtebTask, condition: Condition) -> tuple[MtebTask, int]:
+    """Return a copy of an MTEB task, edited as by Chen et al. (2025), and the number of its edited texts.
+
+    Edited are the documents of retrieval, the documents of reranking that answer no query, the second
+    sentences of pairs, the summaries by machines, and the texts of clustering and of classification, except
+    the texts that the classifier is trained on.
+
+    Raises:
+        InputError: Chen et al. had no task of this type.
+    """
+    kind = str(task.task.metadata.type)
+    if kind not in _EDITED_COLUMNS and kind not in ("Retrieval", "Reranking"):
+        raise InputError(
+            f"{task.name} is a task of the type {kind}, which Chen et al. (2025) did not edit: measure it "
+            "without --preset paper and --set edits=paper"
+        )
+    editor = _TaskEditor(kind, condition)
+    copied = copy.copy(task.task)
+    copied.dataset = editor.data(task.task.dataset)
+    return MtebTask(copied), editor.edited
+
+
 @dataclass(frozen=True)
 class _MtebWork(GroupWork):
     name: str
@@ -124,13 +207,19 @@ class _MtebWork(GroupWork):
         for condition in prepared:
             seed = condition.seed if self._depends_on_seed(condition) else None
             if seed not in row_by_seed:
-                model = EditingEncoder(id_encoder, condition, self.settings, self.room)
-                score = task_data.evaluate(model, self.task)
+                task = self.task
+                edited_before = 0
+                edits_of_model = condition
+                if condition.draws_token:
+                    task, edited_before = edited_task(task, condition)
+                    edits_of_model = replace(condition, tokens=())
+                model = EditingEncoder(id_encoder, edits_of_model, self.settings, self.room)
+                score = task_data.evaluate(model, task)
                 row_by_seed[seed] = {
                     UNIT: 0,  # the task has a single outcome, its score
                     self.task.columns[0]: score,
                     _TEXTS: model.encoded,
-                    _EDITED: model.edited,
+                    _EDITED: edited_before + model.edited,
                     _CUT: model.cut,
                 }
             rows.append(row_by_seed[seed])
@@ -140,9 +229,11 @@ class _MtebWork(GroupWork):
         """Return whether the seed of a condition changes the edited texts.
 
         It does if the gaps of the copies are random. It also does if there are several tokens, because the
-        order of their copies is random.
+        order of their copies is random, and with the edits of the paper.
         """
         has_copies = bool(condition.tokens)
+        if condition.draws_token:
+            return True
         has_random_gaps = self.settings.placement is Placement.RANDOM
         has_random_order = len(condition.tokens) > 1
         return has_copies and (has_random_gaps or has_random_order)

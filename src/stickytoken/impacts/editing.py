@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -21,7 +23,7 @@ from stickytoken.insertion import (
     place_as_ids,
     place_as_text,
 )
-from stickytoken.settings.impact import ImpactSettings
+from stickytoken.settings.impact import Edits, ImpactSettings
 
 
 class Kind(StrEnum):
@@ -41,33 +43,40 @@ class Condition:
         tokens: the tokens that are copied: none for clean texts, one, or several for a mixture.
         repetition: index of the random repetition, starting at 0.
         seed: seed for the positions of the copies, and for random steps of the task.
+        draws_token: whether every text gets copies of only one of the tokens, as in `published_edits`.
     """
 
     kind: Kind
     tokens: tuple[Token, ...]
     repetition: int
     seed: int
+    draws_token: bool = False
 
 
 def make_conditions(
-    sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
+    sticky: Sequence[Token], benign: Sequence[Token], settings: ImpactSettings
 ) -> list[Condition]:
     """Return all conditions, with the repetitions of a condition one after another.
 
     There is a clean condition, one condition for each token and, if there are several sticky tokens, one with
-    a mixture of them and one with a mixture of as many benign tokens.
+    a mixture of them and one with a mixture of as many benign tokens. With the edits of the paper, there are
+    only three: clean, all sticky tokens and all benign ones.
     """
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
-    groups += [(Kind.STICKY, (token,)) for token in sticky]
-    groups += [(Kind.BENIGN, (token,)) for token in benign]
-    if len(sticky) > 1:
-        groups.append((Kind.STICKY, tuple(sticky)))
-        groups.append((Kind.BENIGN, tuple(benign[: len(sticky)])))
+    draws_token = settings.edits is Edits.PAPER
+    if draws_token:
+        groups += [(Kind.STICKY, tuple(sticky)), (Kind.BENIGN, tuple(benign))]
+    else:
+        groups += [(Kind.STICKY, (token,)) for token in sticky]
+        groups += [(Kind.BENIGN, (token,)) for token in benign]
+        if len(sticky) > 1:
+            groups.append((Kind.STICKY, tuple(sticky)))
+            groups.append((Kind.BENIGN, tuple(benign[: len(sticky)])))
     # Within a repetition, the copies of all tokens have the same positions.
     return [
-        Condition(kind, tokens, repetition, seed + repetition)
+        Condition(kind, tokens, repetition, settings.seed + repetition, draws_token and bool(tokens))
         for kind, tokens in groups
-        for repetition in range(repetitions)
+        for repetition in range(settings.seeds)
     ]
 
 
@@ -78,6 +87,30 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
         return condition.kind, condition.tokens
 
     return [tuple(group) for _, group in groupby(conditions, tokens_of)]
+
+
+# Number of words of a text for which Chen et al. insert a copy.
+_WORDS_PER_COPY = 10
+
+
+def published_edits(texts: Iterable[str], tokens: Sequence[str], stream: random.Random) -> Iterator[str]:
+    """Yield texts with copies of tokens, edited as by Chen et al. (2025).
+
+    Their code is not published. The edits follow from the texts that their notebooks display: a text gets
+    copies of one token, one for every ten words or part of ten, all in front of it or all behind it, and
+    without spaces. For each text, the token and then the side are drawn from one random stream, which begins
+    with seed 42 for each task.
+
+    Args:
+        texts: The texts of a task, in the order of the data.
+        tokens: The tokens as text. Chen et al. order them by score, the highest first.
+        stream: The random stream, which this function advances.
+    """
+    for text in texts:
+        token = stream.choice(tokens)
+        placement = stream.choice((Placement.PREFIX, Placement.SUFFIX))
+        copies = math.ceil(len(text.split()) / _WORDS_PER_COPY)
+        yield place_as_text([token] * copies, text, placement)
 
 
 def random_gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
@@ -139,7 +172,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
         The input of the encoder: token ids or text. If the condition has no tokens, or the number of copies
         is 0, this is the text without copies.
     """
-    insertion = settings.insertion
+    insertion = settings.inserted_as
     if not condition.tokens or not copies:
         return fitted.clean(insertion)
     as_ids = insertion is Insertion.IDS
@@ -167,6 +200,8 @@ def needed_room(
         insertion: how copies are inserted. A copy inserted as ids is one token. A copy inserted as text may
             be tokenized into several tokens.
     """
+    if any(condition.draws_token for condition in conditions):
+        return 0  # as in the published runs, the model truncates a text after it was edited
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)

@@ -38,6 +38,17 @@ class TaskRecord(resume.Record):
     metrics: list[str]  # the main metric comes first
 
 
+class PairedTestRecord(resume.Record):
+    """Tests over tasks of whether sticky tokens lower the main scores more than benign ones do."""
+
+    tasks: int
+    difference: float  # mean over the tasks of the score with benign tokens minus that with sticky tokens
+    t: float  # statistic of the paired t-test of Chen et al. (2025)
+    p_value: float  # of the t-test, one-sided
+    cohens_d: float  # mean of the differences, divided by their standard deviation
+    permutation_p: float  # one-sided p-value of the permutation test that exchanges the two scores of a task
+
+
 class ImpactResultRecord(resume.Record):
     """The computing cost of a finished measurement, and the tasks that were run."""
 
@@ -45,6 +56,7 @@ class ImpactResultRecord(resume.Record):
     seconds: float  # wall time of all sessions
     failed: dict[str, str]  # tasks that could not be run, and why
     tasks: list[TaskRecord]
+    paired_test: PairedTestRecord | None = None  # with the edits of the paper, if there are several tasks
 
 
 class ImpactRecord(resume.MeasurementRecord):
@@ -166,6 +178,7 @@ class Impact:
             "tokens": [token.model_dump() for token in self.record.tokens],
             "tasks": [task.model_dump() for task in self.result.tasks],
             **{name: getattr(self, name).to_dicts() for name in tables},
+            "paired_test": None if self.result.paired_test is None else self.result.paired_test.model_dump(),
             "failed": self.failed,
             "notes": self.record.notes,
             "sequences": self.result.sequences,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 import zipfile
@@ -16,16 +17,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 import stickytoken.measurement as store
-from stickytoken.data.metrics import Outcomes, Task
+from stickytoken.data.metrics import Outcomes, RerankingTask, Task
 from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, similarity_of
-from stickytoken.impacts.editing import Condition, by_tokens, needed_room, with_copies
+from stickytoken.impacts.editing import Condition, by_tokens, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
-from stickytoken.insertion import Probe
+from stickytoken.insertion import Insertion, Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
-from stickytoken.settings.impact import ImpactSettings
+from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
 
 T = TypeVar("T")
@@ -233,11 +234,39 @@ class TaskWork(GroupWork):
             vectors = {}
             for role, texts in self.texts.items():
                 copies = self.settings.copies if role in self.edited_roles else 0
-                probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
+                if condition.draws_token and copies:
+                    probes = self._published_probes(role, condition, encoder)
+                else:
+                    probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
                 vectors[role] = self.clean.of(probes, encoder, new_vectors)
             outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
             rows += as_rows(self.task.columns, outcomes)
         return rows, len(new_vectors)
+
+    def _published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
+        """Edit the texts of a role as in the paper, and truncate them to what the model reads."""
+        texts = list(self.task.texts[role])
+        indices = published_indices(self.task, role)
+        tokens = [token.text for token in condition.tokens]
+        edited = published_edits((texts[index] for index in indices), tokens, random.Random(condition.seed))
+        for index, text in zip(indices, edited, strict=True):
+            texts[index] = text
+        word_encoder = protocol.require_words(encoder, "impact")
+        fitted_texts = fit_texts(word_encoder, texts, 0, Insertion.TEXT, self.task.name)
+        return [fitted.clean(Insertion.TEXT) for fitted in fitted_texts]
+
+
+def published_indices(task: Task, role: str) -> list[int]:
+    """Return the indices of the texts of a role that Chen et al. (2025) edit.
+
+    These are all texts, but in reranking only the documents that answer no query.
+    """
+    if not isinstance(task, RerankingTask):
+        return list(range(len(task.texts[role])))
+    relevant = set()
+    for score_by_document in task.relevant.values():
+        relevant |= {document for document, score in score_by_document.items() if score > 0}
+    return [index for index, document in enumerate(task.documents) if document not in relevant]
 
 
 def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
@@ -255,7 +284,7 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
         numbers of texts.
     """
     settings = runner.settings
-    insertion = settings.insertion
+    insertion = settings.inserted_as
     # Copies are inserted only into texts with these roles, for example only into queries.
     edited_roles = task.edited(settings.side)
     name = shard_stage(task.name)
@@ -273,7 +302,10 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
         return TaskWork(name, task, fitted_by_role, edited_roles, settings, vectors, similarity), cost
 
     outcomes = runner.run(name, make_work, task.units, task.columns, task.name)
-    edited_count = sum(len(fitted_by_role[role]) for role in edited_roles)
+    edited_count = 0
+    for role in edited_roles:
+        is_published = settings.edits is Edits.PAPER
+        edited_count += len(published_indices(task, role) if is_published else fitted_by_role[role])
     truncated_count = sum(fitted.cut for fitted in all_fitted)
     return outcomes, task_record(task, len(all_fitted), edited_count, truncated_count)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stickytoken.bootstrap import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.data.tasks import AnyTask
 from stickytoken.impacts.editing import Condition, Kind, by_tokens
-from stickytoken.impacts.results import TokenRecord
+from stickytoken.impacts.results import PairedTestRecord, TokenRecord
 from stickytoken.settings.impact import ImpactSettings
 
 # Label of a token that the user named but that no run calls sticky.
@@ -78,6 +78,41 @@ def permutation_test(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[fl
     return float((1 + (means >= threshold).sum()) / (1 + _RANDOM_CHOICES)), effect_size
 
 
+def paired_test(effects: Sequence[Mapping[str, Any]], seed: int) -> PairedTestRecord | None:
+    """Test over tasks whether sticky tokens lower the main scores more than benign ones do.
+
+    Chen et al. (2025) use a one-sided paired t-test, and Cohen's d of the differences. The permutation test
+    beside them doesn't assume normal differences.
+
+    Args:
+        effects: rows of the table of effects.
+        seed: seed of the permutation test, used if there are too many tasks to enumerate.
+
+    Returns:
+        The results; None with fewer than two tasks with a defined score, or if all differences are equal.
+    """
+    from scipy.stats import ttest_rel
+
+    drops = [
+        (row["drop_sticky"], row["drop_benign"])
+        for row in effects
+        if row["main"] and row["drop_sticky"] is not None and row["drop_benign"] is not None
+    ]
+    sticky_and_benign = np.array(drops, np.float64).reshape(-1, 2)
+    permutation_p, cohens_d = permutation_test(sticky_and_benign, [seed])
+    if permutation_p is None or cohens_d is None:
+        return None
+    t_test = ttest_rel(sticky_and_benign[:, 0], sticky_and_benign[:, 1], alternative="greater")
+    return PairedTestRecord(
+        tasks=len(drops),
+        difference=float(np.diff(sticky_and_benign[:, ::-1], axis=1).mean()),
+        t=float(t_test.statistic),
+        p_value=float(t_test.pvalue),
+        cohens_d=cohens_d,
+        permutation_p=permutation_p,
+    )
+
+
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p-values corrected for testing several tasks (Benjamini and Hochberg 1995). None stays None."""
     from scipy.stats import false_discovery_control
@@ -113,8 +148,8 @@ class _Groups:
     def of_kind(self, kind: Kind) -> NDArray[np.float64]:
         """Return the rows of `weights` that belong to single tokens of a kind, or to clean texts.
 
-        Mixtures of several tokens are left out. The product of a row and the scores of all conditions is the
-        token's mean score over repetitions.
+        Mixtures of several tokens in a text are left out. The product of a row and the scores of all
+        conditions is the token's mean score over repetitions.
 
         Returns:
             The weights, shape (tokens of this kind, conditions); one row for clean texts.
@@ -122,7 +157,7 @@ class _Groups:
         rows = []
         for row, group in enumerate(self.groups):
             condition = group[0]  # all conditions of a group have the same kind and the same tokens
-            is_mixture = len(condition.tokens) > 1
+            is_mixture = len(condition.tokens) > 1 and not condition.draws_token
             if condition.kind is kind and not is_mixture:
                 rows.append(row)
         return self.weights[rows]
@@ -242,11 +277,13 @@ def _effect_of(
     for name in ("drop_sticky", "drop_benign"):
         defined = effect[name] is not None and effect["clean"]
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
-    effect["tokens"] = len(sticky_weights)
-    effect["benign_tokens"] = len(benign_weights)
-    p_value, effect_size = permutation_test(_drops_by_matched_set(groups, scores_on_all_units), key)
-    effect["effect_size"] = effect_size
-    effect["p_value"] = p_value
+    # If every text draws its token, no token is measured alone, and only several tasks can be tested.
+    draws_token = any(condition.draws_token for condition in groups.conditions)
+    effect |= {"tokens": 0, "benign_tokens": 0, "effect_size": None, "p_value": None}
+    if not draws_token:
+        p_value, effect_size = permutation_test(_drops_by_matched_set(groups, scores_on_all_units), key)
+        effect |= {"tokens": len(sticky_weights), "benign_tokens": len(benign_weights)}
+        effect |= {"effect_size": effect_size, "p_value": p_value}
     return effect
 
 
@@ -275,8 +312,10 @@ def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dic
     """Return the columns that name the tokens of a condition."""
     tokens = [tokens_by_id[token.id] for token in condition.tokens]
     kind = NAMED if any(token.kind == NAMED for token in tokens) else condition.kind.value
-    if len(tokens) == 1:
+    if len(tokens) == 1 and not condition.draws_token:
         return {"kind": kind, "token_id": tokens[0].token_id, "token": tokens[0].token}
+    if condition.draws_token:
+        return {"kind": kind, "token_id": None, "token": f"one of {len(tokens)} in each text"}
     return {"kind": f"{kind} mixture" if tokens else kind, "token_id": None, "token": None}
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stickytoken.impacts.results import Impact, ImpactRecord, measured_kind
-from stickytoken.settings.impact import ImpactSettings
+from stickytoken.impacts.results import Impact, ImpactRecord, PairedTestRecord, measured_kind
+from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.validation import markdown as escaped, markdown_table
 
 # Columns of the printed tables.
@@ -49,7 +49,8 @@ def headed(
 def cost_sentence(effect: Row, kind: str) -> str:
     """Return a sentence that says how much the measured and the benign tokens lower a metric of a task.
 
-    For the main metric, the sentence ends with the conclusion of the permutation test.
+    For the main metric, the sentence ends with the conclusion of the permutation test, unless no token was
+    measured alone.
 
     Args:
         effect: a row of the table of effects.
@@ -64,7 +65,7 @@ def cost_sentence(effect: Row, kind: str) -> str:
         f"{name}: {kind} tokens lower {metric} by {effect['drop_sticky']:.4f}, benign ones by "
         f"{effect['drop_benign']:.4f}, from {effect['clean']:.4f}"
     )
-    if effect["main"]:
+    if effect["main"] and effect["tokens"]:
         return f"{costs}: {conclusion(effect, kind)}."
     return f"{costs}."
 
@@ -111,8 +112,24 @@ def benign_needed(tokens: int) -> int:
     return math.ceil(math.pow(1 / _SIGNIFICANCE, 1 / max(1, tokens))) - 1
 
 
+def paired_sentence(test: PairedTestRecord, kind: str) -> str:
+    """Return a sentence with the results of the tests over tasks."""
+    change = "lower" if test.difference >= 0 else "raise"
+    return (
+        f"over {test.tasks} tasks, {kind} tokens {change} the score by {abs(test.difference):.4f} more than "
+        f"benign ones (paired t-test: t = {test.t:.3f}, one-sided p {_probability(test.p_value)}, Cohen's "
+        f"d = {test.cohens_d:.3f}; permutation test: p {_probability(test.permutation_p)})."
+    )
+
+
 def settings_line(settings: ImpactSettings) -> str:
     """Return the settings of a measurement in words."""
+    if settings.edits is Edits.PAPER:
+        return (
+            "edits of Chen et al. (2025): one token in each text, a copy for every ten words, in front or "
+            f"behind; repetitions: {settings.seeds}; {settings.confidence:.0%} intervals over queries, pairs "
+            "or texts, for these tokens"
+        )
     return (
         f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
         f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "
@@ -127,6 +144,8 @@ def token_sentences(impact: Impact) -> list[str]:
     """
     settings = impact.record.measured_with()
     sentences: list[str] = []
+    if settings.edits is Edits.PAPER:  # no token was measured alone
+        return sentences
     for token in impact.record.tokens:
         if token.kind == "benign":
             continue
@@ -204,6 +223,8 @@ def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Row]]) -> 
     main = [effect for effect in rows["effects"] if effect["main"]]
     if main:
         sections.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
+    if record.result is not None and record.result.paired_test is not None:
+        sections.append(f"- {paired_sentence(record.result.paired_test, kind)}")
     for name, (title, columns) in _TABLES.items():
         if rows[name]:
             headings, cells = headed(columns, rows[name], kind)

@@ -44,6 +44,7 @@ from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
 from stickytoken.settings import field_type
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, require_callable, whole_number
+from stickytoken.words import counted
 
 SCAN = "scan"
 SCAN_SCHEMA_VERSION = 2
@@ -722,9 +723,9 @@ def headline(scan: Scan) -> str:
     If effects were determined, the sentence also counts the documents with a serious or severe effect.
     """
     result = scan.result
-    counted, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
+    found, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
     verb = "has" if result.found <= 1 else "have"
-    sentence = f"{counted} {verb} findings{causes if result.found else ''}"
+    sentence = f"{found} {verb} findings{causes if result.found else ''}"
     if result.suspected:
         more = " more" if result.found else ""
         verb = "is" if result.suspected == 1 else "are"
@@ -743,7 +744,7 @@ def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
 
 def skipped_records(count: int) -> str:
     """Return a phrase with the number of skipped records, such as "3 records were skipped"."""
-    return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
+    return counted(count, "record was skipped", "records were skipped")
 
 
 _COPIES = "document-copies"

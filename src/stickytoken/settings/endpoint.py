@@ -22,8 +22,7 @@ class EndpointOptions:
         dimensions: Number of vector components to request. Default: as many as the model has.
         price_per_million: Price per million tokens, used for the cost estimate and for max-cost.
         max_cost: Stop before the requests cost more than this. Needs price-per-million. Responses are cached.
-        patience: How long a failing request is retried before the run stops, in seconds since its first
-            failure.
+        patience: How long to wait for a server that fails before the run stops, in seconds.
         request_seconds: Maximum time to wait for the response to a request, in seconds.
 
     Raises:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Annotated
 
 from annotated_types import Ge
 
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, Proportion, check_settings
+
+
+class Edits(StrEnum):
+    """How the texts of a task are edited.
+
+    Attributes:
+        COPIES: Every text gets the same number of copies of one token, or of a mixture of tokens.
+        PAPER: The edits of Chen et al. (2025): every text gets copies of one token, drawn at random.
+    """
+
+    COPIES = "copies"
+    PAPER = "paper"
+
+
+# Settings that have no effect on the edits of Chen et al.
+_NOT_FOR_PAPER = frozenset({"copies", "placement", "insertion", "side", "sticky", "benign"})
 
 
 @dataclass(frozen=True)
@@ -16,6 +34,9 @@ class ImpactSettings:
     """How the impact of copies is measured. In MTEB tasks, copies are always inserted as words.
 
     Attributes:
+        edits: copies: the same number of copies in every text, as the other settings say. paper: as Chen et
+            al. (2025), one token in each text, drawn at random, with a copy for every ten words or part of
+            ten.
         copies: Number of copies of a token in a text.
         placement: Where in the text the copies go.
         insertion: ids: the model reads exactly n copies. text: the copies are inserted as words.
@@ -31,6 +52,7 @@ class ImpactSettings:
         InputError: A value is out of range.
     """
 
+    edits: Edits = Edits.COPIES
     copies: PositiveCount = 8
     placement: Placement = Placement.RANDOM
     insertion: Insertion = Insertion.IDS
@@ -44,3 +66,16 @@ class ImpactSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.edits is Edits.PAPER:
+            for field in fields(self):
+                value = getattr(self, field.name)
+                if field.name in _NOT_FOR_PAPER and value != field.default:
+                    raise InputError(
+                        f"{field.name} is {value}, but would have no effect on the edits of the paper: leave "
+                        "it out"
+                    )
+
+    @property
+    def inserted_as(self) -> Insertion:
+        """How copies are inserted: the edits of the paper insert them as text."""
+        return Insertion.TEXT if self.edits is Edits.PAPER else self.insertion

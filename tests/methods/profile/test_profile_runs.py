@@ -187,9 +187,7 @@ def test_a_vocabulary_smaller_than_the_pilot_is_measured_in_all_carriers(tmp_pat
 
 def test_tokens_that_the_budget_leaves_out_are_counted(encoder, tmp_path):
     """With thresholds that every token may reach, the budget decides."""
-    run = profiled.detect_profile(
-        encoder, tmp_path / "run", smallest_erased=1e-6, budget=2
-    )
+    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_erased=1e-6, budget=2)
     assert run.result.unconfirmed > 0
     assert any("--set budget" in note for note in run.method.notes(run))
 
@@ -201,18 +199,14 @@ def confirmed_by_batch(run):
 
 
 def test_the_confirming_round_ends_after_a_batch_in_which_no_token_may_reach_a_threshold(encoder, tmp_path):
-    run = profiled.detect_profile(
-        encoder, tmp_path / "run", smallest_erased=0.999, unusual=1000, budget=30
-    )
+    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_erased=0.999, unusual=1000, budget=30)
     assert confirmed_by_batch(run) == {"confirm-1": 64}
     assert run.result.confirmed == 128 + 64
     assert run.result.unconfirmed == 0
 
 
 def test_the_confirming_round_goes_on_while_tokens_may_reach_a_threshold(encoder, tmp_path):
-    run = profiled.detect_profile(
-        encoder, tmp_path / "run", smallest_erased=1e-6, budget=30
-    )
+    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_erased=1e-6, budget=30)
     unmeasured = profiled.AVAILABLE - 128 - 3 * 64
     batches = {"confirm-1": 64, "confirm-2": 64, "confirm-3": 64, "confirm-4": unmeasured}
     assert confirmed_by_batch(run) == batches

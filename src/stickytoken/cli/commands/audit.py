@@ -11,6 +11,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.insertion import Insertion
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -118,7 +119,7 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     console.print_line("")
     console.print_line(wording.setup(audit))
     if index.skipped:
-        records = "1 record was skipped" if index.skipped == 1 else f"{index.skipped:,} records were skipped"
+        records = counted(index.skipped, "record was skipped", "records were skipped")
         console.inform(f"note: {records}, the first of them {index.skipped_first}")
     console.inform(f"audit: {audit.path}")
     console.inform(f"for a report with this and how it was measured: stickytoken report {audit.record.run}")

@@ -22,6 +22,7 @@ from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
 from stickytoken.version import __version__
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.cleaning import Cleaned, Cleaner
@@ -466,7 +467,6 @@ def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> N
     """Print how many records have no readable text, and list the first of them."""
     if not count:
         return
-    records = "1 record" if count == 1 else f"{count:,} records"
-    console.inform(f"note: {records} without readable text, {what_became}:")
+    console.inform(f"note: {counted(count, 'record')} without readable text, {what_became}:")
     for skipped in first[:5]:
         console.inform(f"  {skipped.place}: {skipped.reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +14,13 @@ from stickytoken.errors import InputError
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import ContrastRule, Prompting
+from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stickytoken.data.tasks import AnyTask
-    from stickytoken.evaluation import Comparison, Difference, Tuning
+    from stickytoken.evaluation import Comparison, Difference, Tried, Tuning
 
 
 @command()
@@ -65,14 +67,18 @@ def embed(
     count = len(texts) - len(missing)
     console.print_line(f"{count:,} vectors of {embedded.dimension:,} components in {out}")
     if missing:
-        texts_are = "1 text is" if len(missing) == 1 else f"{len(missing):,} texts are"
+        texts_are = counted(len(missing), "text is", "texts are")
         console.print_line(f"{texts_are} without a vector, null in the file")
+
+
+Preset = StrEnum("Preset", "STS")
 
 
 @command()
 def evaluate(
     model: opt.ModelOrEndpoint,
-    task: opt.Texts[list[str]],
+    task: opt.Texts[list[str] | None] = None,
+    preset: opt.Texts[Preset | None] = None,
     *,
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -84,13 +90,17 @@ def evaluate(
     Args:
         task: Task file, BEIR folder, or name of an MTEB task. Repeatable. With several tasks, the mean of
             their main scores comes last.
+        preset: sts: the seven STS tasks of MTEB: STS12 to STS16, STSBenchmark and SICK-R.
     """
-    from stickytoken.data.tasks import find_task
+    from stickytoken.data.tasks import STS_TASKS, find_task
     from stickytoken.evaluation import average, compare, guess_note
     from stickytoken.unit_vectors import Similarity
 
+    sources = [*(task or ()), *(STS_TASKS if preset else ())]
+    if not sources:
+        raise InputError("there is nothing to score: pass --task or --preset sts")
     tasks = []
-    for name in task:
+    for name in sources:
         named_task, notes = find_task(name)
         console.inform_notes(notes)
         tasks.append(named_task)
@@ -121,22 +131,22 @@ def evaluate(
     if output_format is opt.Format.JSON:
         documents = [
             _task_document(name, named_task, comparison)
-            for name, named_task, comparison in zip(task, tasks, comparisons, strict=True)
+            for name, named_task, comparison in zip(sources, tasks, comparisons, strict=True)
         ]
         if mean is None:
             console.print_json({"model": model} | documents[0])
         else:
             console.print_json({"model": model, "tasks": documents, "mean": asdict(mean)})
         return
-    for name, named_task, comparison in zip(task, tasks, comparisons, strict=True):
+    for name, named_task, comparison in zip(sources, tasks, comparisons, strict=True):
         _print_scores(f"{model} on {name}", named_task.metrics, comparison)
         if mean is None:
-            _print_differences(f"{named_task.metrics[0]}: difference from the first", comparison.differences)
+            _print_differences(named_task.metrics[0], comparison.differences)
     if mean is not None:
         title = f"{model}, mean of {len(tasks)} main scores"
         rows = [(*way, score) for way, score in zip(mean.encodings, mean.scores, strict=True)]
         console.print_table(title, ("encoding", "layer", "mean"), rows)
-        _print_differences("mean: difference from the first", mean.differences)
+        _print_differences("mean", mean.differences)
 
 
 def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str, Any]:
@@ -166,11 +176,13 @@ def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) ->
     console.print_table(title, columns, rows)
 
 
-def _print_differences(title: str, differences: Sequence[Difference]) -> None:
+def _print_differences(score: str, differences: Sequence[Difference]) -> None:
     if differences:
-        rows = [(row.encoding, row.layer, row.value, row.low, row.high) for row in differences]
-        columns = ("encoding", "layer", "difference", "low", "high")
-        console.print_table(f"{title}, 95% interval", columns, rows)
+        rows = [
+            (row.encoding, row.layer, row.plain_layer, row.value, row.low, row.high) for row in differences
+        ]
+        columns = ("encoding", "layer", "plain prompt at layer", "difference", "low", "high")
+        console.print_table(f"{score}: difference from the plain prompt, 95% interval", columns, rows)
 
 
 @dataclass(frozen=True)
@@ -198,7 +210,7 @@ def tune(
     loading: LoadingSettings,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Choose the layers of token prepending or contrast that score best on a development set.
+    """Choose what scores best on a development set: the plain prompt, token prepending or contrast, by layer.
 
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol --contrast
 
@@ -265,9 +277,8 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
     The table shows a bar of one ``#`` for every two points of the score. Settings without a defined score are
     left out.
     """
-    best = tuning.best
-    plain_at_best = tuning.plain_at_best
-    contrasting = best.contrast_layer is not None
+    tuned = tuning.tuned
+    contrasting = tuned.contrast_layer is not None
     setting_columns = ["start", "exit"]
     if contrasting:
         setting_columns += ["contrast layer", "strength"]
@@ -278,31 +289,45 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
         if not scored:
             continue
         top = max(scored, key=lambda trial: trial.spearman or 0.0)
-        at_best_layer = next((trial.spearman for trial in scored if trial.layer == best.layer), None)
+        at_tuned_layer = next((trial.spearman for trial in scored if trial.layer == tuned.layer), None)
         bar = "#" * max(0, round((top.spearman or 0.0) / 2))
         # Without contrast, the table shows only the start and exit layers of token prepending.
         shown_setting = setting[: len(setting_columns)]
-        rows.append([*shown_setting, top.layer, top.spearman, at_best_layer, bar])
-    columns = (*setting_columns, "best layer", "spearman", f"at layer {best.layer}", "")
+        rows.append([*shown_setting, top.layer, top.spearman, at_tuned_layer, bar])
+    columns = (*setting_columns, "best layer", "spearman", f"at layer {tuned.layer}", "")
     title = f"{'Contrast' if contrasting else 'Token prepending'} on {model}"
     console.print_table(title, columns, rows)
-    options = []
-    if best.start is not None:
-        options.append(f"--token-prepending --set start={best.start} --set exit={best.exit}")
-    if contrasting:
-        options.append(f"--contrast --set contrast-layer={best.contrast_layer}")
-        if best.contrast_strength is not None:
-            options.append(f"--set contrast-strength={best.contrast_strength:g}")
-        if best.contrast_rule != "scaled":
-            options.append(f"--set contrast-rule={best.contrast_rule}")
     plain_score = "no defined score"
-    if plain_at_best.spearman is not None:
-        plain_score = f"{plain_at_best.spearman:.2f}"
-    best_plain = f"{tuning.plain.spearman:.2f} at its best layer, {tuning.plain.layer}"
+    if tuning.plain_at_tuned.spearman is not None:
+        plain_score = f"{tuning.plain_at_tuned.spearman:.2f}"
+    scores_of_tuned = f"scores {tuned.spearman:.2f}, and the plain prompt {plain_score} at that layer"
+    plain = tuning.plain
+    if tuning.best == tuned:
+        console.print_line(
+            f"best: {_options_of(tuned)} {scores_of_tuned}, and {plain.spearman:.2f} at its best layer, "
+            f"{plain.layer}"
+        )
+        return
+    chosen = _options_of(tuning.best)
+    if tuning.best.is_plain:
+        chosen = f"the plain prompt with {chosen}"
     console.print_line(
-        f"best: {' '.join(options)} --layer {best.layer} scores {best.spearman:.2f}; "
-        f"the plain prompt scores {plain_score} at that layer, and {best_plain}"
+        f"best: {chosen} scores {tuning.best.spearman:.2f}; {_options_of(tuned)} {scores_of_tuned}"
     )
+
+
+def _options_of(trial: Tried) -> str:
+    """Return the options to pass for a setting at a layer."""
+    options = []
+    if trial.start is not None:
+        options.append(f"--token-prepending --set start={trial.start} --set exit={trial.exit}")
+    if trial.contrast_layer is not None:
+        options.append(f"--contrast --set contrast-layer={trial.contrast_layer}")
+        if trial.contrast_strength is not None:
+            options.append(f"--set contrast-strength={trial.contrast_strength:g}")
+        if trial.contrast_rule != "scaled":
+            options.append(f"--set contrast-rule={trial.contrast_rule}")
+    return " ".join([*options, f"--layer {trial.layer}"])
 
 
 def _setting_of(trial: Any) -> tuple[Any, ...]:

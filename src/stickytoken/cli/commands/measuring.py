@@ -243,7 +243,6 @@ def _write_report(run: stickytoken.Run) -> None:
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,
-    ids: opt.Ids = False,
     *,
     corpus: CorpusOptions,
     method: Annotated[MethodOptions, method_options(probe=True)],
@@ -257,7 +256,7 @@ def probe(
     from stickytoken.encoders.endpoint import names_endpoint
 
     settings = method.settings(corpus.pairs, names_endpoint(model))
-    named = [opt.token_id(token) for token in tokens] if ids else tokens
+    named = opt.named_tokens(tokens)
     sentences = corpus.read()
     encoder = opt.load(model, loading)
     run_probe = partial(

@@ -346,15 +346,19 @@ _MODELS = (
     Column("mean_similarity", "u", 3),
     Column("score_threshold", "score of the last candidate", 1),
     Column("examples", "examples"),
+    Column("validation_pairs", "pairs"),
+    Column("seed", "seed"),
+    Column("corpus", "corpus"),
+    Column("differs", "differs from the published settings"),
 )
 _TOKENS = (
     *NAMED,
     Column("sticky_score", "score", 1),
-    Column("validation_rate", "validation rate", 3),
-    Column("sd", "run: SD", 2),
-    Column("sd_low", "low", 2),
-    Column("sd_high", "high", 2),
-    Column("percentile", "lifts more than", 2),
+    Column("validation_rate", "cosine rate", 3),
+    Column("erased", "run: erased", 2),
+    Column("erased_low", "low", 2),
+    Column("erased_high", "high", 2),
+    Column("push", "run: push", 1, "×"),
     Column("published", "published"),
     Column("run_score", "run: score", 1),
     Column("run_score_at_most", "at most", 1),
@@ -371,7 +375,7 @@ def published(
     add: opt.Texts[list[Path] | None] = None,
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
 ) -> None:
-    """Look up the published results of the forty models in the paper. Needs no model and no network.
+    """Look up the published results of forty models. Needs no model and no network.
 
     Example: stickytoken published --run runs/all-MiniLM-L6-v2-std-0123456789ab
 
@@ -393,7 +397,9 @@ def published(
     if model is not None:
         facts = paper.published_model(model)
     if model is None:
-        listed = paper.with_runs([stickytoken.open_run(folder) for folder in add or []])
+        listed = paper.published_models()
+        if add:
+            listed = paper.with_runs([stickytoken.open_run(folder) for folder in add])
     elif opened is None:
         listed = paper.published_tokens(model)
     else:
@@ -407,12 +413,11 @@ def published(
         _print_published_json(facts, listed, comparison)
         return
     if facts is None:
-        console.print_columns("Published results, in the order of the paper", _MODELS, listed)
-        remarks = paper.remarks("")
+        columns = [column for column in _MODELS if column.key in listed.columns]
+        console.print_columns("Published results, in the order of the paper", columns, listed)
     else:
         _print_published_tokens(facts, listed)
-        remarks = paper.remarks(str(facts["model"]))
-    for line in (*comparison, *remarks, paper.COMPARABLE, f"source: {paper.SOURCE}"):
+    for line in (*comparison, paper.COMPARABLE, f"source: {paper.SOURCE}"):
         console.print_line(line)
 
 

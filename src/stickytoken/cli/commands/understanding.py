@@ -20,7 +20,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.inspection import AttributionMethod
 from stickytoken.settings.explain import ExplainSettings
-from stickytoken.settings.impact import ImpactSettings
+from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 def explain(
     source: opt.Source,
     tokens: opt.TokenArguments,
-    ids: opt.Ids = False,
     text: Annotated[list[str] | None, opt.texts_option("--text")] = None,
     *,
     sentences: opt.Texts[str | None] = None,
@@ -62,7 +61,7 @@ def explain(
 
     if out is not None:
         require_place(out)
-    named: list[Any] = [opt.token_id(token) for token in tokens] if ids else [*tokens]
+    named = opt.named_tokens(tokens)
     for carrier in text or ():
         if not carrier.strip():
             raise InputError(f"--text is {carrier!r}: pass a text with words, or leave --text out")
@@ -344,7 +343,7 @@ def impact(
 
     Args:
         task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
-        preset: paper: measure the sixteen MTEB tasks of Chen et al. (2025).
+        preset: paper: measure the sixteen MTEB tasks of Chen et al. (2025), with their edits.
         out: Output folder. Default for a run: impact-<identity> in the run folder, where report finds it.
             Default for a model: runs/<model>-impact-<identity>.
     """
@@ -363,8 +362,8 @@ def impact(
             "`stickytoken detect` first and pass the run folder"
         )
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
-    settings = measuring
-    if settings.insertion is Insertion.IDS and not reads_ids(encoder):
+    settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
+    if settings.inserted_as is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
     ids = opt.named_token_ids(encoder, tokens)
     run_impact = partial(stickytoken.impact, tokens=ids, tasks=tasks, run=run, settings=settings)
@@ -407,5 +406,7 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     console.inform_notes(impact.record.notes)
     for effect in effects.filter("main").iter_rows(named=True):
         console.print_line(wording.cost_sentence(effect, kind))
+    if impact.result.paired_test is not None:
+        console.print_line(wording.paired_sentence(impact.result.paired_test, kind))
     for sentence in wording.token_sentences(impact):
         console.print_line(sentence)

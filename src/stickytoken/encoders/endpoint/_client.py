@@ -1,16 +1,14 @@
-"""Send one request to a model's server, classify its errors, decide when to retry, and count the cost."""
+"""Send requests to a model's server, repeat them if they fail, and count their cost."""
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +23,9 @@ from stickytoken.encoders.endpoint._answers import (
 from stickytoken.errors import ModelError, RunError, require_package
 from stickytoken.settings.endpoint import EndpointOptions
 
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
 Encoding = Literal["base64", "float", "omitted"]
 
 KEPT = "all answers so far are cached; run the same command again to continue"
@@ -33,21 +34,17 @@ _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
 # HTTP statuses, besides 5xx, after which a retry makes sense: timeout, conflict, too many requests.
 _TEMPORARY = frozenset({408, 409, 429})
-# Statuses of an overloaded server: too many requests, service unavailable.
-_TOO_MANY = frozenset({429, 503})
 # Error code that OpenAI sends with status 429 when the account has no credit. In that case, a retry does not
 # help.
 _NO_CREDIT = b"insufficient_quota"
-# The pause before a retry doubles with each failure, from about the first of these values up to the second.
+# Largest number of texts in a request, until the server refuses so many.
+MOST_TEXTS = 128
+# How often a request is sent before its failure is reported, so that its texts may be suspected.
+ATTEMPTS = 3
+# The pause before a retry is random. Its upper bound doubles with each failure, from the first of these
+# values up to the second.
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-# Maximum number of times that the pause is doubled, so that it does not overflow after many failures.
-_MOST_DOUBLINGS = 10
-# If the server asks for a wait (Retry-After), only this wait determines the pause before a retry, until this
-# many failures have occurred. After more failures, the pause is also at least as long as without Retry-After.
-_TRUSTED_WAITS = 8
-# A request with a limited number of attempts fails after this many attempts without a complete answer.
-_MOST_UNREACHED = 2
 
 
 class Failure(Enum):
@@ -67,21 +64,13 @@ class TemporaryError(Exception):
     Attributes:
         failure: the kind of failure.
         wait: seconds that the server asks to wait before a retry; None if it does not say.
-        unreachable: whether the client did not receive a complete answer.
-        busy: whether the HTTP status says that the server is busy rather than broken.
-        too_many: whether the HTTP status says that the server is overloaded, so that all requests must wait.
         paid: whether the server may have computed an answer, and may charge for it.
     """
 
-    def __init__(
-        self, reason: str, failure: Failure, status: int | None = None, wait: float | None = None
-    ) -> None:
+    def __init__(self, reason: str, failure: Failure, wait: float | None = None) -> None:
         super().__init__(reason)
         self.failure = failure
         self.wait = wait
-        self.unreachable = failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
-        self.busy = status in _TEMPORARY | _TOO_MANY
-        self.too_many = status in _TOO_MANY
         self.paid = failure in (Failure.LATE, Failure.LOST, Failure.UNUSABLE)
 
 
@@ -100,18 +89,16 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """Which optional fields a request has, and whether it holds a list of texts.
+    """Which optional fields a request has.
 
     Attributes:
         encoding: value of the ``encoding_format`` field; ``omitted`` means that the field is not sent.
         dimensions: whether to send the ``dimensions`` field, provided that the user requests a number of
             components.
-        as_list: whether to send texts as a list; otherwise, each request holds one text, as a string.
     """
 
     encoding: Encoding = "base64"
     dimensions: bool = True
-    as_list: bool = True
 
 
 _ENCODINGS: tuple[Encoding, ...] = ("base64", "float", "omitted")
@@ -125,10 +112,9 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
             sent.
     """
     whether_dimensions = (True,) if dimensions is None else (True, False)
-    for as_list in (True, False):
-        for with_dimensions in whether_dimensions:
-            for encoding in _ENCODINGS:
-                yield RequestFormat(encoding, with_dimensions, as_list)
+    for with_dimensions in whether_dimensions:
+        for encoding in _ENCODINGS:
+            yield RequestFormat(encoding, with_dimensions)
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:
@@ -202,96 +188,14 @@ class Spending:
                 self.tokens += round(reserved)
 
 
-@dataclass
-class Attempts:
-    """Counts the failed attempts at one request, and decides when to try again.
-
-    Attributes:
-        patience: longest time from the first failure to the last attempt, in seconds. It covers all waits
-            together.
-        limit: number of failures after which to give up, not counting failures because the server was busy;
-            if None, there is no limit. A request with a limit is also given up after _MOST_UNREACHED attempts
-            that got no complete answer.
-        failed: number of failures.
-        counted: number of failures that count towards `limit`.
-        unreached: number of attempts that got no complete answer from the server.
-        since: time of the first failure, on the monotonic clock; None before the first failure.
-    """
-
-    patience: float
-    limit: int | None = None
-    failed: int = 0
-    counted: int = 0
-    unreached: int = 0
-    since: float | None = None
-
-    def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Count a failure of this request, and return the number of seconds until its next attempt.
-
-        Return None if there is no further attempt. Only requests that find out how a server works have a
-        limit on failures. If the server answers such a request with a web page, the URL is probably wrong, so
-        there is no further attempt.
-
-        Args:
-            error: the failure.
-            now: current time on the monotonic clock, in seconds.
-        """
-        self.failed += 1
-        if not error.busy:
-            self.counted += 1
-        if error.unreachable:
-            self.unreached += 1
-        if self.since is None:
-            self.since = now
-        if self.limit is not None:
-            too_many_failures = self.counted >= self.limit or self.unreached >= _MOST_UNREACHED
-            if too_many_failures or error.failure is Failure.WEB_PAGE:
-                return None
-        pause = self._pause(error.wait)
-        return None if now + pause - self.since > self.patience else pause
-
-    def _pause(self, requested: float | None) -> float:
-        """Return the seconds until the next attempt.
-
-        If the server requested no wait, the pause is random and grows with each failure. If the server
-        requested a wait, the pause is slightly longer than this wait. After more than _TRUSTED_WAITS
-        failures, the pause is also at least as long as the random pause without a requested wait.
-
-        Args:
-            requested: seconds that the server asked the client to wait; None if it asked for no wait.
-        """
-        jitter = random.SystemRandom()
-        doubled_pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self.failed, _MOST_DOUBLINGS)
-        longest = min(_LONGEST_PAUSE_SECONDS, doubled_pause)
-        pause = 0.0
-        if requested is not None:
-            pause = requested + jitter.uniform(0.0, 0.1 * min(requested, longest) + 0.01)
-        if requested is None or self.failed > _TRUSTED_WAITS:
-            pause = max(pause, jitter.uniform(longest / 2, longest))
-        return pause
-
-    def why_given_up(self, last: TemporaryError) -> str:
-        """Return why the request was given up, as a phrase to put after the server's name in a message.
-
-        Args:
-            last: the last failure.
-        """
-        if last.wait is not None and last.wait > self.patience:
-            # This wait alone takes longer than all waits together may take.
-            longer = f"longer than the {self.patience:,.0f} s allowed"
-            return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
-        attempts = "1 attempt" if self.failed == 1 else f"{self.failed} attempts"
-        return f"gave no usable answer in {attempts} ({last})"
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one request, or the merged answers to several.
+    """The answer to one request.
 
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
         tokens: number of tokens that the server counted; None if it does not count tokens.
-        seconds: response time in seconds, summed over the requests.
+        seconds: response time in seconds.
         problems: what is wrong with the vector of a text, keyed by the text's position. Texts with a usable
             vector have no entry.
     """
@@ -302,21 +206,10 @@ class Reply:
     problems: Mapping[int, str] = field(default_factory=dict)
 
 
-def as_one(replies: Sequence[Reply]) -> Reply:
-    """Merge several replies into one, in the same order. No reply may have an entry in `problems`."""
-    counts = [reply.tokens for reply in replies if reply.tokens is not None]
-    return Reply(
-        vectors=np.concatenate([reply.vectors for reply in replies]),
-        tokens=sum(counts) if len(counts) == len(replies) else None,
-        seconds=sum(reply.seconds for reply in replies),
-    )
-
-
 class Client:
     """Sends one request, and turns every outcome into a reply or an error of this module.
 
-    The retries of the `openai` library are switched off, because the library's waits cannot be interrupted,
-    other threads would not learn that the server is busy, and failed attempts that the server charges for
+    The retries of the `openai` library are switched off, because failed attempts that the server charges for
     would not count towards `max_cost`.
 
     Attributes:
@@ -325,21 +218,33 @@ class Client:
             the spending and time limits.
         spending: the cost of all requests that this process made.
         request_format: the format of every request.
-        held_until: time before which no request may be sent, on the monotonic clock. A server that is too
-            busy for one request is too busy for all requests.
+        most_texts: largest number of texts in a request that the server is known to take.
         last_answer: time of the last answer, on the monotonic clock; 0 before the first.
-        given_up_by_reason: number of texts that were given up without a vector, keyed by the server's reason.
+        stopped: set to end all pauses and retries.
     """
 
-    def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
+    def __init__(
+        self,
+        address: Address,
+        options: EndpointOptions,
+        spending: Spending,
+        waits: Callable[[str, float], None] = lambda reason, seconds: None,
+    ) -> None:
         """Open a client of the `openai` library; nothing is sent yet.
+
+        Args:
+            address: the server and the name of the model.
+            options: the options for the server.
+            spending: counts the cost of the requests.
+            waits: called before a pause of at least a second, with the reason and the length in seconds.
 
         Raises:
             ModelError: the server needs a key, but the key is missing or malformed.
             MissingExtraError: the `openai` package is not installed.
         """
         self._key = key_of(address)
-        require_package("openai", "a model behind an endpoint", "endpoint")
+        for package in ("openai", "tenacity"):
+            require_package(package, "a model behind an endpoint", "endpoint")
         import openai
 
         self._sdk = openai
@@ -347,6 +252,7 @@ class Client:
         self.options = options
         self.spending = spending
         self.request_format = RequestFormat()
+        self._waits = waits
         self._api = openai.OpenAI(
             base_url=address.base_url,
             api_key=self._key.reveal() or "none",
@@ -357,25 +263,66 @@ class Client:
         )
         # Without this, connections stay open until the garbage collector finds them.
         weakref.finalize(self, self._api.close)
-        self.held_until = 0.0
+        self.most_texts = MOST_TEXTS
         self.last_answer = 0.0
-        self.given_up_by_reason: Counter[str] = Counter()
+        self.stopped = threading.Event()
 
-    def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
-        """Send one request and return the reply; reserve the expected cost before, and record the cost after.
+    def request(
+        self,
+        texts: Sequence[str],
+        reserved: float,
+        *,
+        counts_tokens: bool = True,
+        attempts: int | None = ATTEMPTS,
+    ) -> Reply:
+        """Send a request until it is answered or refused, and return the reply.
+
+        Every attempt reserves its expected cost before, and records its cost after.
 
         Args:
             texts: texts of the request.
-            reserved: number of tokens that the request is expected to cost.
+            reserved: number of tokens that an attempt is expected to cost.
             counts_tokens: whether to record the number of tokens that the server counts; otherwise,
                 `reserved` is recorded.
+            attempts: how often to send the request; if None, as often as the option `patience` allows.
 
         Raises:
-            TemporaryError: the request may succeed later.
+            TemporaryError: the last failure of a request that may succeed later.
             RefusedError: the server refuses these texts.
             ModelError: no request will succeed.
-            RunError: the request could exceed the spending limit.
+            RunError: an attempt could exceed the spending limit.
         """
+        import tenacity
+
+        backoff = tenacity.wait_random_exponential(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+
+        def pause(state: RetryCallState) -> float:
+            error = _error_of(state)
+            # Threads that wait for the same moment would all return at once.
+            return backoff(state) if error.wait is None else error.wait + backoff(state) / 10
+
+        def tell(state: RetryCallState) -> None:
+            seconds = state.upcoming_sleep
+            if seconds >= 1:
+                self._waits(str(_error_of(state)), seconds)
+
+        stop = tenacity.stop_any(
+            tenacity.stop_before_delay(self.options.patience),
+            tenacity.stop_when_event_set(self.stopped),
+            tenacity.stop_never if attempts is None else tenacity.stop_after_attempt(attempts),
+        )
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TemporaryError),
+            wait=pause,
+            stop=stop,
+            sleep=tenacity.sleep_using_event(self.stopped),
+            before_sleep=tell,
+            reraise=True,
+        )
+        reply: Reply = retrying(self._attempt, texts, reserved, counts_tokens)
+        return reply
+
+    def _attempt(self, texts: Sequence[str], reserved: float, counts_tokens: bool) -> Reply:
         self.spending.reserve(reserved)
         try:
             reply = self._send(texts)
@@ -391,24 +338,14 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Send the texts in one request, or one by one if the server takes no lists; return the reply."""
-        request_format = self.request_format
-        if request_format.as_list or len(texts) == 1:
-            return self._send_together(texts, request_format)
-        return as_one([self._send_together([text], request_format) for text in texts])
-
-    def _send_together(self, texts: Sequence[str], request_format: RequestFormat) -> Reply:
-        """Send the texts in one request and return the reply.
+        """Send the texts once and return the reply.
 
         Raises the errors of `request`, except RunError.
         """
-        body: dict[str, Any] = {
-            "model": self.address.model,
-            "input": list(texts) if request_format.as_list else texts[0],
-        }
-        if request_format.encoding != "omitted":
-            body["encoding_format"] = request_format.encoding
-        if request_format.dimensions and self.options.dimensions is not None:
+        body: dict[str, Any] = {"model": self.address.model, "input": list(texts)}
+        if self.request_format.encoding != "omitted":
+            body["encoding_format"] = self.request_format.encoding
+        if self.request_format.dimensions and self.options.dimensions is not None:
             body["dimensions"] = self.options.dimensions
         started = time.perf_counter()
         problem: Exception | None = None
@@ -468,7 +405,7 @@ class Client:
         if _NO_CREDIT in body or status == 402:
             return ModelError(f"{name}: the account has no credit left ({reason}): add some; {KEPT}")
         if status in _TEMPORARY or status >= 500:
-            return TemporaryError(reason, Failure.REFUSED, status, seconds_to_wait(headers))
+            return TemporaryError(reason, Failure.REFUSED, seconds_to_wait(headers))
         if status in (401, 403):
             if not self._key:
                 return RefusedError(reason, key_missing(self.address))
@@ -488,3 +425,11 @@ class Client:
         """Return the beginning of a server's message as one line, with the key removed."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
+
+
+def _error_of(state: RetryCallState) -> TemporaryError:
+    """Return the failure of the latest attempt."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    if not isinstance(error, TemporaryError):  # the only kind of error that is retried
+        raise TypeError(f"{error!r} is not retried")
+    return error

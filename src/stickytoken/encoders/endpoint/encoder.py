@@ -16,15 +16,14 @@ from pydantic import ValidationError
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import Address, parse_address
 from stickytoken.encoders.endpoint._cache import Answers
-from stickytoken.encoders.endpoint._client import Client, RequestFormat, Spending
+from stickytoken.encoders.endpoint._client import MOST_TEXTS, Client, RequestFormat, Spending
 from stickytoken.encoders.endpoint._sending import Sender
-from stickytoken.encoders.endpoint._server import ServerBehaviour, discover
+from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, vectors_of_fixed_texts
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.text_encoder import (
-    SENTINELS,
     TextEncoder,
     require_components,
     vocabulary_hash,
@@ -37,6 +36,8 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 200
 """Number of requests after which the fixed texts are sent again, to check that the same model answers."""
+# Maximum number of tokens in a request, far below the sizes that servers refuse.
+_MOST_TOKENS = 8192
 # Part of every endpoint model's identity. If this name changed, stored runs would no longer match their
 # model.
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
@@ -47,7 +48,7 @@ class EndpointEncoder(TextEncoder):
 
     Attributes:
         answers: the cache of vectors and refusals, shared with other sessions.
-        server: the behaviour of the server, as measured by the first requests.
+        server: what the server said about the fixed texts.
         spending: the cost of all requests that this process made.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
@@ -66,7 +67,7 @@ class EndpointEncoder(TextEncoder):
         max_length: int | None,
         truncate_dim: int | None = None,
     ) -> None:
-        """Load the server's behaviour from the cache, or measure it with a few requests.
+        """Load what the server said about the fixed texts from the cache, or ask it.
 
         Args:
             address: the server and the name of the model.
@@ -74,7 +75,8 @@ class EndpointEncoder(TextEncoder):
             prompt: text put before every input.
             options: the options for the server, such as the variable that holds the key, the price of tokens,
                 and the spending and time limits.
-            max_length: maximum number of tokens that the model reads; if None, this number is measured.
+            max_length: maximum number of tokens to send; if None, the server decides, and a text that it
+                refuses has no vector.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
         """
         self.address = address
@@ -93,26 +95,21 @@ class EndpointEncoder(TextEncoder):
         # first request.
         self.requests_since_check = CHECKED_EVERY
         self._request_format = RequestFormat()
-        self.server = self._cached_or_measured_behaviour(max_length)
+        self.server = self._known_or_asked(max_length)
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
         # The cache holds the server's full vectors, which are truncated on reading.
         self.dimension = truncate_dim or components
         self.truncate_dim = None if self.dimension == components else truncate_dim
-        self._max_length = self.server.max_length if max_length is None else max_length
+        self._max_length = max_length
 
-    def _cached_or_measured_behaviour(self, max_length: int | None) -> ServerBehaviour:
-        """Return the server's behaviour from the cache, or measure it now with a few requests.
+    def _known_or_asked(self, max_length: int | None) -> ServerBehaviour:
+        """Return what the server said about the fixed texts, from the cache or by asking it now.
 
-        If the behaviour is in the cache, `_request_format` is set to the format that the server accepts, for
-        the client that is created later. If the behaviour is measured, the client keeps the format with which
-        it was measured, and the model need not be checked again before the first request.
-
-        Args:
-            max_length: maximum number of tokens that the model reads; if None, this number is measured.
+        If it is asked, the model need not be checked again before the first request.
         """
-        fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
+        fact_name = f"server {vocabulary_hash(self.tokenizer)}"
         stored = self.answers.fact(fact_name)  # the cache of answers also stores facts about the server
         if stored is not None:
             with suppress(ValidationError):  # raised for a record of another version
@@ -120,7 +117,7 @@ class EndpointEncoder(TextEncoder):
                 self._request_format = behaviour.request_format
                 return behaviour
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
-        behaviour = discover(self.client, self.count, max_length, tokenizer_known)
+        behaviour = ask_server(self.client, self.count, max_length, tokenizer_known)
         self.answers.note(fact_name, behaviour.model_dump_json())
         self.requests_since_check = 0
         return behaviour
@@ -151,7 +148,12 @@ class EndpointEncoder(TextEncoder):
 
     @cached_property
     def client(self) -> Client:
-        client = Client(self.address, self.options, self.spending)
+        client = Client(
+            self.address,
+            self.options,
+            self.spending,
+            waits=lambda reason, seconds: self.waits(reason, seconds),  # noqa: PLW0108 - it may be set later
+        )
         client.request_format = self._request_format
         return client
 
@@ -231,7 +233,7 @@ class EndpointEncoder(TextEncoder):
             self.refused[text] = reason
             self.answers.keep_refusal(text, reason)
 
-        sender = self._sender(keep, without_vector)
+        sender = Sender(self.client, self.counted_by_server, self.server.counts_tokens, keep, without_vector)
         # Texts refused in an earlier session are sent once more, each alone, because the server may have been
         # repaired.
         self._send(sender, [[text] for text in refused_before], one_attempt=True)
@@ -268,21 +270,6 @@ class EndpointEncoder(TextEncoder):
             sender.send_all(next_batches, one_attempt=one_attempt)
             self.requests_since_check += len(next_batches)
 
-    def _sender(
-        self,
-        keep: Callable[[Mapping[str, NDArray[np.float32]]], None],
-        without_vector: Callable[[str, str], None] | None = None,
-    ) -> Sender:
-        """Return a sender that calls `keep` and `without_vector`; see `Sender` for these two functions."""
-        return Sender(
-            self.client,
-            self.counted_by_server,
-            self.server.counts_tokens,
-            keep,
-            without_vector,
-            self.waits,
-        )
-
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
         """Divide texts, which include the prompt, into batches; each batch is one request.
 
@@ -293,8 +280,8 @@ class EndpointEncoder(TextEncoder):
         batches: list[list[str]] = []
         batch_tokens = 0
         for length, text in sorted(zip(self.count(texts), texts, strict=True)):
-            exceeds_tokens = batch_tokens + length > self.server.most_tokens
-            if not batches or exceeds_tokens or len(batches[-1]) == self.server.batch:
+            exceeds_tokens = batch_tokens + length > _MOST_TOKENS
+            if not batches or exceeds_tokens or len(batches[-1]) == MOST_TEXTS:
                 batches.append([])
                 batch_tokens = 0
             batches[-1].append(text)
@@ -316,11 +303,7 @@ class EndpointEncoder(TextEncoder):
         Raises:
             ModelError: the vectors have changed, so a different model answers.
         """
-        vectors: dict[str, NDArray[np.float32]] = {}
-        size = self.server.batch
-        batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
-        self._sender(vectors.update).send_all(batches)
-        lowest_cosine = self.server.drift([vectors[text] for text in SENTINELS])
+        lowest_cosine = self.server.drift(vectors_of_fixed_texts(self.client, self.count))
         if lowest_cosine is not None:
             raise ModelError(
                 f"{self.name} has changed: the new and the earlier vector of a fixed text have a cosine of "
@@ -347,7 +330,7 @@ def load_endpoint(
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         prompt: text put before every input.
-        max_length: maximum number of tokens that the model reads; if None, this number is measured.
+        max_length: maximum number of tokens to send; if None, the server decides.
         truncate_dim: keep only this many leading components of each vector; if None, keep all.
         options: the options for the server, such as the variable that holds the key, the price of tokens, and
             the spending and time limits; if None, the defaults.

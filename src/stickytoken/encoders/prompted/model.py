@@ -152,6 +152,12 @@ class PromptedModel:
                 f"start is {prepending.start}, but {decoder.name} has {existing_layers} layers: pass 0 to "
                 f"{existing_layers - 1}"
             )
+        if prepending is not None and prepending.start >= self.layer_count:
+            raise InputError(
+                f"token prepending starts before layer {prepending.start}, counted from 0, but vectors of "
+                f"{decoder.name} are read after {self.layer_count} layers, so no copied state would reach "
+                f"them: pass a start of 0 to {self.layer_count - 1}, or read the vectors after a later layer"
+            )
         self._prompt_tokenizer = PromptTokenizer(
             tokenizer.tokenizer, tokenizer.special, reading.prompt, prepending=prepending is not None
         )

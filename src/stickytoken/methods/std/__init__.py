@@ -170,6 +170,7 @@ def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
         "sticky_score",
         pl.col("validation_rate").alias("validation_rate_cosine"),
         "validation_rate_euclidean",
+        "validation_rate_manhattan",
         "decoded",
         (pl.col("verdict") == Verdict.STICKY).alias("sticky"),
     )

@@ -16,6 +16,7 @@ from stickytoken.methods.measures import MEASURES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
+from stickytoken.settings.impact import Edits
 from stickytoken.words import counted
 
 # Maximum number of tokens in a panel, because more rows would be unreadable. The table lists all tokens.
@@ -48,7 +49,8 @@ Rows = Sequence[Mapping[str, Any]]
 def impact_figures(impact: Impact) -> list[ReportFigure]:
     """Return the figures of a finished impact measurement.
 
-    They show the costs by task and by token. There are none if no task has been measured.
+    They show the costs by task and, if tokens were measured one by one, by token. There are none if no task
+    has been measured.
     """
     figures = []
     kind = measured_kind(impact.record)
@@ -59,7 +61,8 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
         rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
         settings = f"{impact_wording.settings_line(impact.record.measured_with())}. "
         figures.append(costs(effects, kind, settings))
-        figures.append(token_costs(rows, kind))
+        if impact.record.measured_with().edits is Edits.COPIES:
+            figures.append(token_costs(rows, kind))
     return figures
 
 
