@@ -20,7 +20,6 @@ from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, open_run
 from stickytoken.errors import InputError
 from stickytoken.methods.measures import MEASURES
-from stickytoken.methods.profile import lines
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
 from stickytoken.words import counted, percent
@@ -33,8 +32,8 @@ MOST_ROWS = 10
 EXPLANATION = (
     "*Erased* compares a token with an ordinary token: if *erased* is 50%, copies of the token leave half as "
     "much of a text's meaning as copies of an ordinary token do. *Push* says in how many times as many wrong "
-    "results a document with eight copies is; it is measured for suspicious and random tokens only. Each value "
-    "is followed by its interval, in parentheses."
+    "results a document with eight copies is; it is measured for suspicious and random tokens only. Each "
+    "value is followed by its interval, in parentheses."
 )
 
 
@@ -70,7 +69,7 @@ def introduction(run: Run, title: str) -> list[str]:
         f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
         f"is {plan.mean_similarity:.5f}. The run encoded {result.sequences:,} texts "
         f"({texts_per_token:.1f} per examined token).",
-        " ".join(lines(run)),
+        " ".join(run.method.lines(run)),
         *reading_paragraph(run, plan),
     ]
 

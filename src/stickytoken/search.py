@@ -132,8 +132,8 @@ def push_ratios(
         key: seed of the random draw.
 
     Returns:
-        The ratios. If no document is a wrong result without copies, a ratio is NaN, and nothing is known about
-        it: its interval goes from 0 to infinity.
+        The ratios. If no document is a wrong result without copies, a ratio is NaN, and nothing is known
+        about it: its interval goes from 0 to infinity.
 
     >>> without = np.array([[True, False], [False, True]])
     >>> with_copies = np.ones((1, 2, 2), dtype=bool)

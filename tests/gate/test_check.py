@@ -414,7 +414,8 @@ def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(r
         check(runs(2), baseline=altered(settings=settings | {"unusual": 9.0}))
 
 
-def test_overlapping_intervals_are_no_change(altered, runs, measure="erased"):
+def test_overlapping_intervals_are_no_change(altered, runs):
+    measure = "erased"
 
     def lower(by):
         def change(table):

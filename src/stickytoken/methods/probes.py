@@ -293,8 +293,8 @@ class EvidenceStage(SymptomStage):
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
-        The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier has
-        fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all unrelated pairs have such carriers.
+        The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier
+        has fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all unrelated pairs have such carriers.
 
         Args:
             after: similarities with copies, shape (K, A).

@@ -37,9 +37,9 @@ from stickytoken.words import MINUS, counted, percent, quoted
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-# A neighbour counts as changed if its push or its erased share rises by more than a limit, which is a fifth of
-# the way to the default threshold of the rule. The neighbour's own row is unchanged, so its effects can only
-# change because of texts that contain a repaired token.
+# A neighbour counts as changed if its push or its erased share rises by more than a limit, which is a fifth
+# of the way to the default threshold of the rule. The neighbour's own row is unchanged, so its effects can
+# only change because of texts that contain a repaired token.
 _SAME_PUSH = 0.1
 _SAME_ERASED = 0.08  # share of a text
 

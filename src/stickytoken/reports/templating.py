@@ -169,8 +169,8 @@ def packaged(name: str, package: str = _OWN_PACKAGE) -> str:
 
 # Glossary entries of every report. If a method defines one of these words itself, its own entry is used.
 _SHARED_WORDS = {
-    "sticky token": "A vocabulary entry whose copies hide documents from the queries that they answer, or push "
-    "them into results where they don't belong.",
+    "sticky token": "A vocabulary entry whose copies hide documents from the queries that they answer, or "
+    "push them into results where they don't belong.",
     "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
     "category": "Whether tokenizing the text of the entry gives the entry again. OK and OK_SPECIAL: it does, "

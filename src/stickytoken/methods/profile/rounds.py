@@ -2,8 +2,8 @@
 
 Special tokens are measured in documents before anything else: they are few, and the first that anyone tries.
 In the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted
-into a few of the carriers, and those most likely to reach the threshold into all others, in batches. This ends
-after a batch in which no token can still reach its threshold, if no remaining token may reach it by the
+into a few of the carriers, and those most likely to reach the threshold into all others, in batches. This
+ends after a batch in which no token can still reach its threshold, if no remaining token may reach it by the
 estimate from the few carriers, or when the budget is used up. At last, the tokens that may push are measured
 in documents.
 """
