@@ -219,7 +219,7 @@ def runs(planted_profile, tmp_path_factory):
         key = (strength, *changes.items())
         if key not in run_of:
             encoder = stickytoken.load_encoder(profiled.planted_model(2 * strength))
-            run_of[key] = profiled.detect_profile(encoder, folder / f"run-{len(run_of)}", **changes)
+            run_of[key] = profiled.detect_in_documents(encoder, folder / f"run-{len(run_of)}", **changes)
         return run_of[key]
 
     return run

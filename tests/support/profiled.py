@@ -82,6 +82,14 @@ def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
     return detect(encoder, out=out, **arguments)
 
 
+def detect_in_documents(encoder: Encoder, out: Path, **options: object) -> Run:
+    """Detect with enough sentences for documents, and a push that only the planted token may reach.
+
+    The rows of these models are random, so that some words push documents a little.
+    """
+    return detect_profile(encoder, out, **({"sentences": corpus(1200), "smallest_push": 5.0} | options))
+
+
 def hashed_vectors(probes: Sequence[object], dimension: int, shift: float = 0.5) -> np.ndarray:
     seeds = [hashlib.sha256(repr(probe).encode()).digest()[:8] for probe in probes]
     vectors = [np.random.default_rng(int.from_bytes(seed, "big")).normal(size=dimension) for seed in seeds]

@@ -124,9 +124,7 @@ def demo_bert(tmp_path_factory) -> Path:
 def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("planted")
     profiled.planted_model(4).save(str(folder / "model"))
-    # Enough sentences for documents.
-    corpus = profiled.corpus(1200)
-    profiled.detect_profile(load_encoder(folder / "model"), folder / "runs" / "run", sentences=corpus)
+    profiled.detect_in_documents(load_encoder(folder / "model"), folder / "runs" / "run")
     return folder / "model", folder / "runs" / "run"
 
 
