@@ -31,25 +31,10 @@ def run(planted_profile):
     return open_run(planted_profile[1])
 
 
-def shown_anchors(plan):
-    return plan.anchors
-
-
-def plain_lift(rises, below, plan):
-    """Mean of the carriers, each a weighted mean over groups of the mean rise of the pairs below."""
-    groups = np.array([anchor.group for anchor in plan.anchors if plan.groups[anchor.group].weight > 0])
-    lifts = []
-    for carrier_rises, carrier_below in zip(rises, below, strict=True):
-        present = np.unique(groups[carrier_below])
-        means = [carrier_rises[carrier_below & (groups == group)].mean() for group in present]
-        lifts.append(np.average(means, weights=[plan.groups[group].weight for group in present]))
-    return np.mean(lifts)
-
-
 def plain_similarities(encoder, run, token_id):
     """Similarities before, and with each number of copies behind the carrier, one text at a time."""
     plan, record = run.plan, run.evidence.record
-    fixed = unit_vectors(encoder.encode(shown_anchors(plan)))
+    fixed = unit_vectors(encoder.encode(plan.anchors))
     copies = run.evidence.tokens["copies"][0].to_list()
     ids = [text.ids for text in encoder.tokenize(record.carriers)]
     return {
@@ -60,7 +45,7 @@ def plain_similarities(encoder, run, token_id):
 
 def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
     evidence = run.evidence
-    sentences = shown_anchors(run.plan)
+    sentences = run.plan.anchors
     for row in evidence.tokens.filter(~pl.col("ordinary")).head(2).to_dicts():
         similarities = plain_similarities(model, run, row["token_id"])
         below = similarities[0] < run.plan.mean_similarity
@@ -71,7 +56,7 @@ def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
         before = similarities[0]
         readable = [[len(carrier.split()) >= 4] for carrier in evidence.record.carriers]
         rises = np.where(below & readable, after - before, np.nan)
-        mean = plain_lift(after - before, below, run.plan)
+        mean = (after - before)[below].mean()
         for kind, rise in (
             ("largest", np.nanmax(rises)),
             ("typical", rises.flat[np.nanargmin(np.abs(rises - mean))]),
@@ -97,7 +82,7 @@ def test_the_planted_token_is_shown_first_beside_ordinary_ones(run):
 
 @pytest.mark.slow
 def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
-    without = profiled.detect_profile(model, tmp_path / "run", evidence=False)
+    without = profiled.detect_in_documents(model, tmp_path / "run", evidence=False)
     assert without.evidence is None
     assert not any((without.path / name).exists() for name in FILES)
     assert without.record.identity == run.record.identity
@@ -111,7 +96,7 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, tmp_pa
     (run_copy / name).unlink()
     assert open_run(run_copy).evidence is None
     before = {key: content for key, content in planted.files_of(run_copy).items() if key not in FILES}
-    assert profiled.detect_profile(model, run_copy).evidence.tokens.equals(run.evidence.tokens)
+    assert profiled.detect_in_documents(model, run_copy).evidence.tokens.equals(run.evidence.tokens)
     after = {key: content for key, content in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
 
@@ -126,10 +111,10 @@ def changed(**columns):
 HALF = pl.int_range(pl.len()) % 2 == 0
 CHANGES = {
     "tokens.parquet": {
-        "lift as text": changed(lift=pl.col("lift").cast(pl.String)),
+        "erased as text": changed(erased=pl.col("erased").cast(pl.String)),
         "severity as numbers": changed(severity=pl.lit(3)),
         "no rows": lambda table: table.clear(),
-        "lifts not numbers": changed(lift=pl.lit(float("nan"))),
+        "shares not numbers": changed(erased=pl.lit(float("nan"))),
         "tokens unknown": changed(token=pl.when(HALF).then("token")),
         "ids twice": changed(token_id=pl.lit(7)),
         "no verdict": changed(verdict=pl.lit(None, dtype=pl.String)),

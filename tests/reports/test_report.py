@@ -406,7 +406,7 @@ def test_a_report_needs_no_effects(run, html, run_copy, planted_encoder):
     opened = reopen(bare, planted_encoder, categorize(planted_encoder.tokenizer))
     assert len(token_evidence(opened, [34], with_ordinary=False).tokens) == 1
     before = planted.files_of(run_copy)
-    profiled.detect_profile(planted_encoder, run_copy)
+    profiled.detect_in_documents(planted_encoder, run_copy)
     assert planted.files_of(run_copy) == before
 
 
