@@ -18,10 +18,10 @@ from stickytoken.cleaning.spans import DEFAULT_ACTIONS, Action, SpanKind
 from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
-from stickytoken.impacts.search import ExactSearch
-from stickytoken.impacts.statistics import TOP
 from stickytoken.measurement import ResultFolder, engine as engines
+from stickytoken.methods.wording import TOP
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
+from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
 
 # Name of the stage that encodes each document both with its copies and without them.
@@ -46,11 +46,6 @@ class CopiesNow:
     scan: Scan
     ranked: int
     rows: list[dict[str, Any]]
-
-    @property
-    def rising(self) -> int:
-        """Number of documents that are in the top 10 of more queries with their copies than without."""
-        return sum(bool(row["rises"]) and not row["suspected_only"] for row in self.rows)
 
 
 def find_copies(run: Run, index: Index, progress: engines.ProgressCallback) -> Scan:
@@ -77,9 +72,10 @@ def rank_documents(
     after its copies have been removed.
 
     Returns:
-        The scan, the number of ranked documents, and one row for each document with findings. Documents that
-        are in more top 10 lists because of their copies come first, followed by all other documents in the
-        order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks are None.
+        The scan, the number of ranked documents, and one row for each document with findings. Those whose
+        copies change their number of top 10 lists most come first, losses before gains, followed by all
+        others in the order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks
+        are None.
     """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
@@ -99,11 +95,14 @@ def rank_documents(
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
-            comparison = _compared(index.queries, ranks[:, column], ranks[:, column + len(pairs)])
+            comparison = _compared(
+                index.queries[: index.asked], ranks[:, column], ranks[:, column + len(pairs)]
+            )
             ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     findings = worst.iter_rows(named=True)
     rows = [_row(finding) | ranks_by_number.get(finding["number"], {}) for finding in findings]
-    rows.sort(key=lambda row: not row["rises"])  # `rises` is None for a document that was not ranked
+    # `change` is None for a document that was not ranked.
+    rows.sort(key=lambda row: (-abs(row["change"] or 0), (row["change"] or 0) > 0))
     return CopiesNow(scan, len(ranks_by_number), rows)
 
 
@@ -159,21 +158,22 @@ def _compared(
     """Return the columns that compare a document's ranks with and without copies, over all queries."""
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())
-    entered = [
+    changes = [
         {"query": query, "rank": rank, "rank_without": rank_without}
         for query, rank, rank_without in zip(queries, as_it_is.tolist(), without.tolist(), strict=True)
-        if rank <= TOP < rank_without
+        if (rank <= TOP) != (rank_without <= TOP)
     ]
-    entered.sort(key=lambda change: change["rank"] - change["rank_without"])
+    changes.sort(key=lambda change: -abs(change["rank"] - change["rank_without"]))
     return {
-        "entered": entered,
+        "entered": [change for change in changes if change["rank"] <= TOP],
+        "left": [change for change in changes if change["rank"] > TOP],
         "hits": hits,
         "hits_without": hits_without,
         "mean_rank": float(as_it_is.mean()),
         "mean_rank_without": float(without.mean()),
         "better": int((as_it_is < without).sum()),
         "worse": int((as_it_is > without).sum()),
-        "rises": hits > hits_without,
+        "change": hits - hits_without,
     }
 
 

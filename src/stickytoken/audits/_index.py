@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from stickytoken.audits.results import IndexRecord
 from stickytoken.data.documents import Document, DocumentSource, Meter, NamedColumns, Skipped, open_documents
 from stickytoken.data.metrics import fingerprint
-from stickytoken.data.tasks import QUERIES
+from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, WordEncoder, similarity_of
 from stickytoken.errors import InputError
 from stickytoken.impacts.running import UNIT, Shard
-from stickytoken.impacts.search import ExactSearch
-from stickytoken.impacts.statistics import TOP
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.methods.wording import TOP
+from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
@@ -49,8 +49,9 @@ class Index:
         documents: all documents of the collection that have text.
         places: for each index position, the position of the indexed document in `documents`.
         queries: the queries.
-        owners: for each query, the index position of the document that the query was taken from; -1 for a
-            query that was not taken from a document.
+        asked: how many of them, the first ones, are searched. The others are first sentences of documents, of
+            which only their own documents are the results.
+        answers: for each query, the index positions of the documents that answer it, as far as known.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated where the model truncates them.
     """
@@ -59,7 +60,8 @@ class Index:
     documents: tuple[Document, ...]
     places: tuple[int, ...]
     queries: tuple[str, ...]
-    owners: tuple[int, ...]
+    asked: int
+    answers: tuple[frozenset[int], ...]
     fitted: tuple[FittedText, ...]
     fitted_queries: tuple[FittedText, ...]
 
@@ -98,10 +100,21 @@ def read_index(
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
+    if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
+        queries = Path(source) / QUERIES
+    judged = _judged_queries(queries, settings)
+    answering_ids = {document for query in judged for document in query.answers}
+    if answering_ids.isdisjoint(document.id for document in documents):
+        judged = []  # the judgements are of other documents
+    # Documents that answer a query stay in the index.
+    order = sorted(
+        generator.permutation(len(documents)).tolist(),
+        key=lambda place: documents[place].id not in answering_ids,
+    )
     # `sampled` and `places` hold positions in `documents`. `places` leaves out documents without tokens.
-    sampled = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
+    sampled = sorted(order[: settings.documents])
     sampled_texts = [documents[place].text for place in sampled]
-    # Leave no room for copies here. `measure_ranks` truncates the documents that receive copies again.
+    # Leave no room for copies here: the documents that receive copies are truncated again.
     fitted_texts = fit_texts(
         encoder, sampled_texts, room=0, insertion=settings.insertion, name=collection.name
     )
@@ -113,10 +126,11 @@ def read_index(
             f"{collection.name} has {len(places)} documents with text: to rank the top {TOP}, pass more than "
             f"{2 * TOP} documents"
         )
-    if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
-        queries = Path(source) / QUERIES
-    indexed_texts = [documents[place].text for place in places]
-    chosen_queries = _choose_queries(queries, indexed_texts, collection.name, settings)
+    indexed = [documents[place] for place in places]
+    if judged:
+        chosen_queries = _with_positions(judged, indexed, Path(str(queries)).name)
+    else:
+        chosen_queries = _choose_queries(queries, indexed, collection.name, settings)
     content = [[document.id, document.text] for document in documents]
     without_text = len(read) - len(documents)
     without_tokens = len(sampled) - len(places)
@@ -129,9 +143,15 @@ def read_index(
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
         text_columns=tuple(dict.fromkeys(name for document in documents for name in document.columns)),
-        queries=len(chosen_queries.texts),
+        queries=chosen_queries.asked,
         queries_from=chosen_queries.source,
-        fingerprint=fingerprint(AUDIT_INDEX_VERSION, content, chosen_queries.texts),
+        answers_from=chosen_queries.answers_source,
+        fingerprint=fingerprint(
+            AUDIT_INDEX_VERSION,
+            content,
+            chosen_queries.texts,
+            [sorted(ids) for ids in chosen_queries.answers],
+        ),
     )
     fitted_queries = fit_texts(
         encoder, chosen_queries.texts, room=0, insertion=settings.insertion, name=chosen_queries.source
@@ -141,14 +161,15 @@ def read_index(
         documents=documents,
         places=places,
         queries=tuple(chosen_queries.texts),
-        owners=tuple(chosen_queries.owners),
+        asked=chosen_queries.asked,
+        answers=tuple(chosen_queries.answers),
         fitted=tuple(fitted_by_place[place] for place in places),
         fitted_queries=tuple(fitted_queries),
     )
 
 
 # Increase this version when the same files no longer give the same index.
-AUDIT_INDEX_VERSION = 1
+AUDIT_INDEX_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -157,36 +178,76 @@ class _Queries:
 
     Attributes:
         texts: the queries.
-        owners: as in `Index.owners`.
+        asked: as in `Index.asked`.
+        answers: as in `Index.answers`.
         source: where the queries come from, in words.
+        answers_source: where it comes from which documents answer which queries, in words.
     """
 
     texts: list[str]
-    owners: list[int]
+    asked: int
+    answers: list[frozenset[int]]
     source: str
+    answers_source: str
+
+
+class _JudgedQuery(NamedTuple):
+    """A query, and the ids of the documents that are relevant to it."""
+
+    text: str
+    answers: frozenset[str]
+
+
+def _judged_queries(source: DocumentSource | None, settings: AuditSettings) -> list[_JudgedQuery]:
+    """Return the queries of a BEIR folder that have relevant documents, or a random sample of them.
+
+    The list is empty if ``source`` is not a file of queries with relevance judgements beside it.
+    """
+    if not isinstance(source, (str, Path)):
+        return []
+    path = Path(source)
+    if path.name != QUERIES or not holds_judgements(path.parent):
+        return []
+    files = read_retrieval(path.parent)
+    judged = []
+    for query, text in files.queries.items():
+        answers = frozenset(document for document, score in files.relevant[query].items() if score > 0)
+        judged.append(_JudgedQuery(text, answers))
+    chosen = np.random.default_rng([settings.seed, len(judged)]).permutation(len(judged))
+    return [judged[number] for number in sorted(chosen[: settings.queries].tolist())]
+
+
+def _with_positions(judged: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str) -> _Queries:
+    """Return judged queries with the index positions of the documents that answer them."""
+    position_of = {document.id: position for position, document in enumerate(indexed)}
+    answers = [frozenset(position_of[id_] for id_ in query.answers if id_ in position_of) for query in judged]
+    texts = [query.text for query in judged]
+    return _Queries(texts, len(texts), answers, source, "relevance judgements")
 
 
 def _choose_queries(
-    source: DocumentSource | None, indexed_texts: Sequence[str], name: str, settings: AuditSettings
+    source: DocumentSource | None, indexed: Sequence[Document], name: str, settings: AuditSettings
 ) -> _Queries:
-    """Read the queries, or take the first sentences of some indexed documents if ``source`` is None.
+    """Read queries without relevance judgements, and take the first sentences of some indexed documents.
 
-    Both are random samples if there are more queries or documents than the settings allow.
-    ``indexed_texts`` are the texts of the documents in the index, and ``name`` is the name of the collection.
+    If ``source`` is None, the first sentences are the queries. Otherwise they only show whether a document is
+    found by its own first sentence. Both are random samples if there are more than the settings allow.
+    ``name`` is the name of the collection.
     """
+    sentences, owners = _first_sentences([document.text for document in indexed], settings)
+    own = [frozenset([owner]) for owner in owners]
+    sentences_source = f"first sentences of {len(sentences)} of the documents"
     if source is not None:
         texts = _read_queries(source, settings)
-        # None of these queries was taken from a document.
-        owners = [-1] * len(texts)
         source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
-        return _Queries(texts=texts, owners=owners, source=source_name)
-    texts, owners = _first_sentences(indexed_texts, settings)
-    if not texts:
+        answers = [*[frozenset[int]()] * len(texts), *own]
+        return _Queries([*texts, *sentences], len(texts), answers, source_name, sentences_source)
+    if not sentences:
         raise InputError(
             f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more: pass "
             "queries"
         )
-    return _Queries(texts=texts, owners=owners, source=f"first sentences of {len(texts)} of the documents")
+    return _Queries(sentences, len(sentences), own, sentences_source, sentences_source)
 
 
 def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:

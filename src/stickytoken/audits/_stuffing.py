@@ -1,104 +1,41 @@
-"""Insert copies of tokens into one document at a time, and rank that document for all queries."""
+"""Insert copies of tokens into one document at a time, and search for that document with all queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.audits._index import Index
-from stickytoken.audits._tokens import Candidate
-from stickytoken.bootstrap import Interval
-from stickytoken.encoders.fitting import FittedText, fit_texts
-from stickytoken.encoders.protocol import Encoder, WordEncoder
-from stickytoken.impacts.editing import Condition, Kind, needed_room, with_copies
-from stickytoken.impacts.running import UNIT, Shard
-from stickytoken.impacts.search import ExactSearch
-from stickytoken.impacts.statistics import TOP
-from stickytoken.insertion import Probe, Token
-from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.protocol import WordEncoder
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Token
+from stickytoken.methods.base import FolderRunner
+from stickytoken.methods.probes import room_for
+from stickytoken.methods.profile.documents import DocumentPanel
+from stickytoken.methods.statistics import Estimates
+from stickytoken.methods.wording import COPIES, TOP
+from stickytoken.search import ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.impact import ImpactSettings
+from stickytoken.words import counted
 
 STUFFED = "stuffed"
-"""Name of the stage that measures all tokens."""
-SECOND_ROUND = "second-round"
-"""Name of the stage in which the tokens that seem to help are measured again, with other documents."""
-# Maximum number of documents in the second round, as a multiple of the number in the first round. With four
-# times as many documents, the intervals are about half as wide: their width falls with the square root of the
-# number.
-_SECOND_ROUND_FACTOR = 4
+"""Name of the stage that measures the tokens."""
+SHARD_TEXTS = 512
+"""Number of documents with copies in a shard. Encoding one takes about half a minute on two cores."""
+# Fewest wrong results of all documents without copies. A ratio to fewer would be chance.
+_LEAST_RESULTS = 10
+# Keys of the random generators that draw documents and bootstrap samples.
+_DOCUMENTS_KEY = 3
+_SAMPLES_KEY = 4
 
 
-@dataclass(frozen=True)
-class _StuffingWork:
-    """Ranks documents with copies of a token for all queries; one shard per token.
-
-    A shard has one row for each number of copies and each document: first all documents with the first number
-    of copies, then all documents with the second number, and so on.
-
-    Attributes:
-        name: name of the stage.
-        settings: where and how copies are inserted.
-        copies: the numbers of copies.
-        fitted: for each number of copies, all documents, truncated to leave room for that number of copies.
-        positions: index positions of the documents.
-        search: exact search in the index.
-    """
-
-    name: str
-    settings: ImpactSettings
-    copies: tuple[int, ...]
-    fitted: Sequence[Sequence[FittedText]]
-    positions: Sequence[int]
-    search: ExactSearch
-
-    def prepare(self, shard: Shard[Token], encoder: Encoder) -> Sequence[Probe]:
-        """Return the inputs of the model: every document with every number of copies of the shard's token."""
-        (token,) = shard.items
-        condition = _condition_of(token, self.settings.seed)
-        probes = [
-            with_copies(self.settings, text, condition, copies)
-            for copies, texts in zip(self.copies, self.fitted, strict=True)
-            for text in texts
-        ]
-        return engines.tokenized_probes(encoder, probes, truncate=True)
-
-    def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Return the rows of a shard with the ranks for all queries, and the number of encoded texts."""
-        vectors = engines.encode_probes(encoder, prepared)
-        ranks = self.search.ranks(vectors, list(self.positions) * len(self.copies))
-        rows = [{UNIT: unit, "ranks": ranks_of_text.tolist()} for unit, ranks_of_text in enumerate(ranks.T)]
-        return rows, len(rows)
-
-
-def _condition_of(token: Token, seed: int) -> Condition:
-    """Return the condition in which copies of this token are inserted."""
-    return Condition(kind=Kind.STICKY, tokens=(token,), repetition=0, seed=seed)
-
-
-@dataclass(frozen=True)
-class StuffedDocuments:
-    """The documents that receive copies, given by their positions in the index.
-
-    No document is used in both rounds, so the documents of the second round do not affect which tokens are
-    measured again.
-
-    Attributes:
-        first: documents of the first round, in which all tokens are measured.
-        second: documents of the second round, in which the tokens that seem to help are measured again; empty
-            if the index has too few documents.
-    """
-
-    first: list[int]
-    second: list[int]
-
-
-def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSettings) -> StuffedDocuments:
-    """Draw random documents that do not contain copies of any word yet.
+def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> list[int]:
+    """Draw documents that have no copies of any word yet, those that answer a query first.
 
     Args:
         index: the index.
@@ -106,183 +43,137 @@ def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSetting
         settings: settings of the audit.
 
     Returns:
-        The index positions of the documents for the first round and for the second round.
+        Positions of the documents in the index, ascending.
     """
-    # For each position in the index, `Index.places` has the number of the document in `Index.documents`.
-    clean_positions = [
-        position for position, number in enumerate(index.places) if number not in with_findings
-    ]
-    generator = np.random.default_rng([settings.seed, len(index.places), 3])
-    shuffled = [clean_positions[entry] for entry in generator.permutation(len(clean_positions)).tolist()]
-    first = shuffled[: settings.stuffed]
-    second = shuffled[settings.stuffed :][: _SECOND_ROUND_FACTOR * settings.stuffed]
-    # A second round is useful only if it has more documents than the first.
-    if len(second) <= len(first):
-        second = []
-    return StuffedDocuments(first=sorted(first), second=sorted(second))
+    answering = frozenset[int]().union(*index.answers)
+    order = np.random.default_rng([settings.seed, len(index.places), _DOCUMENTS_KEY]).permutation(
+        len(index.places)
+    )
+    clean = [position for position in order.tolist() if index.places[position] not in with_findings]
+    clean.sort(key=lambda position: position not in answering)
+    if len(clean) < 2:
+        raise InputError(
+            f"{index.record.name} has {len(clean)} documents without copies of a word, but at least two are "
+            "needed to insert copies into"
+        )
+    return sorted(clean[: settings.stuffed])
 
 
-def measure_ranks(
-    stage: str,
-    candidates: Sequence[Candidate],
-    index: Index,
-    stuffed: Sequence[int],
-    search: ExactSearch,
-    encoder: WordEncoder,
+def document_panel(
+    index: Index, search: ExactSearch, positions: Sequence[int], encoder: WordEncoder, settings: AuditSettings
+) -> DocumentPanel:
+    """Prepare the documents at these positions to receive copies.
+
+    Only the queries that are searched have a weight; the others show only whether their own documents are
+    found. A query's first results are 1% of the documents. In small collections, they are up to ten if the
+    documents are in hardly any otherwise.
+
+    Raises:
+        InputError: the queries have too few other documents among their results.
+    """
+    room = room_for(encoder, settings.insertion, COPIES)
+    texts = [index.document_at(position).text for position in positions]
+    fitted = fit_texts(encoder, texts, room, settings.insertion, index.record.name)
+    is_tokenized = settings.insertion is Insertion.IDS
+    is_asked = np.arange(len(index.queries)) < index.asked
+    is_answer = [[position in answers for position in positions] for answers in index.answers]
+    documents = len(search.documents)
+    panel = DocumentPanel(
+        places=tuple(positions),
+        carriers=tuple(text.content if is_tokenized else text.text for text in fitted),
+        texts=tuple(text.text for text in fitted),
+        search=search,
+        depth=depth_of(documents),
+        is_answer=np.array(is_answer, dtype=np.bool_),
+        weights=np.repeat(is_asked.astype(np.float64)[:, None], len(positions), axis=1),
+    )
+    while results_without(panel) < _LEAST_RESULTS:
+        if panel.depth >= TOP:
+            raise InputError(
+                f"{counted(index.asked, 'query', 'queries')} have the {len(positions)} documents that "
+                f"receive copies only {results_without(panel)} times among their first {panel.depth} "
+                "results: pass more queries"
+            )
+        panel = replace(panel, depth=panel.depth + 1)
+    return panel
+
+
+def results_without(panel: DocumentPanel) -> int:
+    """Return how many wrong first results the documents without copies are."""
+    return int((panel.is_wrong_result * panel.weights).sum())
+
+
+@dataclass(frozen=True)
+class Stuffed:
+    """What copies of T tokens do to documents.
+
+    Attributes:
+        tokens: the tokens.
+        push: in how many times as many wrong results documents with copies are; shape (T,) each.
+        found: share of the queries that find a document that answers them, shape (T,) each; None if it is not
+            known which documents answer a query.
+        queries: number of queries that don't contain the token, shape (T,).
+        unanswered: for each token that could not be measured, a text that the server gave no vector for.
+    """
+
+    tokens: list[Token]
+    push: Estimates
+    found: Estimates | None
+    queries: list[int]
+    unanswered: dict[int, str]
+
+
+class WordsOfQueries:
+    """Which queries don't contain a word. A document with copies of it may well answer the others."""
+
+    def __init__(self, index: Index) -> None:
+        self._words = [set(re.findall(r"\w+", query.casefold())) for query in index.queries]
+
+    def lack(self, token: Token) -> NDArray[np.bool_]:
+        """Return whether each query lacks the token."""
+        word = token.text.strip().casefold()
+        return np.array([word not in words for words in self._words])
+
+
+def measure_stuffed(
+    tokens: Sequence[Token],
+    panel: DocumentPanel,
+    words: WordsOfQueries,
+    runner: FolderRunner,
+    confidence: float,
     settings: AuditSettings,
-    engine: engines.Engine,
-    folder: ResultFolder,
-    progress: engines.ProgressCallback,
-) -> NDArray[np.int64]:
-    """Rank documents with copies of each token among the other documents of the index.
+) -> Stuffed:
+    """Insert copies of each token into each document, one document at a time, and search for it.
 
-    Each measurement inserts copies of one token into one document, and leaves all other documents unchanged.
-
-    Args:
-        stage: name of the stage.
-        candidates: the tokens.
-        index: the index.
-        stuffed: index positions of the documents that receive copies.
-        search: exact search in the index.
-        encoder: the model.
-        settings: settings of the audit.
-        engine: where to compute.
-        folder: folder of the audit, which keeps the shards.
-        progress: called after every step.
-
-    Returns:
-        Ranks, starting at 1, shape (tokens, numbers of copies, queries, documents).
+    A pair of a query and a document is left out of the push if the document answers the query, or if the
+    query contains the token. The tokens of which no pair with a result remains are left out.
     """
-    tokens = [Token(candidate.token_id, candidate.text) for candidate in candidates]
-    conditions = [_condition_of(token, settings.seed) for token in tokens]
-    texts = [index.document_at(position).text for position in stuffed]
-
-    def make_work() -> tuple[_StuffingWork, ShardCost]:
-        """Truncate the documents for each number of copies, and return the work and the cost of preparing it.
-
-        The cost is zero, because truncation encodes no text.
-        """
-        fitted = []
-        for copies in settings.copies:
-            # The number of tokens that the copies take.
-            room = needed_room(encoder, conditions, copies, settings.insertion)
-            fitted.append(fit_texts(encoder, texts, room, settings.insertion, index.record.name))
-        # `_StuffingWork` needs no settings other than these: the number of copies is an argument of
-        # `with_copies`.
-        impact_settings = ImpactSettings(
-            placement=settings.placement, insertion=settings.insertion, seed=settings.seed
-        )
-        work = _StuffingWork(
-            name=stage,
-            settings=impact_settings,
-            copies=settings.copies,
-            fitted=fitted,
-            positions=stuffed,
-            search=search,
-        )
-        return work, ShardCost(seconds=0, sequences=0)
-
-    rows_per_token = len(settings.copies) * len(stuffed)
-    shards = [Shard(number, (token,)) for number, token in enumerate(tokens)]
-
-    def row_keys(_: Shard[Token]) -> list[int]:
-        """Return the keys of a shard's rows; they are the same for every token."""
-        return list(range(rows_per_token))
-
-    # Each shard is one unit of progress.
-    rows: engines.Rows[Shard[Token]] = engines.Rows(keys=row_keys, column=UNIT, size=lambda _: 1)
-    frames = engines.run_work(stage, make_work, shards, rows, engine, folder, progress)
-    ranks = np.array([frame["ranks"].to_list() for frame in frames], dtype=np.int64)
-    # The rows of a shard are ordered by number of copies, then by document; see `_StuffingWork`.
-    by_copies = ranks.reshape(len(tokens), len(settings.copies), len(stuffed), len(index.queries))
-    return by_copies.transpose(0, 1, 3, 2)
-
-
-@dataclass(frozen=True)
-class HitStatistics:
-    """How often documents with copies are in the top 10 of queries.
-
-    Attributes:
-        share: share of the evaluated pairs in which the document, with copies, is in the query's top 10.
-        rise: ``share`` minus the share without copies.
-        mean_rank: mean rank of the documents with copies.
-    """
-
-    share: Interval
-    rise: Interval
-    mean_rank: float
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Which pairs of a query and a document are evaluated, and bootstrap samples of these pairs.
-
-    Attributes:
-        evaluated: whether each pair is evaluated, shape (queries, documents).
-        query_weights: how often each query occurs in each sample, shape (samples, queries).
-        document_weights: how often each document occurs in each sample, shape (samples, documents).
-        confidence: nominal coverage of the intervals.
-    """
-
-    evaluated: NDArray[np.bool_]
-    query_weights: NDArray[np.float64]
-    document_weights: NDArray[np.float64]
-    confidence: float
-
-    def hits(self, ranks_with: NDArray[np.int64], ranks_without: NDArray[np.int64]) -> HitStatistics:
-        """Compare the ranks with and without copies, both of shape (queries, documents)."""
-        shares_with = self._shares(ranks_with <= TOP)
-        shares_without = self._shares(ranks_without <= TOP)
-        return HitStatistics(
-            share=self._interval(shares_with),
-            rise=self._interval(shares_with - shares_without),
-            mean_rank=float(ranks_with[self.evaluated].mean()),
-        )
-
-    def _shares(self, is_hit: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the share of hits among the evaluated pairs, followed by the share in each bootstrap sample.
-
-        ``is_hit`` has the shape (queries, documents), and the result has the shape (1 + samples,).
-        """
-        weights = self.evaluated.astype(np.float64)
-        hits_of_samples = self._sums(weights * is_hit)
-        pairs_of_samples = np.maximum(self._sums(weights), 1)
-        return np.concatenate([[is_hit[self.evaluated].mean()], hits_of_samples / pairs_of_samples])
-
-    def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum of values over all pairs in each bootstrap sample."""
-        return np.asarray(((self.query_weights @ values) * self.document_weights).sum(axis=1))
-
-    def _interval(self, values: NDArray[np.float64]) -> Interval:
-        """Return the first value, with an interval computed from the other values (bootstrap samples)."""
-        tail = (1 - self.confidence) / 2
-        low, high = np.quantile(values[1:], [tail, 1 - tail]).tolist()
-        return Interval(float(values[0]), low, high)
-
-
-def resampled_pairs(evaluated: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
-    """Draw bootstrap samples of the queries and, independently, of the documents (Owen 2007).
-
-    Queries and documents are both resampled, because the choice of either affects the share of hits.
-
-    Args:
-        evaluated: whether each pair of a query and a document is evaluated, shape (queries, documents).
-        settings: the number of samples, the seed, and the confidence level of the intervals.
-
-    Returns:
-        The pairs, with two weight matrices that say how often each query and each document occurs in each
-        bootstrap sample.
-    """
-    queries, documents = evaluated.shape
-    generator = np.random.default_rng([settings.seed, queries, documents])
-
-    def weights(size: int) -> NDArray[np.float64]:
-        """Return how often each of ``size`` items occurs in each bootstrap sample, shape (samples, size)."""
-        return generator.multinomial(size, np.full(size, 1 / size), settings.resamples).astype(np.float64)
-
-    return Pairs(
-        evaluated=evaluated,
-        query_weights=weights(queries),
-        document_weights=weights(documents),
-        confidence=settings.confidence,
+    weights_of = {token: panel.weights * words.lack(token)[:, None] for token in tokens}
+    measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token]).any()]
+    measurable.sort(key=lambda token: token.id)
+    stage = panel.stage(STUFFED, 0, len(panel.places))
+    rows = runner(stage, measurable, truncate=True).sort("token_id")
+    wrong_results = stage.wrong_results(rows)
+    answered = [index for index, token in enumerate(measurable) if token.id not in runner.unanswered]
+    key = [settings.seed, _SAMPLES_KEY]
+    push = []
+    for index in answered:
+        weights = weights_of[measurable[index]]
+        one = wrong_results[index][None]
+        ratios = push_ratios(one, panel.is_wrong_result, weights, confidence, key)
+        push.append([float(end[0]) for end in ratios])
+    found = None
+    if panel.is_answer.any():
+        is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
+        is_found[:, panel.is_answer] = np.array(rows["found"].to_list(), dtype=np.bool_)
+        # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
+        equal = np.ones(panel.is_answer.shape)
+        found = Estimates(*push_ratios(is_found[answered], panel.is_answer, equal, confidence, key))
+    is_asked = panel.weights[:, 0] > 0
+    return Stuffed(
+        tokens=[measurable[index] for index in answered],
+        push=Estimates(*np.array(push, dtype=np.float64).reshape(-1, 3).T),
+        found=found,
+        queries=[int((words.lack(measurable[index]) & is_asked).sum()) for index in answered],
+        unanswered=dict(runner.unanswered),
     )

@@ -9,64 +9,47 @@ import polars as pl
 
 from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
+from stickytoken.methods import Verdict
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.validation import file_path
 
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 2
+AUDIT_SCHEMA_VERSION = 3
 
-# The groups of measured tokens; see `Candidate.group`.
+# The groups of measured tokens; see `choose_tokens`.
 FLAGGED = "flagged"
+SPECIAL = "special"
+UNUSUAL = "unusual vector"
 FOUND = "in documents"
 STRONGEST = "strongest"
-ORDINARY = "ordinary"
-"""The control group: random tokens, which show how much copies of any token change the ranks of documents."""
-
-HELPS_FROM = 1.5
-"""A word helps documents if its share of queries is at least this multiple of the share without copies.
-
-The interval of the rise must also lie entirely above zero; otherwise the word only may help. Words of the
-control group never count. In audits of Cranfield with all-MiniLM-L6-v2 (1,398 documents, 225 queries),
-natural words reach at most 1.52 times the share, and three planted words reach 1.7 to 2.4 times.
-"""
+ORDINARY = "random"
+GROUPS = (FLAGGED, SPECIAL, UNUSUAL, FOUND, STRONGEST, ORDINARY)
 
 TABLES = resume.table_schemas(
     {
-        # One row per measured token.
-        "tokens.parquet": "token_id token text group predicted lift_sd severity queries helps may_help "
-        "copies share rise rise_low rise_high",
-        # One row per token and number of copies.
-        "shares.parquet": "token_id token group copies share share_low share_high rise rise_low rise_high "
-        "mean_rank",
+        # One row per measured token, worst first.
+        "tokens.parquet": "token_id token text group predicted queries push push_low push_high "
+        "times_ordinary found found_low found_high erased erased_low erased_high vector_deviation confirmed "
+        "verdict severity reason undecided",
         # One row per document that already contains copies.
-        "documents.parquet": "number id causes found suspected_only copies_read hits hits_without mean_rank "
-        "mean_rank_without better worse rises entered",
+        "documents.parquet": "number id causes found suspected_only copies_read hits hits_without change "
+        "mean_rank mean_rank_without better worse entered left",
     },
-    text="token text group severity id causes found",
-    integers="token_id queries copies number hits hits_without better worse",
-    switches="helps may_help suspected_only copies_read rises",
+    text="token text group verdict severity reason id causes",
+    integers="token_id queries number hits hits_without change better worse",
+    switches="confirmed undecided suspected_only copies_read",
 )
-# The queries whose top 10 contains the document only because of its copies, in descending order of the change
-# of rank.
-TABLES["documents.parquet"]["entered"] = pl.List(
-    pl.Struct({"query": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
-)
-_FILLED = (
-    "token_id",
-    "token",
-    "text",
-    "group",
-    "helps",
-    "may_help",
-    "copies",
-    "share",
-    "number",
-    "id",
-    "causes",
-    "found",
-)
+# What the copies in a document are, such as "ذ ×8".
+TABLES["documents.parquet"]["found"] = pl.String
+# The queries whose top 10 contains the document only because of its copies, and those whose top 10 it has
+# left because of them, each in descending order of the change of rank.
+for _column in ("entered", "left"):
+    TABLES["documents.parquet"][_column] = pl.List(
+        pl.Struct({"query": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
+    )
+_FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes")
 
 
 class IndexRecord(resume.Record):
@@ -80,6 +63,9 @@ class IndexRecord(resume.Record):
         skipped: number of records that could not be read.
         skipped_first: reason why the first skipped record could not be read; None if no record was skipped.
         text_columns: columns whose texts, joined by a space, are the text of a document.
+        queries: number of queries that are searched.
+        queries_from: where they come from, in words.
+        answers_from: where it comes from which documents answer which queries, in words.
     """
 
     name: str
@@ -92,6 +78,7 @@ class IndexRecord(resume.Record):
     text_columns: tuple[str, ...] = ()
     queries: int
     queries_from: str
+    answers_from: str
     fingerprint: str
 
 
@@ -99,39 +86,49 @@ class AuditResultRecord(resume.Record):
     """The totals of an audit.
 
     Attributes:
-        share_without: share of queries that have a random document in their top 10, without copies.
-        mean_rank_without: mean rank of the random documents, without copies.
+        depth: number of results of a query that count as its first ones.
+        results_without: mean number of wrong first results that a document is without copies.
+        ordinary_push: median push of random tokens; None if none was measured.
+        answers: number of pairs of a query and a document that answers it, among the documents with copies.
+        found_without: share of these pairs in which the query finds the document without copies.
+        ordinary_found: the same with copies of a random token.
         stuffed_ids: ids of the documents that received copies, one document at a time.
-        second_round_tokens: ids of the tokens that were measured again in a second round, because they seemed
-            to help documents in the first round.
-        second_round_ids: ids of the documents that received copies in the second round.
-        predicted: number of tokens whose share was predicted from the run; 0 if the run allows no prediction.
-        helping: number of tokens whose copies get documents into wrong results.
+        predicted: number of tokens whose push was predicted from the run; 0 if the run allows no prediction.
+        sticky: number of measured tokens that are sticky among these documents.
         with_copies: number of documents in the collection that already contain copies.
         suspected: number of documents with only suspected copies.
         causes: number of documents for each cause.
-        rising: number of documents that are in the top 10 of more queries with their copies than without.
         searched: number of documents that were searched for copies.
         ranked: number of documents with copies whose ranks were measured.
         sequences: number of texts encoded for the index and of documents encoded with inserted copies.
         seconds: wall time.
     """
 
-    share_without: float
-    mean_rank_without: float
+    depth: int
+    results_without: float
+    ordinary_push: float | None
+    answers: int
+    found_without: float | None
+    ordinary_found: float | None
     stuffed_ids: list[str]
-    second_round_tokens: tuple[int, ...] = ()
-    second_round_ids: tuple[str, ...] = ()
     predicted: int
-    helping: int
+    sticky: int
     with_copies: int
     suspected: int
     causes: dict[str, int]
-    rising: int
     searched: int
     ranked: int
     sequences: int
     seconds: float
+
+
+class RuleRecord(resume.Record):
+    """The thresholds and the confidence level of the run, as in `ProfileSettings`."""
+
+    smallest_erased: float
+    smallest_push: float
+    unusual: float
+    confidence: float
 
 
 class AuditRecord(resume.MeasurementRecord):
@@ -149,6 +146,7 @@ class AuditRecord(resume.MeasurementRecord):
     model: str
     device: str
     settings: dict[str, Any]
+    rule: RuleRecord
     index: IndexRecord
     documents: str
     column: str | None = None
@@ -175,11 +173,9 @@ class Audit:
         path: folder of the audit.
         record: what was measured, and how.
         result: the totals.
-        tokens: one row per measured token; the tokens that help documents come first.
-        shares: one row per token and number of copies, with the share of queries that have a document with
-            copies in their top 10, the rise over the share without copies, and the mean rank.
+        tokens: one row per measured token, worst first, with the verdict on these documents.
         documents: one row per document that already contains copies, with its top-10 hits and mean rank, both
-            with and without these copies.
+            with and without these copies. Those whose copies change most come first.
 
     Raises:
         RunError: the folder holds no audit, is damaged or is not finished.
@@ -196,27 +192,21 @@ class Audit:
         self.record = record
         self.result = record.result
         self.tokens = folder.read_table("tokens.parquet", TABLES["tokens.parquet"], _FILLED)
-        self.shares = folder.read_table("shares.parquet", TABLES["shares.parquet"], _FILLED)
         self.documents = folder.read_table("documents.parquet", TABLES["documents.parquet"], _FILLED)
 
     def __repr__(self) -> str:
-        counts = f"{self.result.helping} of {len(self.tokens)} tokens help documents"
+        counts = f"{self.result.sticky} of {len(self.tokens)} tokens sticky"
         return f"<Audit: {self.record.model} on {self.record.index.name}, {counts}, in {self.path}>"
 
     @property
-    def helping(self) -> pl.DataFrame:
-        """The tokens whose copies get documents into results where they don't belong."""
-        return self.tokens.filter("helps")
-
-    @property
-    def undecided(self) -> pl.DataFrame:
-        """The tokens whose copies raise the share of queries enough, but with an interval that includes 0."""
-        return self.tokens.filter("may_help")
+    def sticky(self) -> pl.DataFrame:
+        """The tokens that are sticky among these documents, worst first."""
+        return self.tokens.filter(verdict=Verdict.STICKY.value)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The texts of the tokens whose copies help documents, as input to `scan`, `clean` and `check`."""
-        texts = [text.strip() for text in self.helping["text"].to_list()]
+        """The texts of the sticky tokens, as input to `scan`, `clean` and `check`."""
+        texts = [text.strip() for text in self.sticky["text"].to_list()]
         return tuple(dict.fromkeys(text for text in texts if text))
 
     def summary(self) -> dict[str, Any]:
@@ -232,7 +222,6 @@ class Audit:
             "settings": self.record.settings,
             **self.result.model_dump(),
             "tokens": self.tokens.to_dicts(),
-            "shares": self.shares.to_dicts(),
             "documents_with_copies": self.documents.to_dicts(),
             "next": [step._asdict() for step in wording.next_steps(self)],
             "notes": self.record.notes,

@@ -196,7 +196,7 @@ AuditFolder: TypeAlias = Annotated[
     Path | None,
     texts_option(
         "--audit",
-        help="Folder of an audit. Also search for words whose copies brought documents into results there.",
+        help="Folder of an audit. Also search for the tokens that are sticky there.",
     ),
 ]
 Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
@@ -680,7 +680,7 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:
-    """Return the words that, according to an audit, bring documents into results; empty without a folder.
+    """Return the texts of the tokens that are sticky in an audit; empty without a folder.
 
     Raises:
         InputError: The audit belongs to a different run from `run_identity`.

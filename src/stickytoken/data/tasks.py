@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -28,6 +28,7 @@ LAYOUTS = (
 )
 CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
+_QRELS = "qrels"
 _KNOWN = f"Supported layouts: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
 # The split of every row of a task that is predicted fold by fold.
@@ -231,16 +232,38 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
 )
 
 
-def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    """Read a retrieval task from a folder in the BEIR layout.
+class RetrievalFiles(NamedTuple):
+    """What the files of a folder in the BEIR layout say.
 
-    Returns:
-        The task, and notes for the user. The notes report problems with the judgements, queries that were
-        left out, and queries that are also documents and are removed from their own search results.
+    Attributes:
+        queries: the texts of the queries that have a relevant document, keyed by id.
+        documents: the texts of the documents, keyed by id.
+        relevant: for each query, the scores of the judged documents, keyed by document.
+        unranked: ids of the queries that are also documents, and are removed from their own results.
+        notes: problems with the judgements, and the queries that were left out.
+    """
+
+    queries: dict[str, str]
+    documents: dict[str, str]
+    relevant: dict[str, dict[str, int]]
+    unranked: tuple[str, ...]
+    notes: list[str]
+
+
+def holds_judgements(folder: Path) -> bool:
+    """Return whether a folder has documents, queries and relevance judgements in the BEIR layout."""
+    return (folder / CORPUS).is_file() and (folder / QUERIES).is_file() and (folder / _QRELS).is_dir()
+
+
+def read_retrieval(folder: Path) -> RetrievalFiles:
+    """Read documents, queries and relevance judgements from a folder in the BEIR layout.
+
+    Raises:
+        InputError: a file is missing or cannot be used, or no query has a relevant document.
     """
     documents = read_texts(folder / CORPUS, titles=True)
     queries = read_queries(folder / QUERIES)
-    qrels = folder / "qrels"
+    qrels = folder / _QRELS
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
     test_files = [path for path in files if path.stem == "test"] or files
     if len(test_files) != 1:
@@ -261,14 +284,19 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
             f"{len(unranked)} of {len(judged)} queries are also documents with the same id, and are left out "
             "of their own rankings, as in MTEB's ArguAna"
         )
-    task = metrics.RetrievalTask(
-        folder.resolve().name,
+    return RetrievalFiles(
         judged,
         documents,
         {query: relevant[query] for query in judged},
         unranked,
+        [f"{folder.name}: {note}" for note in notes],
     )
-    return task, [f"{folder.name}: {note}" for note in notes]
+
+
+def _retrieval(folder: Path) -> tuple[Task, list[str]]:
+    """Return the retrieval task of a folder in the BEIR layout, and notes for the user."""
+    *contents, notes = read_retrieval(folder)
+    return metrics.RetrievalTask(folder.resolve().name, *contents), notes
 
 
 def _queries_in_corpus(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from stickytoken.methods import Column
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH, UNUSUAL_SHARE, severities_in_words
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, UNUSUAL_SHARE, Measure, severities_in_words
 from stickytoken.words import percent, quoted, sentence
 
 if TYPE_CHECKING:
@@ -118,15 +118,25 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
     """
     erased = row.get("erased")
     if harm is not None:
-        # Each measure as a share of the way to the value from which a token is severe.
-        pushes_most = (harm.push - PUSH.none) / (PUSH.severe - PUSH.none) > (erased or 0) / ERASED.severe
-        return harm.pushes if pushes_most else harm.hides
+        hidden, pushed = harm_shares(row)
+        return harm.pushes if pushed > hidden else harm.hides
     if erased is None:
         return None
     return (
         f"Copies of {quoted(row['token'])} leave {ERASED.text(erased)} less of a text's meaning than copies "
         "of an ordinary token"
     )
+
+
+def harm_shares(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return how far copies hide and push documents, each as a share of the way to a severe token."""
+
+
+    def share(measure: Measure) -> float:
+        value = row.get(measure.key)
+        return 0.0 if value is None else float((value - measure.none) / (measure.severe - measure.none))
+
+    return share(ERASED), share(PUSH)
 
 
 def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: Harm | None) -> list[str]:

@@ -472,8 +472,8 @@ def shown_audits(content: RunContent) -> list[ShownAudit]:
     """Return the latest audits of a run, at most `MOST_SCANS`."""
     shown = []
     for audit in content.audits[:MOST_SCANS]:  # latest first
-        columns = auditing.share_columns(audit)
-        rows = [_cells(row, columns) for row in auditing.share_rows(audit).iter_rows(named=True)]
+        columns = auditing.TOKEN_COLUMNS
+        rows = [_cells(row, columns) for row in auditing.token_rows(audit).iter_rows(named=True)]
         shown.append(
             ShownAudit(
                 name=audit.record.index.name,

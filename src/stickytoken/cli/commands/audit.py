@@ -1,4 +1,4 @@
-"""stickytoken audit: whether copies of a word bring documents into search results."""
+"""stickytoken audit: which tokens hide or push documents, and which documents have copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stickytoken.audits import Audit
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "copies", "insertion"))
+@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "insertion"))
 def audit(
     source: opt.Source,
     *,
@@ -35,7 +35,7 @@ def audit(
     limit: opt.ListLimit[int] = 10,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Measure whether copies of a word bring documents into search results, and list documents with copies.
+    """Find the tokens whose copies hide or push your documents, and the documents that have copies already.
 
     Run the same command again to continue an interrupted audit.
 
@@ -97,14 +97,15 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     index = audit.record.index
     console.print_line(wording.title(audit))
     console.print_line("")
-    console.print_line("Do copies of a word get documents into results where they don't belong?")
+    console.print_line(wording.TOKEN_QUESTION)
     for sentence in wording.token_conclusions(audit):
         console.print_line(sentence)
-    token_rows = wording.share_rows(audit)
-    listed = _listed(limit, token_rows)
-    title = f"Queries with a random document in their top 10, by copies in it (tokens: {listed})"
-    console.print_columns(title, wording.share_columns(audit), token_rows.head(limit))
-    console.print_line("Which documents have copies now?")
+    token_rows = wording.token_rows(audit)
+    title = (
+        f"Documents with copies, in results of queries that they don't answer ({_listed(limit, token_rows)})"
+    )
+    console.print_columns(title, wording.TOKEN_COLUMNS, token_rows.head(limit))
+    console.print_line(wording.DOCUMENT_QUESTION)
     for sentence in wording.document_conclusions(audit):
         console.print_line(sentence)
     if audit.documents.is_empty():

@@ -432,7 +432,7 @@ def _cleaner(
 ) -> Cleaner:
     """Return the cleaner of a run or rules file, with the changes that the options of the command ask for.
 
-    Words that bring documents into search results, according to the audit, are treated as flagged.
+    Tokens that are sticky in the audit are treated as flagged.
     """
     from stickytoken.cleaning import open_cleaner
     from stickytoken.cleaning.spans import Action, SpanKind, actions_of

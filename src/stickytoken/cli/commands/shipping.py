@@ -269,7 +269,7 @@ def _was_typed(context: typer.Context, name: str) -> bool:
 
 
 def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
-    """Return the words that bring documents into the results of an audit. The check searches for these words.
+    """Return the texts of the tokens that are sticky in an audit, for which the check searches.
 
     Raises:
         InputError: ``source`` is a run folder or a rules file, and the audit belongs to another run.
