@@ -322,7 +322,7 @@ def test_the_headline_of_a_comparison_says_so(runs):
 @pytest.mark.slow
 def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
     encoder = stickytoken.load_encoder(profiled.planted_model(0))
-    sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
+    sample = profiled.detect_in_documents(encoder, tmp_path / "run", sample=40)
     for result in (check(sample), check(runs(0), baseline=sample)):
         assert result.outcome is Outcome.INCONCLUSIVE
         assert "covered 45 of" in result.incomplete[0]

@@ -229,10 +229,11 @@ def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_pa
     assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
     assert [entry.task_id for entry in entries] == [
         "sticky_tokens_worst_erased",
+        "sticky_tokens_worst_push",
         "sticky_tokens_per_10000",
     ]
     assert entries[0].value == pytest.approx(run.sticky["erased"][0], abs=1e-4)
-    assert entries[1].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
+    assert entries[2].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
     assert entries[0].date == run.record.started
     assert "90% interval" in entries[0].notes
     assert cards.write_eval_results(run, "someone/sticky-tokens", path) is False

@@ -30,7 +30,7 @@ from stickytoken.reports.facts import columns, explained_tokens, report_figures
 from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
 from stickytoken.vocabulary import categorize
 
-FIGURES = ["erased-distribution", "lift-distribution", "symptom-curves", "lift-erased"]
+FIGURES = ["erased-distribution", "push-distribution", "symptom-curves", "push-erased"]
 SECTIONS = ["steps", "strongest", *FIGURES, "flagged", "computed", "words"]
 
 
@@ -71,7 +71,7 @@ def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
     assert erased.interval == f"{100 * row['erased_low']:.0f}% to {100 * row['erased_high']:.0f}%"
     assert push.value == f"{row['push']:.1f}×"
     assert push.interval.endswith("×")
-    assert erased.threshold == "sticky from 20%"
+    assert erased.threshold == "sticky from 40%"
     assert vector.strip is None
     assert vector.value == "unusual"
     assert "unusual from 6 above" in vector.threshold
@@ -84,7 +84,7 @@ def test_the_strip_of_a_card_has_one_scale(run):
     strip = card.measures[0].strip
     assert strip.high == 98  # the end of the scale
     row = run.sticky.row(0, named=True)
-    shares = (row["erased_low"], row["erased"], row["erased_high"], 0.0, 0.2)
+    shares = (row["erased_low"], row["erased"], row["erased_high"], 0.0, 0.4)
     positions = (strip.low, strip.value, strip.high, strip.ordinary, strip.threshold)
     line = np.polyfit(shares, positions, 1)
     assert np.polyval(line, shares) == pytest.approx(positions, abs=0.02)
@@ -100,36 +100,19 @@ def test_no_card_argues_against_its_verdict(run_copy):
     ]
     pl.read_parquet(path).with_columns(change).write_parquet(path)
     (card,) = cards(read_content(run_copy))
-    erased, lift, _ = card.measures
+    erased, push, _ = card.measures
     assert erased.threshold
-    assert (lift.threshold, lift.strip) == ("", None)
-    assert card.pairs == []
-    assert "other things" not in " ".join(card.consequences)
-    assert card.consequences[-1].startswith("Where they turn up instead depends on texts")
+    assert (push.threshold, push.strip) == ("", None)
+    assert "where they don't belong" not in " ".join(card.consequences)
 
 
-def test_the_harm_in_a_search_is_told(run_copy):
-    evidence = pl.read_parquet(run_copy / "evidence.parquet")
-    shares = pl.when("ordinary").then(0.19).otherwise(0.01)
-    evidence = evidence.with_columns(answering=shares, unrelated=shares)
-    evidence.write_parquet(run_copy / "evidence.parquet")
-    record = json.loads((run_copy / "evidence.json").read_text("utf-8"))
-    record["search"] = {"documents": 200, "copies": 8, "answering": 0.32, "unrelated": 0.05}
-    (run_copy / "evidence.json").write_text(json.dumps(record), encoding="utf-8")
-    sentence = (
-        "With 8 copies of '!', a document is in the top 10 for 1% of the queries that it answers (32% "
-        "without copies, 19% with copies of an ordinary token)."
-    )
-    assert sentence in Page(stickytoken.report(run_copy)).text
-    assert sentence in stickytoken.report(run_copy, format="md").replace("\\", "")
-    (worst,) = json.loads(stickytoken.report(run_copy, format="json"))["worst"]
-    assert sentence in worst["consequences"]
-
-
-def test_what_a_lift_means_for_a_rank_stands_with_the_words(run, html):
-    moved = run.moved(run.sticky["token_id"][0])
-    sentence = f"an average unrelated document outranks {moved.ahead:.0%} of the others in a search"
-    assert html.index(sentence) > html.index('<h2 id="words"')
+def test_the_harm_in_a_search_is_told(run, html):
+    harm = run.harm(run.sticky["token_id"][0])
+    assert f"{harm.found:.0%}" in harm.hides
+    assert f"{harm.found_without:.0%}" in harm.hides
+    assert harm.hides in Page(html).text
+    (worst,) = json.loads(stickytoken.report(run, format="json"))["worst"]
+    assert any(harm.hides in sentence for sentence in worst["consequences"])
 
 
 def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
@@ -185,7 +168,7 @@ def test_json_and_markdown_have_everything(run):
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert titles[:3] == [
         "Sticky tokens",
-        "Strongest unflagged tokens (thresholds: 40%, 0.50 SD)",
+        "Strongest unflagged tokens (thresholds: 40%, 1.5×)",
         "What to do",
     ]
     assert titles[-3:] == ["All flagged tokens", "What was computed", "How to read the numbers"]
@@ -195,9 +178,9 @@ def test_json_and_markdown_have_everything(run):
 def test_a_run_without_sticky_tokens_shows_the_strongest_and_says_what_it_did_not_measure(html, clean_run):
     clean = stickytoken.report(clean_run)
     page = Page(clean)
-    assert "no sticky tokens among 10 examined" in page.text
-    assert "Strongest unflagged tokens (thresholds: 40%, 0.50 SD)" in page.text
-    assert "only 10 of 335 available tokens were examined" in page.text
+    assert "no sticky tokens among 15 examined" in page.text
+    assert "Strongest unflagged tokens (thresholds: 40%, 1.5×)" in page.text
+    assert "only 15 of 335 available tokens were examined" in page.text
     assert page.tokens[: len(clean_run.strongest(8))] == clean_run.strongest(8)["token"].to_list()
     closed = re.findall(r'<details class="part"><summary><h2 id="([^"]+)"', clean)
     assert set(section_ids(clean)) - set(closed) == {"steps", "strongest", "erased-distribution"}
@@ -385,7 +368,7 @@ def test_every_form_of_a_report_says_the_same(run, html):
     document = json.loads(stickytoken.report(run, format="json"))
     text = stickytoken.report(run, format="md").replace("\\", "")
     assert document["next_steps"] == [step._asdict() for step in next_steps(run)]
-    (rule,) = document["rule"]
+    rule = document["rule"][0]
     assert rule in text
     marks = ('class="card sticky"', 'id="steps"', str(escape(rule)), 'class="facts"')
     assert sorted(marks, key=html.index) == list(marks)
@@ -441,7 +424,7 @@ def test_the_glossary_explains_every_heading(run):
     """Headings that are plain words of English need no entry; the ends of an interval share one."""
     content = read_content(run.path)
     titles = {column.title.partition(",")[0] for column in columns(content)}
-    assert titles - {"token", "script", "id"} <= set(glossary(content.method))
+    assert titles - {"token", "script", "id"} <= set(glossary(content.run.method))
     assert len({column.title for column in columns(content)}) == len(columns(content))
 
 

@@ -25,9 +25,9 @@ def folder(run, explained_run, measured, tmp_path_factory):
     run = open_run(shutil.copytree(run.path, tmp_path_factory.mktemp("run") / "run"))
     stickytoken.report(explained_run, out=run.path / "explained.html")
     stickytoken.report(measured.path.parent, out=run.path / "measured.html")
-    best = run.tokens["lift"].top_k(MOST_CARDS + 1).min()
+    best = run.tokens["erased"].top_k(MOST_CARDS + 1).min()
     flagged = run.tokens.with_columns(
-        verdict=pl.when(pl.col("lift") >= best).then(pl.lit("sticky")).otherwise("verdict")
+        verdict=pl.when(pl.col("erased") >= best).then(pl.lit("sticky")).otherwise("verdict")
     )
     flagged.write_parquet(run.path / "tokens.parquet")
     stickytoken.report(run.path, out=run.path / "report.html")

@@ -13,7 +13,7 @@ from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.methods.measures import ERASED
 from stickytoken.reports._comparison import tokens_by_run, worst_by_run
-from stickytoken.reports.figures import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
+from stickytoken.reports.figures import AFTER, CONTROL, SERIES, STICKY, stacked, template
 from stickytoken.reports.figures.effects import costs, token_costs
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import (
@@ -271,7 +271,7 @@ def contrast(one, other):
 @pytest.mark.parametrize("ground", ["#ffffff", "#161b22"])
 def test_colours_stand_out_from_the_ground_of_both_themes(ground):
     """Web Content Accessibility Guidelines 2.2: 3 to 1 for graphics, 4.5 to 1 for text."""
-    for color in (STICKY, TOPICAL, CONTROL, *SERIES):
+    for color in (STICKY, AFTER, CONTROL, *SERIES):
         assert contrast(color, ground) >= 3, color
     assert CONTROL not in SERIES  # the colour of ordinary tokens is nobody else's
     theme = "light" if ground == "#ffffff" else "dark"

@@ -131,7 +131,6 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
 def harm_shares(row: Mapping[str, Any]) -> tuple[float, float]:
     """Return how far copies hide and push documents, each as a share of the way to a severe token."""
 
-
     def share(measure: Measure) -> float:
         value = row.get(measure.key)
         return 0.0 if value is None else float((value - measure.none) / (measure.severe - measure.none))
