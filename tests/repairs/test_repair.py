@@ -91,17 +91,11 @@ def test_the_folder_needs_no_stickytoken(mended):
     assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
 
 
-def test_no_text_produces_an_unreachable_entry(run, tmp_path):
-    pairs = [f"a {word},the {repaired.WORD},{k}" for k, word in enumerate(profiled.WORDS[:6])]
-    task = tmp_path / "pairs.csv"
-    task.write_text("\n".join(["sentence1,sentence2,score", *pairs]), encoding="utf-8")
+def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
     options = {"sentences": repaired.unused_corpus(), "task": task}
     split = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
+    assert split.verified is True, split.record.verification
     assert "unreachable" in checks_of(split)
-    # The task has the repaired word, so it is scored.
-    assert {score.texts for score in split.record.verification.scores} == {12}
-    failed = {check.name for check in split.record.verification.checks if not check.passed}
-    assert failed <= {"scores"}
     (token_id,) = run.token(repaired.WORD)["token_id"]
     ids = split.model.tokenizer.encode(f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}").ids
     assert token_id not in ids
@@ -186,10 +180,13 @@ def test_a_row_that_erases_is_rejected(run, task, tmp_path, monkeypatch):
     assert "rejected: relatives (" in token.reason
 
 
-def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path, monkeypatch):
+def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_path, monkeypatch):
     monkeypatch.setattr("stickytoken.repairs.related_rows", present_rows)
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")
+    task = tmp_path / "pairs.csv"  # has the repaired word, so that it is scored
+    pairs = [f"a {word},the {repaired.WORD} {word},{k}" for k, word in enumerate(profiled.WORDS[:6])]
+    task.write_text("\n".join(["sentence1,sentence2,score", *pairs]), encoding="utf-8")
     documents = tmp_path / "documents.csv"
     documents.write_text(f"id,text\na,{repaired.WORD}\nb,\nc,{profiled.WORDS[0]}\n", encoding="utf-8")
     command = ["repair", run.path, "--tokens", repaired.WORD, "--strategy", "relatives", "--seed", 3]
@@ -200,6 +197,7 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task,
     assert document["verified"] is False
     failed = [check["name"] for check in document["verification"]["checks"] if not check["passed"]]
     assert failed == ["repaired tokens"]
+    assert {score["texts"] for score in document["verification"]["scores"]} == {12}
     assert "NOT VERIFIED" in (tmp_path / "out" / DOCUMENT_FILE).read_text("utf-8")
     assert document["affected"]["documents"] == 3
     assert pl.read_parquet(document["affected"]["file"])["id"].to_list() == ["a"]
