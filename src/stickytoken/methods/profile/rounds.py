@@ -127,6 +127,11 @@ def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     return max(LEAST_CONFIRMED, int(texts_left / settings.confirming_texts))
 
 
+def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
+    """Return how many texts the confirming round of a run over these tokens encodes at most."""
+    return min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+
+
 def measure_rounds(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
