@@ -479,7 +479,7 @@ def test_without_queries_first_sentences_are_taken(tampered_run, texts):
 
 
 def test_too_few_queries_are_refused(tampered_run, texts, queries):
-    with pytest.raises(InputError, match="1 query .* pass more queries"):
+    with pytest.raises(InputError, match=r"1 query .* pass more queries"):
         audit(tampered_run, texts, queries=queries[:1], settings=SMALL)
 
 
