@@ -2,8 +2,8 @@
 
 `plant.py` moves a word of all-MiniLM-L6-v2 toward the 225 queries of Cranfield. The audit of the tampered
 model has to name the word first, with the push of a separate search, in which sentence-transformers encodes
-the texts and NumPy compares every query with every document. The audit of the original model has to call [CLS]
-sticky, because it pushes documents; the separate search writes [CLS] as text.
+the texts and NumPy compares every query with every document. The audit of the original model has to call
+[CLS] sticky, because it pushes documents; the separate search writes [CLS] as text.
 
 Needs shared/planted and shared/data beside the project. Takes about ten minutes on two cores. Takes half of
 that with the folders of finished runs, and a minute with --reuse, which opens the finished audits of these
