@@ -1,13 +1,12 @@
 """Check the audit of a tampered model, and the audit of the original model, on Cranfield.
 
-`plant.py` moves a word of all-MiniLM-L6-v2 toward the 225 queries of Cranfield. Sticky tokens are detected in
-the tampered model, and the model is audited. The audit has to name the word first. The shares of queries that
-the audit reports are compared with those of a separate search, in which sentence-transformers encodes the
-texts and NumPy compares every query with every document. The original model is audited as well, and its audit
-has to name no word.
+`plant.py` moves a word of all-MiniLM-L6-v2 toward the 225 queries of Cranfield. The audit of the tampered
+model has to name the word first, with the push of a separate search, in which sentence-transformers encodes
+the texts and NumPy compares every query with every document. The audit of the original model has to call
+[CLS] sticky, because it pushes documents; the separate search writes [CLS] as text.
 
-Needs shared/planted and shared/data beside the project. Takes about fifteen minutes on two cores. Takes half
-of that with the folders of finished runs, and a minute with --reuse, which opens the finished audits of these
+Needs shared/planted and shared/data beside the project. Takes about ten minutes on two cores. Takes half of
+that with the folders of finished runs, and a minute with --reuse, which opens the finished audits of these
 runs.
 
     python benchmarks/audit.py
@@ -23,9 +22,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
+import polars as pl
 import torch
 import typer
 from numpy.typing import NDArray
@@ -37,16 +37,17 @@ from stickytoken.detection import open_run
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 
-# Number of best documents of a query that count as its results.
-TOP = 10
 # An audit may take this many seconds on this many cores. Processor time is checked, because wall time depends
 # on what else the machine does.
 MOST_SECONDS = 300
 CORES = 2
 # Share of the way toward the queries that the word is moved.
 STRENGTH = 0.8
-# Largest difference between a share and that of the separate search.
+# Largest difference between a push and that of the separate search, if both insert token ids, and the largest
+# relative one if the separate search writes copies as text.
 TOLERANCE = 1e-6
+TEXT_TOLERANCE = 0.2
+COPIES = 8
 CRANFIELD = SHARED / "data" / "cranfield"
 FOLDER = Path("build/audit")
 
@@ -92,7 +93,7 @@ def audited(run: Path, cranfield: Path, reuse: bool) -> tuple[Audit, float | Non
     out = run / f"audit-benchmark-{int(time.time())}"
     command = [
         sys.executable, "-m", "stickytoken", "audit", run, "--out", out,
-        "--documents", cranfield / "corpus.jsonl", "--queries", cranfield / "queries.jsonl",
+        "--documents", cranfield,
     ]  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
@@ -134,45 +135,53 @@ class PlainSearch:
         self.model = SentenceTransformer(model, device="cpu")
         rows = [row for row in json_lines(cranfield / "corpus.jsonl") if row["text"].strip()]
         self.texts = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows}
-        self.queries = [row["text"] for row in json_lines(cranfield / "queries.jsonl")]
-        document_vectors = units(self.model.encode(list(self.texts.values())))
+        self.column_of = {document_id: column for column, document_id in enumerate(self.texts)}
+        queries = {row["_id"]: row["text"] for row in json_lines(cranfield / "queries.jsonl")}
+        self.queries = list(queries.values())
+        judgements = (cranfield / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]
+        relevant = [line.split("\t") for line in judgements]
+        self.answers = {(query, document) for query, document, score in relevant if int(score) > 0}
+        self.query_ids = list(queries)
         self.query_vectors = units(self.model.encode(self.queries))
-        self.similarities = self.query_vectors @ document_vectors.T
+        self.similarities = self.query_vectors @ units(self.model.encode(list(self.texts.values()))).T
 
-    def share(self, ids: list[str], token_id: int, token: str, copies: int) -> float:
-        """Return the share of queries that have a document with copies in their top 10.
+    def push(self, ids: list[str], vectors: NDArray[np.float64], token: str, depth: int) -> float:
+        """Return in how many times as many wrong results documents are with other vectors.
 
-        The copies are appended to one document at a time, and the shares are averaged over the documents.
-        Queries that contain the token are left out, because they may well find documents with it.
+        A document is compared with all others as they are. Queries that contain the token are left out.
 
         Args:
-            ids: Ids of the documents that get copies.
-            token_id: Id of the token.
+            ids: Ids of the documents.
+            vectors: Unit vectors of these documents with copies.
             token: Text of the token, in lower case.
-            copies: Number of copies.
+            depth: Number of first results.
         """
-        # The copies and two special tokens must fit into the model's limit; the document is cut if necessary.
-        longest = self.model.max_seq_length or 512
-        limit = longest - 2 - copies
-        rows = []
-        for document_id in ids:
-            content = self.model.tokenizer(self.texts[document_id], add_special_tokens=False)["input_ids"]
-            rows.append(content[:limit] + [token_id] * copies)
-        vectors = encoded(self.model, rows)
-        column_of_document = {document_id: column for column, document_id in enumerate(self.texts)}
-        queries_without_token = []
-        for index, query in enumerate(self.queries):
-            query_words = re.findall(r"\w+", query.casefold())
-            if token not in query_words:
-                queries_without_token.append(index)
-        shares = []
+        lacks_token = np.array([token not in re.findall(r"\w+", query.casefold()) for query in self.queries])
+        results_with, results_without = 0, 0
         for document_id, vector in zip(ids, vectors, strict=True):
-            column = column_of_document[document_id]
-            similarities = self.similarities.copy()
-            similarities[:, column] = self.query_vectors @ vector
-            ranks = 1 + (similarities > similarities[:, [column]]).sum(axis=1)
-            shares.append((ranks[queries_without_token] <= TOP).mean())
-        return float(np.mean(shares))
+            column = self.column_of[document_id]
+            is_wrong = lacks_token & [(query, document_id) not in self.answers for query in self.query_ids]
+            others = np.delete(self.similarities, column, axis=1)
+            limits = np.sort(others, axis=1)[:, -depth]
+            results_with += int(((self.query_vectors @ vector > limits) & is_wrong).sum())
+            results_without += int(((self.similarities[:, column] > limits) & is_wrong).sum())
+        return results_with / results_without
+
+    def with_ids(self, ids: list[str], token_id: int) -> NDArray[np.float64]:
+        """Return vectors of documents with copies as token ids, in front and behind in turn."""
+        # The copies and two special tokens must fit into the model's limit; the document is cut if necessary.
+        limit = (self.model.max_seq_length or 512) - 2 - COPIES
+        rows = []
+        for turn, document_id in enumerate(ids):
+            content = self.model.tokenizer(self.texts[document_id], add_special_tokens=False)["input_ids"]
+            copies = [token_id] * COPIES
+            rows.append(content[:limit] + copies if turn % 2 else copies + content[:limit])
+        return encoded(self.model, rows)
+
+    def with_text(self, ids: list[str], token: str) -> NDArray[np.float64]:
+        """Return vectors of documents with copies written as text in front."""
+        copies = " ".join([token] * COPIES)
+        return units(self.model.encode([f"{copies} {self.texts[document_id]}" for document_id in ids]))
 
 
 def check_time(results: Results, title: str, processor_seconds: float | None) -> None:
@@ -200,8 +209,8 @@ def main(
     """Check the audits of a tampered and of the original model on Cranfield.
 
     In the tampered model, a random word is moved toward the queries. Its audit has to name the word first,
-    with the same shares of queries as a separate search. The audit of the original model has to name no word.
-    Takes about fifteen minutes on two cores; half of that with finished runs; and a minute with --reuse.
+    with the push of a separate search. The audit of the original model has to call [CLS] sticky. Takes about
+    ten minutes on two cores; half of that with finished runs; and a minute with --reuse.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if tampered is None:
@@ -216,7 +225,7 @@ def main(
 
 
 def check_tampered(results: Results, run: Path, cranfield: Path, reuse: bool) -> None:
-    """Check that the planted word is named first, and that its shares are those of the plain search.
+    """Check that the planted word is sticky and named first, and that its push is that of the plain search.
 
     Args:
         results: Gets the checks.
@@ -228,35 +237,39 @@ def check_tampered(results: Results, run: Path, cranfield: Path, reuse: bool) ->
     (planted,) = json.loads((Path(model) / "planted.json").read_text("utf-8"))
     audit, processor_seconds = audited(run, cranfield, reuse)
     first = audit.tokens.row(0, named=True)
-    first_conclusion = wording.conclusions(audit)[0]
-    is_planted = first["token_id"] == planted["token_id"]
-    is_named_first = is_planted and (first["helps"] or first["may_help"])
-    results.check("the planted word is named first", planted["token"], first_conclusion, is_named_first)
-    certainty = "with an interval above zero" if first["helps"] else "not with this number of documents"
-    second_round_count = len(audit.result.second_round_tokens)
-    results.check("it helps for certain", "beside it", certainty, measured_again=second_round_count)
+    is_planted = first["token_id"] == planted["token_id"] and first["verdict"] == "sticky"
+    conclusion = wording.conclusions(audit)[0]
+    results.check("the planted word is sticky and named first", planted["token"], conclusion, is_planted)
 
     search = PlainSearch(model, cranfield)
-    # A token of the second round has been measured in other documents than the tokens of the first.
     ids = audit.result.stuffed_ids
-    if planted["token_id"] in audit.result.second_round_tokens:
-        ids = list(audit.result.second_round_ids)
-    # Shares of the audit and of the plain search, keyed by the number of copies.
-    share_pairs: dict[str, Any] = {}
-    for row in audit.shares.filter(token_id=planted["token_id"]).iter_rows(named=True):
-        plain_share = search.share(ids, planted["token_id"], planted["token"], row["copies"])
-        share_pairs[str(row["copies"])] = [row["share"], plain_share]
-    largest = max(abs(share - plain_share) for share, plain_share in share_pairs.values())
-    title = "its top-10 shares and those of a separate search differ by"
-    results.check(title, "1e-6", f"{largest:.1e}", largest <= TOLERANCE, shares=share_pairs)
+    vectors = search.with_ids(ids, planted["token_id"])
+    plain = search.push(ids, vectors, planted["token"], audit.result.depth)
+    row = audit.tokens.row(by_predicate=pl.col("token_id") == planted["token_id"], named=True)
+    difference = abs(row["push"] - plain)
+    title = "its push and that of a separate search differ by"
+    results.check(title, "1e-6", f"{difference:.1e}", difference <= TOLERANCE, push=[row["push"], plain])
     check_time(results, "time, tampered model", processor_seconds)
 
 
 def check_clean(results: Results, run: Path, cranfield: Path, reuse: bool) -> None:
-    """Check that the audit of the original model names no word; the arguments are as in `check_tampered`."""
+    """Check that [CLS] is sticky in the original model, with the push of copies that are written as text.
+
+    The arguments are as in `check_tampered`.
+    """
     audit, processor_seconds = audited(run, cranfield, reuse)
-    conclusions = " ".join(wording.token_conclusions(audit))
-    results.check("the clean model: no word helps", "none", conclusions, audit.helping.is_empty())
+    row = audit.tokens.row(by_predicate=pl.col("token") == "[CLS]", named=True)
+    pushes = row["verdict"] == "sticky" and row["push_low"] >= audit.record.rule.smallest_push
+    ours = f"{row['verdict']}, {row['push']:.2f} ({row['push_low']:.2f} to {row['push_high']:.2f})"
+    results.check("the clean model: [CLS]", "sticky, because it pushes", ours, pushes)
+    search = PlainSearch(open_run(run).model_name, cranfield)
+    ids = list(search.texts)
+    depth = audit.result.depth
+    plain = search.push(ids, search.with_text(ids, "[CLS]"), "[cls]", depth)
+    relative = abs(row["push"] / plain - 1)
+    title = "its push and that of text in front of all documents differ by"
+    is_close = relative <= TEXT_TOLERANCE
+    results.check(title, f"{TEXT_TOLERANCE:.0%}", f"{relative:.0%}", is_close, push=[row["push"], plain])
     check_time(results, "time, clean model", processor_seconds)
 
 

@@ -1,7 +1,7 @@
-"""Audits: shares against a slow plain search, documents with copies now, resuming, and the command."""
+"""Audits: push and hidden documents against a slow plain search, documents with copies now, resuming, and the
+command."""
 
 import json
-import math
 import shutil
 import signal
 import time
@@ -19,22 +19,14 @@ import scanned
 from interrupted import started, wait_for_shards
 from planted import command
 from stickytoken import Cleaner, load_encoder, open_run, report
-from stickytoken.audits import (
-    Audit,
-    AuditSettings,
-    _copies,
-    _stuffing,
-    _tokens,
-    audit,
-    audits_in,
-    open_audit,
-    wording,
-)
+from stickytoken.audits import Audit, AuditSettings, _copies, _tokens, audit, audits_in, open_audit, wording
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement import ResultFolder
+from stickytoken.methods.profile.documents import DocumentStage
 
-SMALL = AuditSettings(copies=(4, 8), stuffed=12, tokens=2, resamples=200)
+SMALL = AuditSettings(stuffed=16, tokens=2)
 TOP = 10
+COPIES = 8
 # Every query contains this word, and no document does.
 MARKER = profiled.WORDS[1]
 WORDS = [word for word in scanned.OTHER if word != scanned.STICKY]
@@ -78,48 +70,173 @@ def finished(tampered_run, texts, queries):
     return audit(tampered_run, texts, queries=queries, settings=SMALL)
 
 
+@pytest.fixture(scope="module")
+def judged_folder(texts, queries, tmp_path_factory):
+    """The documents and queries in the BEIR layout; three documents answer each of the first 20 queries."""
+    folder = tmp_path_factory.mktemp("judged")
+    documents = [
+        json.dumps({"_id": f"d{number}", "title": "", "text": text}) for number, text in enumerate(texts)
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(documents), "utf-8")
+    rows = [json.dumps({"_id": f"q{number}", "text": query}) for number, query in enumerate(queries)]
+    (folder / "queries.jsonl").write_text("\n".join(rows), "utf-8")
+    (folder / "qrels").mkdir()
+    judgements = [f"q{number}\td{3 * number + step}\t1" for number in range(20) for step in range(3)]
+    judgements.append("q0\td79\t0")  # judged, but not relevant
+    lines = ["query-id\tcorpus-id\tscore", *judgements]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def judged(tampered_run, judged_folder):
+    return audit(tampered_run, judged_folder, settings=SMALL)
+
+
+def unit_rows(encoder, texts):
+    vectors = encoder.encode(texts).astype(np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 def plain_ranks(encoder, texts, queries, replaced, new_text):
     """Rank a text that replaces one of the documents, by sorting all similarities for each query."""
-    documents = encoder.encode([*texts[:replaced], new_text, *texts[replaced + 1 :]]).astype(np.float64)
-    query_vectors = encoder.encode(queries).astype(np.float64)
-    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-    query_vectors /= np.linalg.norm(query_vectors, axis=1, keepdims=True)
-    similarities = query_vectors @ documents.T
+    documents = unit_rows(encoder, [*texts[:replaced], new_text, *texts[replaced + 1 :]])
+    similarities = unit_rows(encoder, queries) @ documents.T
     above = similarities > similarities[:, [replaced]]
     return (1 + above.sum(axis=1)).tolist()
 
 
-def test_the_sticky_word_is_named_first(finished):
+def plain_ranks_of_all(encoder, texts, queries, numbers, word):
+    """Ranks of documents with copies in front and behind in turn, and without any; (documents, queries)."""
+    with_copies, without = [], []
+    for turn, number in enumerate(numbers):
+        copies = [word] * COPIES
+        pieces = [texts[number], *copies] if turn % 2 else [*copies, texts[number]]
+        with_copies.append(plain_ranks(encoder, texts, queries, number, " ".join(pieces)))
+        without.append(plain_ranks(encoder, texts, queries, number, texts[number]))
+    return np.array(with_copies), np.array(without)
+
+
+def stuffed_numbers(measured):
+    """The positions of the documents that got copies, whatever their ids look like."""
+    return [int(document_id.removeprefix("d")) for document_id in measured.result.stuffed_ids]
+
+
+def test_the_planted_word_is_sticky_and_named_first(finished):
     first = finished.tokens.row(0, named=True)
-    assert (first["token"], first["helps"]) == (scanned.STICKY, True)
+    assert (first["token"], first["verdict"]) == (scanned.STICKY, "sticky")
+    assert first["push_low"] >= 1.5
     assert finished.words[0] == scanned.STICKY
     sentence = wording.conclusions(finished)[0]
-    assert sentence.startswith(f"{scanned.STICKY!r} gets documents into results")
-    assert f"{first['share']:.1%} of the queries" in sentence
+    assert repr(scanned.STICKY) in sentence
+    assert f"{first['push']:.1f}×" in sentence
 
 
 def test_a_word_of_all_queries_is_not_measured(finished):
     assert MARKER not in finished.tokens["token"].to_list()
 
 
-@pytest.mark.parametrize("copies", [0, 4, 8])
-def test_shares_and_ranks_are_those_of_a_slow_plain_search(finished, tampered_run, texts, queries, copies):
+@pytest.mark.parametrize("group", ["flagged", "strongest", "random"])
+def test_push_is_that_of_a_slow_plain_search(finished, tampered_run, texts, queries, group):
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
-    token = finished.tokens.row(0, named=True)
-    queries_without_word = [query for query in queries if scanned.STICKY not in query.lower().split()]
-    clean = [number for number in range(80) if not 70 <= number < 74]
-    order = np.random.default_rng([SMALL.seed, 80, 3]).permutation(len(clean))
-    # The word seems to help the first documents, so only the other ones count.
-    second_round = order[SMALL.stuffed : 5 * SMALL.stuffed]
-    assert token["token_id"] in finished.result.second_round_tokens
-    ranks = []
-    for document_number in sorted(clean[number] for number in second_round):
-        stuffed = " ".join([texts[document_number], *[token["text"]] * copies])
-        ranks += plain_ranks(encoder, texts, queries_without_word, document_number, stuffed)
-    (row,) = finished.shares.filter(token_id=token["token_id"], copies=copies).to_dicts()
-    assert row["share"] == pytest.approx(np.mean(np.array(ranks) <= TOP), abs=1e-6)
-    assert row["mean_rank"] == pytest.approx(np.mean(ranks), abs=1e-6)
-    assert row["share_low"] <= row["share"] <= row["share_high"]
+    in_group = finished.tokens.filter(pl.col("text").is_in(profiled.WORDS), group=group)
+    if in_group.is_empty():
+        pytest.skip(f"no word is {group}")
+    row = in_group.row(0, named=True)
+    asked = [query for query in queries if row["text"] not in query.split()]
+    numbers = stuffed_numbers(finished)
+    assert set(numbers).isdisjoint(range(70, 74))  # they have copies already
+    with_copies, without = plain_ranks_of_all(encoder, texts, asked, numbers, row["text"])
+    depth = finished.result.depth
+    assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
+    assert row["push_low"] <= row["push"] <= row["push_high"]
+    assert row["queries"] == len(asked)
+
+
+def test_pairs_with_an_answer_count_as_found_and_not_as_pushed(judged, tampered_run, texts, queries):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    row = judged.tokens.row(0, named=True)
+    assert row["token"] == scanned.STICKY
+    numbers = stuffed_numbers(judged)
+    with_copies, without = plain_ranks_of_all(encoder, texts, queries, numbers, row["text"])
+    answers = np.array([[number // 3 == query < 20 for query in range(40)] for number in numbers])
+    assert answers.sum() == judged.result.answers == SMALL.stuffed  # documents with queries come first
+    depth = judged.result.depth
+    pushed = ((with_copies <= depth) & ~answers).sum() / ((without <= depth) & ~answers).sum()
+    assert row["push"] == pytest.approx(pushed)
+    assert row["found"] == pytest.approx((with_copies <= TOP)[answers].mean())
+    assert judged.result.found_without == pytest.approx((without <= TOP)[answers].mean())
+    assert row["found_low"] <= row["found"] <= row["found_high"]
+    assert judged.record.index.answers_from == "relevance judgements"
+
+
+def test_documents_are_searched_with_their_first_sentences_if_nothing_is_judged(
+    finished, tampered_run, texts
+):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    row = finished.tokens.row(0, named=True)
+    assert finished.result.answers == SMALL.stuffed
+    found = []
+    for turn, number in enumerate(stuffed_numbers(finished)):
+        copies = [row["text"]] * COPIES
+        pieces = [texts[number], *copies] if turn % 2 else [*copies, texts[number]]
+        sentence = texts[number].partition(".")[0] + "."
+        (rank,) = plain_ranks(encoder, texts, [sentence], number, " ".join(pieces))
+        found.append(rank <= TOP)
+    assert row["found"] == pytest.approx(np.mean(found))
+
+
+def test_the_verdict_is_that_of_the_rule(finished):
+    for row in finished.tokens.iter_rows(named=True):
+        is_unusual = (row["vector_deviation"] or 0.0) >= 6
+        threshold = 1.25 if is_unusual else 1.5
+        erases = row["confirmed"] and row["erased_low"] >= (0.2 if is_unusual else 0.4)
+        pushes = row["push_low"] >= threshold
+        assert row["verdict"] == ("sticky" if erases or pushes else "benign")
+        assert row["undecided"] is (row["verdict"] == "benign" and row["push"] >= threshold)
+
+
+def test_erased_shares_are_those_of_the_run(finished, tampered_run):
+    run = open_run(tampered_run)
+    for row in finished.tokens.iter_rows(named=True):
+        assert row["erased"] == run.token(row["token_id"])["erased"].item()
+
+
+def test_the_push_is_compared_with_that_of_random_tokens(finished):
+    ordinary = finished.tokens.filter(group="random")
+    assert len(ordinary) == SMALL.tokens
+    assert finished.result.ordinary_push == pytest.approx(ordinary["push"].median())
+    first = finished.tokens.row(0, named=True)
+    assert first["times_ordinary"] == pytest.approx(first["push"] / finished.result.ordinary_push)
+
+
+def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, queries):
+    measured = audit(tampered_run, texts, queries=queries, settings=replace(SMALL, tokens=5))
+    special = measured.tokens.filter(pl.col("token").is_in(["[CLS]", "[SEP]"]))
+    assert len(special) == 2
+    assert set(special["group"]) <= {"flagged", "special"}
+
+
+def test_an_audit_of_a_run_over_some_tokens_measures_others_too(tampered_run, texts, queries, tmp_path):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[scanned.STICKY])
+    measured = audit(run, texts, queries=queries, settings=SMALL)
+    assert measured.tokens["token"][0] == scanned.STICKY
+    others = measured.tokens.filter(~pl.col("token_id").is_in(run.tokens["token_id"].to_list()))
+    assert "random" in others["group"].to_list()
+    assert others["erased"].null_count() == len(others)
+    assert others["push"].null_count() == 0
+
+
+def test_a_run_of_another_method_is_audited_without_predictions(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    shutil.copytree(tampered_run, tmp_path / "run")
+    (tmp_path / "run" / "effects.parquet").unlink()
+    measured = audit(tmp_path / "run", texts, queries=queries, settings=SMALL)
+    assert measured.result.predicted == 0
+    assert "effects.parquet" in measured.record.notes[0]
+    assert measured.tokens["token"][0] == scanned.STICKY
 
 
 def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, queries):
@@ -132,13 +249,6 @@ def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, q
 def test_the_title_names_the_columns_of_the_text(printed):
     text, _ = printed
     assert "80 documents, text from the column text) with 40 queries" in text.splitlines()[0]
-
-
-def test_ordinary_tokens_are_measured_and_no_copies_change_nothing(finished):
-    ordinary = finished.tokens.filter(group="ordinary")
-    assert len(ordinary) == SMALL.tokens
-    without = finished.shares.filter(copies=0)
-    assert (without["rise"] == 0).all()
 
 
 def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, tampered_run, texts, queries):
@@ -154,30 +264,52 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         assert row["mean_rank"] == pytest.approx(np.mean(as_it_is))
         assert row["hits"] == (np.array(as_it_is) <= TOP).sum()
         assert row["mean_rank_without"] == pytest.approx(np.mean(without))
-        assert row["rises"] is bool(row["hits"] > row["hits_without"])
-        entered = [
+        assert row["change"] == row["hits"] - row["hits_without"]
+        ranked = zip(queries, as_it_is, without, strict=True)
+        changes = [
             {"query": query, "rank": rank, "rank_without": rank_without}
-            for query, rank, rank_without in zip(queries, as_it_is, without, strict=True)
-            if rank <= TOP < rank_without
+            for query, rank, rank_without in ranked
+            if (rank <= TOP) != (rank_without <= TOP)
         ]
-        entered.sort(key=lambda change: change["rank"] - change["rank_without"])
-        assert row["entered"] == entered
+        changes.sort(key=lambda change: -abs(change["rank"] - change["rank_without"]))
+        assert row["entered"] == [change for change in changes if change["rank"] <= TOP]
+        assert row["left"] == [change for change in changes if change["rank"] > TOP]
         assert row["copies_read"] is True
         changes = np.array(as_it_is) - np.array(without)
         assert (row["better"], row["worse"]) == ((changes < 0).sum(), (changes > 0).sum())
-    assert finished.result.rising == finished.documents["rises"].sum() > 0
+    assert (finished.documents["change"] > 0).any()
 
 
-def test_a_document_that_rises_is_named_with_its_largest_change_of_rank(finished):
-    rising = finished.documents.filter("rises").row(0, named=True)
-    largest = rising["entered"][0]
-    (sentence,) = [line for line in wording.conclusions(finished) if "of more queries" in line]
+def with_changes(finished, **changes):
+    """The audit with other changes in its documents, as `rank_documents` sorts them."""
+    changed = open_audit(finished.path)
+    ids = dict(zip(changed.documents["id"].to_list(), changes.values(), strict=True))
+    change = pl.col("id").replace_strict(ids, return_dtype=pl.Int64)
+    rows = changed.documents.with_columns(change=change).to_dicts()
+    rows.sort(key=lambda row: (-abs(row["change"]), row["change"] > 0))
+    changed.documents = pl.DataFrame(rows, changed.documents.schema)
+    return changed
+
+
+def test_losses_and_gains_are_counted_and_the_worst_is_named_first(finished):
+    changed = with_changes(finished, first=2, second=-3, third=0, fourth=-1)
+    (sentence,) = [line for line in wording.document_conclusions(changed) if line.startswith("In top 10s")]
+    assert "2 lose 4 places and 1 gains 2 places" in sentence
+    assert f": {changed.documents['id'][0]} (" in sentence
+    assert changed.documents["change"].to_list() == [-3, 2, -1, 0]
+
+
+def test_the_largest_change_of_rank_is_named(finished):
+    gaining = finished.documents.filter(pl.col("change") > 0).row(0, named=True)
+    largest = gaining["entered"][0]
+    sentence = " ".join(wording.document_conclusions(finished))
     assert f"rank {largest['rank']} instead of {largest['rank_without']}" in sentence
     assert largest["query"][:20] in sentence
 
 
-def test_documents_that_rise_are_listed_first(finished):
-    assert finished.documents["rises"].to_list() == sorted(finished.documents["rises"], reverse=True)
+def test_documents_without_a_change_are_said_to_have_none(finished):
+    unchanged = with_changes(finished, first=0, second=0, third=0, fourth=0)
+    assert any("more or fewer queries" in line for line in wording.document_conclusions(unchanged))
 
 
 @pytest.mark.parametrize(("sentences_before", "are_read"), [(1, True), (8, False)])
@@ -201,64 +333,53 @@ def test_copies_that_are_not_read_are_named_as_harmless(finished):
 
 
 def test_a_word_found_with_accents_or_capitals_is_its_token():
-    tokens = pl.DataFrame(
-        {"token_id": [3, 5, 7], "decoded": ["resume", "r\u00e9sum\u00e9", " Gr\u00f6\u00dfe"]}
-    )
-    assert _tokens._ids_of_words(tokens, ["resume", "grosse", "two words"]) == [3, 7]
-    assert _tokens._ids_of_words(tokens.filter(token_id=5), ["resume"]) == [5]
+    tokens = [
+        SimpleNamespace(id=3, text="resume"),
+        SimpleNamespace(id=5, text="r\u00e9sum\u00e9"),
+        SimpleNamespace(id=7, text=" Gr\u00f6\u00dfe"),
+    ]
+    assert _tokens.ids_of_words(tokens, ["resume", "grosse", "two words"]) == [3, 7]
+    assert _tokens.ids_of_words(tokens[1:2], ["resume"]) == [5]
 
 
-@pytest.mark.parametrize(
-    ("shares", "ids", "said"),
-    [
-        ({3: 0.1, 5: 0.2, 7: 0.3}, [7, 5], "the 2 with the largest predicted shares were"),
-        ({}, [3, 5], "2 of them were"),
-    ],
-)
-def test_a_note_says_which_flagged_tokens_were_measured(shares, ids, said):
-    tokens = pl.DataFrame({"token_id": [3, 5, 7], "decoded": ["a", "b", "c"], "verdict": ["sticky"] * 3})
-    run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
-    notes = []
-    groups = _tokens._groups_by_id(run, None, shares, [], SMALL, notes)
-    assert [token_id for token_id, group in groups.items() if group == "flagged"] == ids
-    (note,) = notes
-    assert note.startswith(f"3 tokens are flagged; {said} measured")
-
-
-def test_a_flagged_token_that_documents_have_copies_of_stays_flagged():
-    tokens = pl.DataFrame({"token_id": [3, 5, 7], "decoded": ["a", "b", "c"], "verdict": ["sticky"] * 3})
-    run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
-    notes = []
-    groups = _tokens._groups_by_id(run, None, {}, ["c"], SMALL, notes)
-    assert groups == {3: "flagged", 5: "flagged", 7: "flagged"}
-    assert notes == []  # all three are measured, although the limit is two
-
-
-def test_the_note_counts_flagged_tokens_beyond_the_limit_that_documents_have_copies_of():
+def chosen_groups(predicted, words, special=()):
+    """The groups of four flagged tokens and one other, and the notes."""
     ids = [3, 5, 7, 9]
-    decoded = ["a", "b", "c", "d"]
-    tokens = pl.DataFrame({"token_id": ids, "decoded": decoded, "verdict": ["sticky"] * 4})
-    run = SimpleNamespace(tokens=tokens, strongest=tokens.head)
-    notes = []
-    groups = _tokens._groups_by_id(run, None, {}, ["d"], SMALL, notes)
-    flagged = [token_id for token_id, group in groups.items() if group == "flagged"]
-    assert flagged == [3, 5, 9]
-    (note,) = notes
-    assert "2 of them were measured, and 1 more because documents contain copies" in note
+    table = pl.DataFrame(
+        {"token_id": ids, "vector_deviation": [None] * 4}, schema_overrides={"vector_deviation": pl.Float64}
+    )
+    run = SimpleNamespace(
+        tokens=table,
+        sticky=table,
+        strongest=table.head,
+        is_profile=True,
+        settings=SimpleNamespace(number=lambda _: 6.0),
+    )
+    tokens = {
+        token_id: SimpleNamespace(id=token_id, text=text)
+        for token_id, text in zip([*ids, 11], "abcde", strict=True)
+    }
+    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), notes=[])
+    return _tokens.choose_tokens(run, candidates, predicted, words, SMALL), candidates.notes
 
 
-def test_a_document_that_leaves_a_top_10_and_a_query_without_spaces_are_told():
-    change = {"query": "\u5b57" * 80, "rank": 9, "rank_without": 11}
-    document = {"id": "d1", "hits": 1, "hits_without": 1, "entered": [change]}
-    sentence = wording._gain(document)
-    assert "but no longer for 1 query" in sentence
-    assert "\u5b57" * 50 + "..." in sentence
+def test_flagged_tokens_with_the_largest_predictions_are_measured_and_the_others_counted():
+    groups, notes = chosen_groups({3: 0.1, 5: 0.2, 7: 0.3, 9: 0.0}, [])
+    assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 5]
+    assert notes == ["4 tokens are flagged, of which 2 were measured (--set tokens=NUMBER measures more)"]
+
+
+def test_a_token_is_in_the_first_group_that_it_fits():
+    groups, _ = chosen_groups({}, ["d", "e"], special=[3, 9])
+    assert groups[3] == groups[5] == "flagged"
+    assert groups[9] == "special"
+    assert groups[11] == "in documents"
 
 
 def test_an_audit_of_an_earlier_version_is_refused_with_what_to_do(finished, tmp_path):
     shutil.copytree(finished.path, tmp_path / "audit")
     record = json.loads((tmp_path / "audit" / "audit.json").read_text("utf-8"))
-    (tmp_path / "audit" / "audit.json").write_text(json.dumps(record | {"schema_version": 1}), "utf-8")
+    (tmp_path / "audit" / "audit.json").write_text(json.dumps(record | {"schema_version": 2}), "utf-8")
     with pytest.raises(RunError, match="run `audit` again"):
         open_audit(tmp_path / "audit")
 
@@ -309,127 +430,57 @@ def test_without_copies_now_the_rules_are_saved_all_the_same(finished):
     assert check.startswith("stickytoken check rules.json --documents ")
 
 
-def test_in_the_model_as_it_was_the_word_does_not_help(texts, queries, tmp_path):
-    measured = audit(save_run(tmp_path, strength=0), texts[:70], queries=queries, settings=SMALL)
-    assert scanned.STICKY not in measured.words
+def with_verdicts(finished, **columns):
+    changed = open_audit(finished.path)
+    changed.tokens = changed.tokens.with_columns(
+        verdict=pl.lit("benign"), undecided=pl.lit(value=False), **columns
+    )
+    return changed
 
 
-def test_without_a_word_that_helps_the_largest_share_is_said(finished):
-    clean = open_audit(finished.path)
-    clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
-    best = wording.largest_share(clean)
-    assert best["share"] == clean.shares.filter(pl.col("copies") > 0)["share"].max()
-    finding, criterion, _, evidence = wording.token_conclusions(clean)
-    assert finding.startswith("No word that was measured")
-    assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in evidence
-    assert f"{10 / 80:.1%} (10 of 80 documents)" in evidence
-    assert "1.5 times" in criterion
+def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
+    benign = with_verdicts(finished)
+    finding, pushing, hiding, rule = wording.token_conclusions(benign)
+    assert finding.startswith("No token that was measured is sticky")
+    assert f"{benign.tokens['push'].max():.2f}× as many" in pushing
+    assert f"{benign.tokens['found'].min():.0%} of the queries" in hiding
+    assert "1.5 times" in rule
 
 
-@pytest.mark.parametrize(("share", "ratio"), [(0.23, 2.3), (0.115, 1.15), (0.14999, 1.49)])
-def test_a_ratio_is_rounded_down_but_not_below_itself(finished, share, ratio):
-    ratios = open_audit(finished.path)
-    ratios.tokens = ratios.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
-    with_copies = pl.col("copies") > 0
-    ratios.shares = ratios.shares.with_columns(share=pl.when(with_copies).then(share).otherwise(0.1))
-    assert f"{ratio:.2f} times as many" in wording.token_conclusions(ratios)[2]
-
-
-def test_without_a_word_that_helps_the_closest_one_is_named(finished):
-    clean = open_audit(finished.path)
-    clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
-    shares = clean.shares.pivot("copies", index="token_id", values="share")
-    shares = shares.join(clean.tokens.filter(pl.col("group") != "ordinary"), on="token_id", how="semi")
-    ratios = shares.select(pl.max_horizontal(pl.exclude("token_id", "0")) / pl.col("0")).to_series()
-    largest_ratio = math.floor(100 * ratios.filter(ratios.is_finite()).max()) / 100
-    closest = wording.token_conclusions(clean)[2]
-    assert f"{largest_ratio:.2f} times as many" in closest
+def test_a_token_that_may_push_is_named_with_what_to_do(finished):
+    uncertain = with_verdicts(finished)
+    is_first = pl.int_range(pl.len()) == 0
+    uncertain.tokens = uncertain.tokens.with_columns(undecided=is_first)
+    named = wording.token_conclusions(uncertain)[0]
+    assert repr(scanned.STICKY) in named
+    assert f"--set stuffed={4 * SMALL.stuffed}" in named
 
 
 def test_a_model_without_flagged_tokens_need_not_be_repaired(finished):
-    clean = open_audit(finished.path)
-    clean.tokens = clean.tokens.with_columns(group=pl.lit("ordinary"), helps=pl.lit(value=False))
+    clean = with_verdicts(finished, group=pl.lit("random"))
     assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
 
 
-def test_flagged_tokens_that_do_not_help_may_still_be_repaired(finished):
-    clean = open_audit(finished.path)
-    clean.tokens = clean.tokens.with_columns(group=pl.lit("flagged"), helps=pl.lit(value=False))
-    last_step = wording.next_steps(clean)[-1]
-    assert last_step.command.startswith("stickytoken repair ")
-    assert "hide a document" in last_step.purpose
+def test_flagged_tokens_that_are_benign_here_may_still_be_repaired(finished):
+    clean = with_verdicts(finished, group=pl.lit("flagged"))
+    assert wording.next_steps(clean)[-1].command.startswith("stickytoken repair ")
 
 
-def test_a_word_that_may_help_is_named_with_what_to_do(finished):
-    uncertain = open_audit(finished.path)
-    uncertain.tokens = uncertain.tokens.with_columns(may_help="helps", helps=pl.lit(value=False))
-    uncertain.result = uncertain.result.model_copy(update={"second_round_ids": ("d1",) * 48})
-    named, *_, advice, _ = wording.token_conclusions(uncertain)
-    assert named.startswith(f"{scanned.STICKY!r} may get documents into results")
-    assert "--set stuffed=96" in advice
-
-
-def test_a_word_that_may_help_is_named_beside_one_that_helps(finished):
-    both = open_audit(finished.path)
-    is_first = pl.int_range(pl.len()) == 0
-    both.tokens = both.tokens.with_columns(helps=is_first, may_help=~is_first)
-    first, second, *_ = wording.token_conclusions(both)
-    assert "gets documents" in first
-    assert "may get documents" in second
-
-
-# With two documents, intervals of the first round are wide. With this seed, words seem to help.
-TWO_DOCUMENTS = AuditSettings(copies=(4,), stuffed=2, tokens=2, resamples=200, seed=1)
-
-
-@pytest.fixture(scope="module")
-def two_rounds(tampered_run, texts, queries):
-    return audit(tampered_run, texts, queries=queries, settings=TWO_DOCUMENTS)
-
-
-def test_a_word_helps_if_the_share_is_large_and_the_interval_above_zero(two_rounds):
-    without = dict(two_rounds.shares.filter(copies=0).select("token_id", "share").iter_rows())
-    for row in two_rounds.tokens.iter_rows(named=True):
-        is_large = row["rise"] > 0 and row["share"] >= 1.5 * without[row["token_id"]]
-        counts = is_large and row["group"] != "ordinary"
-        assert row["helps"] is (counts and row["rise_low"] > 0)
-        assert row["may_help"] is (counts and row["rise_low"] <= 0)
-
-
-def test_a_word_that_reaches_no_query_is_not_undecided(tampered_run, texts, queries):
-    no_document_is_found = replace(TWO_DOCUMENTS, seed=4)
-    measured = audit(tampered_run, texts, queries=queries, settings=no_document_is_found)
-    without_rise = measured.tokens.filter(share=0, rise=0)
-    assert len(without_rise) > 0
-    assert not without_rise["may_help"].any()
-
-
-def test_words_that_seem_to_help_are_measured_again_with_four_times_as_many_documents(two_rounds):
-    result = two_rounds.result
-    assert len(result.second_round_tokens) > 0
-    assert len(result.second_round_ids) == 4 * TWO_DOCUMENTS.stuffed
-    assert set(result.second_round_ids).isdisjoint(result.stuffed_ids)
-    assert f"again with {len(result.second_round_ids)} other documents" in wording.basis(two_rounds)
-
-
-def test_the_second_round_replaces_the_shares_of_the_first(two_rounds, tampered_run, texts, queries):
-    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
-    token_id = two_rounds.result.second_round_tokens[0]
-    token = two_rounds.tokens.row(by_predicate=pl.col("token_id") == token_id, named=True)
-    asked = [query for query in queries if token["text"].strip() not in query.lower().split()]
-    ranks = []
-    for document_id in two_rounds.result.second_round_ids:
-        number = int(document_id)
-        stuffed = " ".join([texts[number], *[token["text"]] * 4])
-        ranks += plain_ranks(encoder, texts, asked, number, stuffed)
-    (row,) = two_rounds.shares.filter(token_id=token_id, copies=4).to_dicts()
-    assert row["share"] == pytest.approx(np.mean(np.array(ranks) <= TOP), abs=1e-6)
+def test_in_the_model_as_it_was_the_word_is_benign(texts, queries, tmp_path):
+    measured = audit(save_run(tmp_path, strength=0), texts[:70], queries=queries, settings=SMALL)
+    assert scanned.STICKY not in measured.words
 
 
 def test_without_queries_first_sentences_are_taken(tampered_run, texts):
     measured = audit(tampered_run, texts, settings=SMALL)
     assert measured.record.index.queries == 40
     assert "first sentences of 40" in wording.basis(measured)
+    assert measured.result.answers == SMALL.stuffed
+
+
+def test_too_few_queries_are_refused(tampered_run, texts, queries):
+    with pytest.raises(InputError, match=r"1 query .* pass more queries"):
+        audit(tampered_run, texts, queries=queries[:1], settings=SMALL)
 
 
 def test_queries_with_the_word_are_left_out(tampered_run, texts, queries):
@@ -475,7 +526,6 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
         tampered_run, texts, queries=queries, settings=SMALL, out=tmp_path / "audit", progress=later.append
     )
     assert measured.tokens.equals(finished.tokens)
-    assert measured.shares.equals(finished.shares)
     assert measured.documents.equals(finished.documents)
     assert {step.stage for step in steps} == {"scan", "audit"}
     first_again = next(step for step in later if step.stage == "audit" and step.done)
@@ -484,13 +534,13 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
 
 def slow_audit(run, texts, queries, folder):
     """The audit of `finished`, slow enough to be killed; runs in a process of its own."""
-    compute = _stuffing._StuffingWork.compute
+    measure = DocumentStage.measure
 
     def paused(*arguments):
         time.sleep(0.05)
-        return compute(*arguments)
+        return measure(*arguments)
 
-    _stuffing._StuffingWork.compute = paused
+    DocumentStage.measure = paused
     audit(run, texts, queries=queries, settings=SMALL, out=folder)
 
 
@@ -512,7 +562,6 @@ def test_an_audit_that_is_killed_and_continued_has_the_same_tables(
     kept = {name: shard for name, shard in planted.shards_of(folder).items() if name in shards}
     assert kept == shards
     assert measured.tokens.equals(finished.tokens)
-    assert measured.shares.equals(finished.shares)
     assert measured.documents.equals(finished.documents)
 
 
@@ -546,7 +595,7 @@ def files(texts, queries, tmp_path_factory):
     return folder
 
 
-OPTIONS = "--set stuffed=12 --set tokens=2 --set resamples=200 --set copies=8 --device cpu".split()
+OPTIONS = "--set stuffed=16 --set tokens=2 --device cpu".split()
 
 
 @pytest.fixture(scope="module")
@@ -563,8 +612,9 @@ def printed(tampered_run, files, tmp_path_factory):
 def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed):
     text, _ = printed
     expected_parts = [
-        "gets documents into results",
-        "Queries with a random document",
+        "What do copies of a token do",
+        "as many wrong results",
+        "Documents with copies, in results",
         "have copies now",
         "What to do",
     ]
@@ -591,8 +641,11 @@ def other_word(printed, tmp_path_factory):
     path = tmp_path_factory.mktemp("other") / "audit"
     shutil.copytree(folder, path)
     tokens = pl.read_parquet(path / "tokens.parquet")
-    word = tokens.filter(group="ordinary")["text"][0].strip()
-    ResultFolder(path).write_table("tokens.parquet", tokens.with_columns(helps=pl.col("text") == word))
+    word = tokens.filter(pl.col("text").is_in(WORDS), group="random")["text"][0]
+    ResultFolder(path).write_table(
+        "tokens.parquet",
+        tokens.with_columns(verdict=pl.when(text=word).then(pl.lit("sticky")).otherwise(pl.lit("benign"))),
+    )
     return word, path
 
 

@@ -59,7 +59,7 @@ NOT_EXECUTED = {
     "stickytoken.detect(MyEncoder()": SECONDS + "; tests/encoders/test_own_encoders.py has it",
     "stickytoken audit": SECONDS + "; tests/audits has the command",
     "audit = stickytoken.": SECONDS + "; tests/audits has the same",
-    "audit.tokens, audit.shares": "shows the former",
+    "audit.tokens, audit.documents": "shows the former",
     "audit.words": "shows the former",
     "cost = stickytoken.impact": SECONDS + "; the page of impact has the command",
     "cost.effects": "shows the former",

@@ -86,16 +86,21 @@ def token_conclusions(audit: Audit) -> list[str]:
 def _harm(audit: Audit, row: Mapping[str, Any]) -> str:
     """Return a sentence on the worse of the two: whether copies of a token hide documents or push them."""
     result = audit.result
+    if result.ordinary_push is None or result.ordinary_found is None or result.found_without is None:
+        # No random token could be measured, or it is not known which documents answer a query.
+        push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
+        return (
+            f"{COPIES} copies of {quoted(row['token'])} put a document into {push} as many wrong results; "
+            f"{_interval(row, PUSH.key)}."
+        )
     harm = Harm(
         token=row["token"],
         push=row["push"],
-        found=row["found"] or 0.0,
-        ordinary_push=result.ordinary_push or 0.0,
-        ordinary_found=result.ordinary_found or 0.0,
-        found_without=result.found_without or 0.0,
+        found=row["found"],
+        ordinary_push=result.ordinary_push,
+        ordinary_found=result.ordinary_found,
+        found_without=result.found_without,
     )
-    if result.found_without is None:  # it is not known which documents answer a query
-        return sentence(f"{harm.pushes}; {_interval(row, PUSH.key)}")
     said = harm_sentence(row, harm)
     key = PUSH.key if said == harm.pushes else "found"
     return sentence(f"{said}; {_interval(row, key)}")
