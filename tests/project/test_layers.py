@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     {"errors", "version", "wall_time"},
     {"bootstrap", "insertion", "machine", "token_vectors", "unit_vectors", "validation"},
-    {"findings", "settings", "words"},
+    {"findings", "search", "settings", "words"},
     {"vocabulary"},
     {"data"},
     {"encoders"},
