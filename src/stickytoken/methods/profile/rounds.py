@@ -158,7 +158,9 @@ def measure_rounds(
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
     panel = documents.encode_documents(job, plan)
 
-    def measure_documents(label: str, ids: Collection[int]) -> InDocuments | None:
+    def measure_documents(
+        label: str, ids: Collection[int], hiding_ids: Collection[int] = ()
+    ) -> InDocuments | None:
         if panel is None or not ids:
             return None
         ordered_ids = sorted(ids)
@@ -166,7 +168,8 @@ def measure_rounds(
         _, push_thresholds = verdict.thresholds(deviations, job.settings)
         threshold_of = dict(zip(ordered_ids, push_thresholds.tolist(), strict=True))
         chosen = [tokens[token_id] for token_id in ordered_ids]
-        return measure_in_documents(panel, run, chosen, threshold_of, job.settings, label, ordinary_ids)
+        in_all = {*ordinary_ids, *hiding_ids}
+        return measure_in_documents(panel, run, chosen, threshold_of, job.settings, label, in_all)
 
     ordinary_ids = plan.pilots[::ORDINARY_STEP]
     special_ids = {token.id for token in special_tokens(job.vocabulary, job.encoder.tokenizer)}
@@ -206,7 +209,11 @@ def measure_rounds(
     if panel is None:
         return measured
     suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all)
-    suspects = measure_documents(SUSPECTS, suspect_ids - special_ids)
+    # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
+    measures = estimate(measured).measures_of(job_ids)
+    verdicts = verdict.apply_rule(measures, job.settings).verdicts
+    hiding_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    suspects = measure_documents(SUSPECTS, suspect_ids - special_ids, hiding_ids)
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
