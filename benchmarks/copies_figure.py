@@ -1,10 +1,9 @@
 """Measure and draw the figure of the README: how often a search finds a document that contains copies.
 
-The search is the small search of a run: the first half of each text is a query, and the second half is the
-document that answers the query. Copies of one word are appended to one document at a time, and the document
-is found if it is among the first ten results of its query.
+The search is among the documents of the package, each of which answers two queries. Copies of one word are
+written behind one document at a time, and a query finds it if it is among the first ten results.
 
-`measure` needs a run of the default method and a repaired model, takes about a minute, and draws the figure
+`measure` needs a run of the default method and a repaired model, takes a few minutes, and draws the figure
 too. `draw` takes seconds. Run a command with, for example,
 `python benchmarks/copies_figure.py measure runs/all-MiniLM-L6-v2 repaired`.
 """
@@ -21,17 +20,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from stickytoken.methods.small_search import SearchStage, search_shares, search_stage
 
 import stickytoken
-from bench import IMAGES, RESULTS, commands, refuse, write_json
+from bench import IMAGES, RESULTS, commands, write_json
+from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import Encoder
-from stickytoken.insertion import Insertion
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.encoders.protocol import similarity_of
+from stickytoken.search import ExactSearch
 
 # Numbers of copies that are appended to a document.
 COPIES = (0, 1, 2, 4, 8, 16)
+# Number of results that a user is assumed to look at.
+TOP = 10
+# Number of ordinary tokens.
+ORDINARY = 4
 RESULT_NAME = "copies_figure"
 # Colours of the ordinary token, of the sticky token after the repair and of the sticky token, keyed by the
 # end of the file name: the figure has a version for light pages and a version for dark pages.
@@ -39,41 +42,42 @@ LINE_COLOURS = {"": ("#4c5a67", "#0b7285", "#c2410c"), "-dark": ("#adb5bd", "#3b
 TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
 
 
-def shares_by_copies(search: SearchStage, encoder: Encoder, word: str) -> list[float]:
-    """Measure how often a document is found that contains copies of a word.
+class DocumentSearch:
+    """The search among the documents of the package, with a model.
 
     Args:
-        search: Queries, documents, and their similarities without copies.
-        encoder: Encoder with which the search was made.
-        word: Word whose copies are appended to each document.
-
-    Returns:
-        For each number in `COPIES`, the share of the documents that are among the first ten results of their
-        query.
+        encoder: The model.
+        places: Indices of the documents that receive copies.
     """
-    shares = []
-    for copies in COPIES:
-        texts = [" ".join([str(document), *([word] * copies)]) for document in search.documents]
-        vectors = unit_vectors(encoder.encode(texts))
-        similarities = search.queries @ vectors.T
-        shares.append(search_shares(search.similarities, similarities.astype(np.float64)).answering)
-    return shares
 
+    def __init__(self, encoder: Encoder, places: Sequence[int]) -> None:
+        collection = bundled_collection()
+        self.encoder = encoder
+        self.places = places
+        self.documents = [collection.documents[place] for place in places]
+        similarity = similarity_of(encoder)
+        self.search = ExactSearch(
+            similarity.prepared(encoder.encode(collection.queries)),
+            similarity.prepared(encoder.encode(collection.documents)),
+            similarity,
+        )
+        self.is_answer = np.array(collection.answers)[:, None] == np.array(places)
 
-def small_search(run: Run, encoder: Encoder) -> SearchStage:
-    """Return the small search among the texts of a run, whose documents are texts instead of token ids."""
-    texts = run.method.plan_texts(run.plan)
-    search = search_stage(encoder, Insertion.TEXT, [*texts.carriers, *texts.anchors])
-    if search is None:
-        refuse("the texts of this run are too few, or too short, for a search")
-    return search
+    def shares_by_copies(self, word: str) -> list[float]:
+        """Return, for each number in `COPIES`, the share of queries that find the document with copies."""
+        shares = []
+        for copies in COPIES:
+            texts = [" ".join([document, *([word] * copies)]) for document in self.documents]
+            ranks = self.search.ranks(self.encoder.encode(texts), self.places)
+            shares.append(float((ranks <= TOP)[self.is_answer].mean()))
+        return shares
 
 
 def ordinary_words(run: Run) -> list[str]:
-    """Return the ordinary tokens in a run's evidence that consist of letters only."""
+    """Return a few ordinary tokens of a run's evidence that consist of letters only."""
     evidence = pl.read_parquet(run.path / "evidence.parquet").filter(pl.col("ordinary"))
     tokens = run.tokens.join(evidence, on="token_id", how="semi")
-    return [token for token in tokens["token"].to_list() if token.isalpha()]
+    return [token for token in tokens["token"].to_list() if token.isalpha()][:ORDINARY]
 
 
 def draw_version(shares: Mapping[str, Sequence[float]], version: str, path: Path) -> None:
@@ -102,7 +106,7 @@ def draw_version(shares: Mapping[str, Sequence[float]], version: str, path: Path
             draw_line(axes, label, line_shares, colour)
         # The numbers of copies grow exponentially, so they are spaced evenly on the axis.
         axes.set_xticks(range(len(COPIES)), [str(copies) for copies in COPIES])
-        axes.set_ylim(0, 80)
+        axes.set_ylim(0, 100)
         axes.yaxis.set_major_formatter("{x:.0f}%")
         axes.set_xlabel("copies in the document")
         axes.set_title("Queries that find their document in the top 10", loc="left", color=text_colour)
@@ -131,25 +135,25 @@ def draw_line(axes: Axes, label: str, shares: Sequence[float], colour: str) -> N
 
 
 def measure(run: Path, repaired: Path) -> None:
-    """Compare the worst token of RUN with ordinary tokens, and with itself in the model REPAIRED.
+    """Compare the token of RUN that erases most with ordinary tokens, and with itself in the model REPAIRED.
 
     RUN is the folder of a run of the default method, and REPAIRED is the folder of the same model after the
     repair. The results are in benchmarks/results/copies_figure.json. The figure is drawn from this file.
     """
     opened_run = stickytoken.open_run(run)
     encoder = encoder_for(None, opened_run, "the figure")
-    worst_token = opened_run.sticky["decoded"][0]
-    search = small_search(opened_run, encoder)
+    # Sticky tokens are sorted by severity, so the first may be one that pushes.
+    worst_token = opened_run.sticky.sort("erased", descending=True)["decoded"][0]
+    plan: Any = opened_run.plan  # the record of the default method, which has the documents
+    search = DocumentSearch(encoder, plan.documents.chosen)
     words = ordinary_words(opened_run)
-    ordinary_shares = np.mean([shares_by_copies(search, encoder, word) for word in words], axis=0)
+    ordinary_shares = np.mean([search.shares_by_copies(word) for word in words], axis=0)
     repaired_encoder = stickytoken.load_encoder(repaired, device=encoder.device)
-    repaired_search = small_search(opened_run, repaired_encoder)
+    repaired_search = DocumentSearch(repaired_encoder, plan.documents.chosen)
     shares = {
         "an ordinary token": ordinary_shares.tolist(),
-        "the sticky token, after the repair": shares_by_copies(
-            repaired_search, repaired_encoder, worst_token
-        ),
-        "the sticky token": shares_by_copies(search, encoder, worst_token),
+        "the sticky token, after the repair": repaired_search.shares_by_copies(worst_token),
+        "the sticky token": search.shares_by_copies(worst_token),
     }
     result: Any = opened_run.result  # the record of the default method, which has the ordinary contraction
     write_json(
@@ -159,9 +163,9 @@ def measure(run: Path, repaired: Path) -> None:
         token=worst_token,
         # The contraction is the share of a text's meaning that copies of a token remove.
         ordinary_contraction=result.ordinary_contraction,
-        contraction=opened_run.sticky["contraction"][0],
+        contraction=opened_run.token(worst_token)["contraction"][0],
         ordinary=words,
-        documents=len(search.documents),
+        documents=len(search.places),
         copies=COPIES,
         shares=shares,
     )

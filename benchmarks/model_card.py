@@ -84,8 +84,7 @@ def reading_paragraph(run: Run, plan: ProfilePlanRecord) -> list[str]:
     if loading is not None and loading.endpoint is not None:
         sentences.append(
             f"The model was measured through an endpoint. From one call to the next, the cosine of two texts "
-            f"varies with a standard deviation of {plan.call_noise:.1e}. The intervals take this noise into "
-            f"account."
+            f"varies with a standard deviation of {plan.call_noise:.1e}."
         )
     if loading is not None and loading.layer_choice is not None:
         sentences.append(

@@ -74,7 +74,6 @@ MODELS = (
         options=("--prompt", "prompteol", "--layer", "-1", "--sample", "1000"),
     ),
 )
-COMPARED = tuple(model.name for model in MODELS[:3])
 # Each report is photographed with the light and the dark theme, and on a phone.
 SCREEN_VERSIONS = ("", "-dark", "-phone")
 # Pictures of the web app, named after its tabs.
@@ -167,19 +166,12 @@ class Workshop:
                 )
 
     def picture_steps(self) -> Iterator[Step]:
-        """Yield the steps that take pictures of the reports, of a comparison and of the web app."""
+        """Yield the steps that take pictures of the reports and of the web app."""
         for name in (MINILM, TAMPERED):
             yield self.gallery_step(PACKAGED_PREFIX + name, name, (name,))
         for model in MODELS:
             if model.has_example:
                 yield self.gallery_step(model.name, model.name, (model.name, f"{model.name}-repaired"))
-        compared_runs = [f"../runs/{name}" for name in COMPARED]
-        yield Step(
-            "picture of a comparison",
-            COMPARED,
-            (IMAGES / "compare.png",),
-            partial(self.script, "report.py", "comparison", *compared_runs),
-        )
         yield Step(
             "pictures of the web app",
             (PACKAGED_PREFIX + MINILM, PACKAGED_PREFIX + TAMPERED),

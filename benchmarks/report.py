@@ -1,6 +1,6 @@
 """Measure reports, take pictures of them, and record what the commands of the README print.
 
-`run`, `large`, `gallery` and `comparison` open reports in a headless Chromium, which must be installed.
+`run`, `large` and `gallery` open reports in a headless Chromium, which must be installed.
 `prepare` and `outputs` need a run of all-MiniLM-L6-v2, and `prepare` needs the shared data sets beside this
 repository. `large` takes two minutes; `outputs` runs all commands of the README and takes as long as they do.
 Run a command with, for example, `python benchmarks/report.py run RUN`.
@@ -266,19 +266,6 @@ def gallery(only: str = "") -> None:
                 page.close()
 
 
-def comparison(runs: list[Path]) -> None:
-    """Take the picture of a comparison of runs that docs/compare.md shows.
-
-    RUNS are the folders of the runs. The picture is docs/images/compare.png.
-    """
-    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder).resolve() / "comparison.html"
-        stickytoken.report(stickytoken.compare(runs), out=path)
-        page = browser.new_page(viewport={"width": 1240, "height": 1160})
-        open_report(page, path)
-        save_picture(page.screenshot(), IMAGES / "compare.png")
-
-
 # The documents that show commands with their output, and the file that records what the commands print.
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
 RECORD = RESULTS / "readme.json"
@@ -401,4 +388,4 @@ def outputs(folder: Path, only: str = "") -> None:
 
 
 if __name__ == "__main__":
-    commands(__doc__, large, gallery, comparison, prepare, outputs, run=check_report)
+    commands(__doc__, large, gallery, prepare, outputs, run=check_report)

@@ -135,8 +135,8 @@ def test_figures_in_answers_are_those_of_their_sources(answer, page, source):
 
 def test_the_pictures_of_the_gallery_are_small():
     pictures = list((ROOT / "docs" / "images").glob("gallery-*.png"))
-    assert len(pictures) == 12  # for a wide screen, in the dark and for a phone
-    assert sum(path.stat().st_size for path in pictures) < 620_000
+    assert len(pictures) == 6  # for a wide screen, in the dark and for a phone
+    assert sum(path.stat().st_size for path in pictures) < 310_000
 
 
 def appear_in_order(lines, printed):

@@ -595,9 +595,9 @@ READING = {
     "erases most": "The token whose copies leave least of a text's meaning, and how much less they leave "
     "than copies of an ordinary token. The interval describes how the share of this one token varies over "
     "texts. It does not account for the token being the largest of many.",
-    "pushes most": "The token whose copies move texts closest to unrelated texts, and how much closer they "
-    "move them than copies of an ordinary token, in standard deviations of the model's own similarities. "
-    "The interval has the same meaning as for the erased share.",
+    "pushes most": "The token whose copies push documents into the most wrong results, and in how many times "
+    "as many they are. The interval has the same meaning as for the erased share, over queries and "
+    "documents.",
     "sticky tokens per 10,000": "The number of sticky tokens per 10,000 examined tokens. The interval is "
     "exact (Clopper and Pearson 1934). It treats the examined tokens as a random sample: of the vocabulary, "
     "or, if all tokens were examined, of the vocabularies that could have been built. It does not account "

@@ -1,7 +1,6 @@
 """The two measures that decide whether a token is sticky, and all that outputs say about each.
 
-In tokens.parquet, the ends of the interval
-of a measure are in the columns ``<key>_low`` and ``<key>_high``.
+In tokens.parquet, the ends of the interval of a measure are in the columns ``<key>_low`` and ``<key>_high``.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class Severity(StrEnum):
         ]
         if self is Severity.MILD:
             return (
-                "is flagged only because its unusual vector halves the thresholds (by default, "
+                "is flagged only because its unusual vector lowers the thresholds (by default, "
                 f"{_any_amount(lowered)} is then enough)"
             )
         if self is Severity.SERIOUS:

@@ -16,8 +16,7 @@ from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
 from stickytoken.settings.repair import Strategy
 
 # A candidate counts as ordinary if its erased share and its push come at most this share of the way to their
-# thresholds. With the default thresholds, these limits are 0.25 SD and 20%. The margin allows for larger
-# effects in other texts.
+# thresholds. The margin allows for larger effects in other texts.
 ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.

@@ -36,7 +36,7 @@ from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
 from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods.measures import PUSH, Severity
+from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
@@ -599,8 +599,9 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _SERIOUS_SHIFT)
 
 
-# Minimum shifts of a serious and a mild effect, in standard deviations of the similarities. The first equals
-# the minimum lift of a sticky token; the second is half of it.
+# Minimum shifts of a severe, a serious and a mild effect, in standard deviations of the similarities: a
+# large, a medium and half a medium effect (Cohen 1988).
+_SEVERE_SHIFT = 0.8
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
 # Which effects the `matters` column counts, in words.
@@ -613,7 +614,7 @@ def _grade_of(shift: float | None) -> Severity | None:
         return None
     if shift < _SERIOUS_SHIFT:
         return Severity.MILD
-    return Severity.SERIOUS if shift < PUSH.severe else Severity.SEVERE
+    return Severity.SERIOUS if shift < _SEVERE_SHIFT else Severity.SEVERE
 
 
 # Minimum number of documents for a rank correlation between predicted and measured shifts.

@@ -59,7 +59,6 @@ __all__ = [
     "key_facts",
     "lines",
     "make_plan",
-    "most_texts_to_judge",
     "notes",
     "plan_facts",
     "plan_texts",

@@ -128,8 +128,9 @@ def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
 
 
 def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many texts the confirming round of a run over these tokens encodes at most."""
-    return min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+    """Return how many texts a run over these tokens encodes at most after its screen."""
+    confirming = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+    return confirming + documents.most_documents(settings, token_count)
 
 
 def measure_rounds(
@@ -163,7 +164,9 @@ def measure_rounds(
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
     panel = documents.encode_documents(job, plan)
 
-    def measure_documents(label: str, ids: Collection[int]) -> InDocuments | None:
+    def measure_documents(
+        label: str, ids: Collection[int], hiding_ids: Collection[int] = ()
+    ) -> InDocuments | None:
         if panel is None or not ids:
             return None
         ordered_ids = sorted(ids)
@@ -171,7 +174,8 @@ def measure_rounds(
         _, push_thresholds = verdict.thresholds(deviations, job.settings)
         threshold_of = dict(zip(ordered_ids, push_thresholds.tolist(), strict=True))
         chosen = [tokens[token_id] for token_id in ordered_ids]
-        return measure_in_documents(panel, run, chosen, threshold_of, job.settings, label, ordinary_ids)
+        in_all = {*ordinary_ids, *hiding_ids}
+        return measure_in_documents(panel, run, chosen, threshold_of, job.settings, label, in_all)
 
     ordinary_ids = plan.pilots[::ORDINARY_STEP]
     special_ids = {token.id for token in special_tokens(job.vocabulary, job.encoder.tokenizer)}
@@ -211,7 +215,11 @@ def measure_rounds(
     if panel is None:
         return measured
     suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all)
-    suspects = measure_documents(SUSPECTS, suspect_ids - special_ids)
+    # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
+    measures = estimate(measured).measures_of(job_ids)
+    verdicts = verdict.apply_rule(measures, job.settings).verdicts
+    hiding_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    suspects = measure_documents(SUSPECTS, suspect_ids - special_ids, hiding_ids)
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
