@@ -28,7 +28,7 @@ import polars as pl
 import torch
 import typer
 from numpy.typing import NDArray
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from tokenizers import Tokenizer, normalizers
 
 from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrieval_set, watched, write_json
@@ -740,7 +740,7 @@ def restored(
             title = f"{name}: texts damaged by {fixes} fixes"
             results.check(title, "0", f"{damaged} of {counts['texts']:,}", damaged == 0)
         for count in COPY_COUNTS:
-            restored_count = counts[f"{count} copies, restored"]
+            restored_count = counts[f"{count} copies, restored by unsafe fixes"]
             results.check(
                 f"{name}, {count} copies: restored by unsafe fixes",
                 "shown",
@@ -773,7 +773,7 @@ def count_restored(
             cleaned = Cleaner(rules, unsafe_fixes=fixes == "unsafe")(planted_text).split()
             others = [part for part in cleaned if part != word]
             counts[f"damaged by {fixes} fixes"] += others != text.split()
-        counts[f"{copy_count} copies, restored"] += cleaned == text.split()
+            counts[f"{copy_count} copies, restored by {fixes} fixes"] += cleaned == text.split()
     return counts
 
 

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 WORDS = (

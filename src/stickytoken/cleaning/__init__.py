@@ -258,7 +258,6 @@ Edit: TypeAlias = tuple[int, int, str]
 # "<|endof<|endoftext|>text|>". Ordinary texts are clean after one or two rounds. What is nested more deeply
 # to evade cleaning stays, and is reported.
 _ROUNDS = 8
-_ROUNDS_OF_SPECIALS = 16
 
 
 def _cleaned(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix]) -> Cleaned:
@@ -277,7 +276,7 @@ def _cleaned(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix])
             break
         specials = [span for span in removable if span.kind is SpanKind.SPECIAL]
         if specials:
-            for _ in range(_ROUNDS_OF_SPECIALS):
+            for _ in range(_ROUNDS):
                 if not specials:
                     break
                 draft.remove(specials)
