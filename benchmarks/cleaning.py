@@ -28,7 +28,6 @@ import polars as pl
 import torch
 import typer
 from numpy.typing import NDArray
-from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from tokenizers import Tokenizer, normalizers
 
 from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrieval_set, watched, write_json
@@ -36,6 +35,7 @@ from models import plain_model, planted_rows
 from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, find_spans
 from stickytoken.cleaning.rules import rules_of_run
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.scanning.scan import scan_documents
 from structured_documents import NAMES, STATES, structured_documents, with_copies

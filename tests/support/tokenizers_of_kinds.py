@@ -2,8 +2,9 @@
 
 import unicodedata
 
-from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 
 WORDS = (
     "cafe",
