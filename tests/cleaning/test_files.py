@@ -410,7 +410,7 @@ def test_the_lists_of_a_team_hold_for_every_command(cleaner_file, write, tmp_pat
     known = tmp_path / "known.txt"
     lists = ("--allow", str(allowed), "--known", str(known))
     status = planted.command(
-        "scan", str(cleaner_file), str(path), "--allow", str(allowed), "--write-known", str(known)
+        "scan", str(cleaner_file), str(path), "--allow", str(allowed), "--set", f"write-known={known}"
     )
     assert "(1 more documents)" in status.stderr
     assert f"line 2: {WORD}" in known.read_text()

@@ -521,7 +521,7 @@ def test_hostile_ids_and_texts_are_shown_and_never_interpreted(scanned_run, tmp_
     names = [*HOSTILE, "=1+1", "@cmd", 'a,b"c']
     texts = [f"{name} {scanned.copies()} {name}" for name in names]
     pl.DataFrame({"id": names, "text": texts, "source": names}).write_ndjson(tmp_path / "own.jsonl")
-    options = ("--scan-folder", scanned_run / "scan-hostile", "--limit", 100)
+    options = ("--scan-folder", scanned_run / "scan-hostile", "--set", "limit=100")
     for output_format in ("table", "json", "sarif", "csv"):
         result = command("scan", scanned_run, tmp_path / "own.jsonl", *options, "--format", output_format)
         assert result.exit_code == 0, result.stderr

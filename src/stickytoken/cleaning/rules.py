@@ -72,7 +72,7 @@ class CleaningRules:
         Args:
             words: Further words, except for those that are already special tokens.
             allow: A file of words and special tokens that are no finding, one on each line.
-            known: A file of texts that have no finding, as ``scan --write-known`` writes it.
+            known: A file of texts that have no finding, as ``scan --set write-known=FILE`` writes it.
 
         Raises:
             InputError: A file cannot be read.

@@ -207,7 +207,9 @@ AllowedWords: TypeAlias = Annotated[
 ]
 KnownDocuments: TypeAlias = Annotated[
     Path | None,
-    texts_option("--known", help="File of documents that are no finding, which scan --write-known writes."),
+    texts_option(
+        "--known", help="File of documents that are no finding, which scan --set write-known=FILE writes."
+    ),
 ]
 Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
 RunsTokens: TypeAlias = Annotated[

@@ -70,7 +70,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``repetition`` and ``suspected``. Copies of a flagged token always make the check fail.
         words: further words that documents must not repeat, such as the words of an audit.
         allow: file of words and special tokens that are no finding in documents, one on each line.
-        known: file of documents that are no finding, as ``scan --write-known`` writes it.
+        known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
         folder: for a model: the folder that holds the runs of the model, or a run folder; if None, ``runs``.
         revision: branch, tag or commit of a model on the hub.
         place: path of a file in the repository and a line number; build servers show the findings about

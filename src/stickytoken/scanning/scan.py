@@ -298,7 +298,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         source_column: column with the source of a document. If None, a column with a common name for sources
             is used, if there is one.
         allow: file of words and special tokens that are no finding, one on each line.
-        known: file of documents that are no finding, as ``scan --write-known`` writes it.
+        known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
             twice, with and without the copies. ``predicted`` encodes each document with findings once,
             unchanged, and computes the effect of its copies from the run. If None, effects are not

@@ -44,7 +44,7 @@ def scan(
     column: opt.TextColumn = None,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     effect: Annotated[bool, opt.method_option("--effect")] = False,
-    predict: Annotated[bool, opt.method_option("--predict")] = False,
+    predict: Annotated[bool, opt.setting()] = False,
     queries: opt.Texts[str | None] = None,
     audit: opt.AuditFolder = None,
     allow: opt.AllowedWords = None,
@@ -55,9 +55,9 @@ def scan(
     workers: Annotated[int | None, opt.setting(min=1)] = None,
     folder: Annotated[Path | None, opt.output_option("--scan-folder")] = None,
     out: opt.Output[Path | None] = None,
-    write_known: Annotated[Path | None, opt.output_option("--write-known")] = None,
+    write_known: Annotated[Path | None, opt.setting()] = None,
     output_format: opt.FormatChoice[ScanFormat | None] = None,
-    limit: opt.ListLimit[int] = 20,
+    limit: Annotated[int, opt.setting(min=1)] = 20,
 ) -> None:
     """Find documents with copies of sticky tokens, special tokens written as text, or repeated words.
 
@@ -66,7 +66,7 @@ def scan(
     Example: stickytoken scan runs/all-MiniLM-L6-v2-profile-0123456789ab documents.jsonl --effect
 
     Args:
-        run: Run folder of the model; or, without --effect and --predict, a file that clean --rules-out wrote.
+        run: Run folder of the model; or, without effects, a file that clean --rules-out wrote.
         documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file;
             a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin. Every file except parquet may be
             compressed (.gz). Stdin contains lines of text or, with --column, JSON lines.
@@ -76,7 +76,7 @@ def scan(
             document with findings with its copies and without them. To measure ranks, use audit instead.
         predict: Predict from the run how much copies change a document's mean similarity to the queries. The
             prediction is less exact than --effect, but encodes each document with findings only once.
-        queries: File of queries for --effect and --predict: txt with one query per line, or a table.
+        queries: File of queries for --effect: txt with one query per line, or a table.
             Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
         folder: Folder to save the scan in, so that it can be continued. Default: scan-<identity> in
@@ -92,9 +92,11 @@ def scan(
     from stickytoken.scanning import scan as scanning
 
     if effect and predict:
-        raise typer.BadParameter("pass either --effect or --predict, not both", param_hint="--predict")
+        raise typer.BadParameter(
+            "pass either --effect or --set predict=true, not both", param_hint="--effect"
+        )
     if queries is not None and not (effect or predict):
-        raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
+        raise typer.BadParameter("it needs --effect", param_hint="--queries")
     texts = None if queries is None else stickytoken.load_sentences(queries)
     output_format = output_format or _format_of(out)
     if output_format is ScanFormat.TABLE and out is not None:
