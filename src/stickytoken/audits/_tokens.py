@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stickytoken.audits.results import FLAGGED, FOUND, ORDINARY, SPECIAL, STRONGEST, UNUSUAL
-from stickytoken.cleaning import word_key
+from stickytoken.cleaning import key_function
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
@@ -125,7 +125,7 @@ def choose_tokens(
         FLAGGED: flagged,
         SPECIAL: by_prediction(candidates.special_ids),
         UNUSUAL: by_prediction(_unusual_ids(run)),
-        FOUND: ids_of_words(tokens.values(), words_found),
+        FOUND: ids_of_words(tokens.values(), words_found, run.normalizer),
         STRONGEST: [token_id for token_id in strongest if token_id not in flagged],
         ORDINARY: [ids[position] for position in order if ids[position] not in flagged],
     }
@@ -146,22 +146,23 @@ def _unusual_ids(run: Run) -> list[int]:
     return ids
 
 
-def ids_of_words(tokens: Iterable[Token], words: Sequence[str]) -> list[int]:
+def ids_of_words(tokens: Iterable[Token], words: Sequence[str], normalizer: str | None) -> list[int]:
     """Return the ids of the tokens whose text is one of these words, in the order of the words.
 
-    The words come from a scan, which writes them without accents and in lower case. Words that consist of
-    several tokens are left out. If the texts of several tokens differ from a word only in accents and case,
-    the token whose text equals the word is used, or else the token with the lowest id.
+    The words come from a scan, which writes them as the model's normaliser does. Words that consist of
+    several tokens are left out. If the normaliser makes several tokens equal, the one whose text equals the
+    word is used, or else the one with the lowest id.
     """
+    key_of = key_function(normalizer)
     id_of_text: dict[str, int] = {}
     id_of_key: dict[str, int] = {}
     for token in tokens:
         text = token.text.strip()
         id_of_text.setdefault(text, token.id)
-        id_of_key.setdefault(word_key(text), token.id)
+        id_of_key.setdefault(key_of(text), token.id)
     ids = []
     for word in words:
-        token_id = id_of_text.get(word, id_of_key.get(word_key(word)))
+        token_id = id_of_text.get(word, id_of_key.get(key_of(word)))
         if token_id is not None and word:
             ids.append(token_id)
     return list(dict.fromkeys(ids))
