@@ -3,6 +3,7 @@
 import json
 import re
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,7 @@ from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.cli.commands.language_models import _print_tuning
 from stickytoken.data.tasks import find_task
+from stickytoken.encoders.prompted import TokenPrepending
 from stickytoken.errors import InputError
 from stickytoken.evaluation import (
     Comparison,
@@ -311,24 +313,28 @@ def test_the_plain_prompt_is_recommended_if_it_scores_best(encoders, task, monke
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_prepending_that_has_no_effect_is_refused(folder, data):
+def test_prepending_that_has_no_effect_is_refused(encoders, data):
     layers = 4
     start = data.draw(st.integers(0, layers - 1), label="start")
     exit_layer = data.draw(st.integers(start + 1, layers + 2), label="exit")
     layer = data.draw(st.integers(1, layers), label="layer")
-    options = {"token_prepending": True, "start": start, "exit": exit_layer, "layer": layer}
+    plain = encoders[0]
+
+    def reread(prepending, layer):
+        return plain.reread(replace(plain.reading, prepending=prepending, layer=layer))
+
+    prepending = TokenPrepending(start, exit_layer)
     if layer <= start:
         with pytest.raises(InputError, match=f"starts before layer {start}, .* after {layer} layers"):
-            load_prompted(folder, **PROMPTED, **options)
+            reread(prepending, layer)
         return
     texts = tiny.sentences(3)
-    prepended = load_prompted(folder, **PROMPTED, **options).encode(texts)
+    prepended = reread(prepending, layer).encode(texts)
     # The same prompt with the placeholder, but without a copied state up to the layer that is read.
     if layer < layers:
-        uncopied = load_prompted(folder, **PROMPTED, token_prepending=True, start=layers - 1, exit=layers)
-        assert np.abs(prepended - uncopied.encode_layers(texts, [layer])[:, 0]).max() > 1e-5
-    plain = load_prompted(folder, **PROMPTED, layer=layer).encode(texts)
-    assert np.abs(prepended - plain).max() > 1e-5
+        uncopied = reread(TokenPrepending(layers - 1, layers), -1).encode_layers(texts, [layer])[:, 0]
+        assert np.abs(prepended - uncopied).max() > 1e-5
+    assert np.abs(prepended - reread(None, layer).encode(texts)).max() > 1e-5
 
 
 @pytest.mark.parametrize(
