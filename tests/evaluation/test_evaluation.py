@@ -114,7 +114,7 @@ def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_p
     from mteb import mocks
     from sentence_transformers import SentenceTransformer
 
-    monkeypatch.setattr(mteb, "get_task", lambda name: mocks.MockRetrievalTask())
+    monkeypatch.setattr(mteb, "get_task", lambda name, languages=None: mocks.MockRetrievalTask())
     task, notes = find_task("MockRetrievalTask")
     assert notes == []
     for index, (encoder, row) in enumerate(zip(encoders, compare(encoders[-1], task).scores, strict=True)):

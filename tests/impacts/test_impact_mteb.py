@@ -11,9 +11,10 @@ import impact_files as files
 import planted
 from stickytoken.data.tasks import PAPER_TASKS, MtebTask, evaluate
 from stickytoken.impacts import ImpactSettings, Side, impact
-from stickytoken.impacts._mteb import EditingEncoder
+from stickytoken.impacts._mteb import EditingEncoder, edited_task
 from stickytoken.impacts.editing import Condition, Kind
 from stickytoken.insertion import Placement, Token
+from stickytoken.settings.impact import Edits
 
 mteb = pytest.importorskip("mteb")
 from datasets import Dataset, DatasetDict  # noqa: E402
@@ -137,6 +138,25 @@ def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path,
     condition = replace(condition_of(encoder, "river", settings.seed + 2), repetition=2)
     wrapped = EditingEncoder(encoder, condition, settings, 3)
     assert scores[2] == pytest.approx(evaluate(wrapped, MtebTask(Similarity())))
+
+
+def test_the_edits_of_the_paper_are_made_before_mteb_scores_a_task(encoder, tmp_path):
+    settings = ImpactSettings(edits=Edits.PAPER, resamples=100)
+    tokens = [files.token_id(encoder, "river"), files.token_id(encoder, "song")]
+    result = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
+    task = MtebTask(Similarity())
+    task.task.load_data()
+    assert result.scores["kind"].to_list() == ["clean", "named", "benign"]
+    assert result.scores["score"][0] == pytest.approx(evaluate(encoder.model, task))
+    for kind in ("named", "benign"):
+        is_benign = kind == "benign"
+        records = [record for record in result.record.tokens if (record.kind == "benign") is is_benign]
+        copied = tuple(Token(record.token_id, record.text) for record in records)
+        assert len(copied) == 2
+        edited, count = edited_task(task, Condition(Kind.STICKY, copied, 0, settings.seed, draws_token=True))
+        score = result.scores.filter(kind=kind)["score"].item()
+        assert score == pytest.approx(evaluate(encoder.model, edited))
+    assert count == 60
 
 
 @pytest.mark.parametrize(("side", "edited"), [(Side.QUERY, 4), (Side.DOCUMENT, 4), (Side.BOTH, 8)])

@@ -518,8 +518,20 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
     return find_mteb_task(str(source)), []
 
 
-def find_mteb_task(source: Any) -> MtebTask:
-    """Wrap an MTEB task, which is passed as its name or as an MTEB task object."""
+def paper_tasks() -> list[Any]:
+    """Return the MTEB task objects of Chen et al. (2025), who measure their English parts.
+
+    Raises:
+        MissingExtraError: MTEB is not installed.
+    """
+    return [find_mteb_task(name, languages=["eng"]).task for name in PAPER_TASKS]
+
+
+def find_mteb_task(source: Any, languages: list[str] | None = None) -> MtebTask:
+    """Wrap an MTEB task, which is passed as its name or as an MTEB task object.
+
+    With ``languages``, a task that is passed by name has only the subsets in these languages.
+    """
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask
@@ -527,7 +539,7 @@ def find_mteb_task(source: Any) -> MtebTask:
     if isinstance(source, AbsTask):
         return MtebTask(source)
     try:
-        return MtebTask(mteb.get_task(str(source)))
+        return MtebTask(mteb.get_task(str(source), languages=languages))
     except (KeyError, ValueError) as error:
         hint = suggestion(
             str(source), [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)]

@@ -347,14 +347,14 @@ def impact(
         out: Output folder. Default for a run: impact-<identity> in the run folder, where report finds it.
             Default for a model: runs/<model>-impact-<identity>.
     """
-    from stickytoken.data.tasks import PAPER_TASKS
+    from stickytoken.data.tasks import paper_tasks
     from stickytoken.encoders.protocol import reads_ids
     from stickytoken.impacts.results import require_place
 
     if out is not None:
         require_place(out)  # fails before the model is loaded
     engine = computing.choice
-    tasks = [*(task or ()), *(PAPER_TASKS if preset else ())]
+    tasks = [*(task or ()), *(paper_tasks() if preset else ())]
     run = opt.run_in(source, model)
     if run is None and not tokens:
         raise InputError(
