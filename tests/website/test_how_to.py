@@ -44,6 +44,7 @@ NOT_EXECUTED = {
     "python benchmarks/": "a benchmark, of minutes to hours",
     "stickytoken detect MODEL --set engine=ray": "starts a cluster; tests/measurement does, in half a minute",
     "stickytoken card RUN --push": "sends to the hub; tests/model_cards has a hub of its own",
+    "stickytoken impact RUN --preset paper": "tasks of the hub, and hours; tests/impacts has its edits",
     "stickytoken published --add STD_RUN": "a run of std over a whole vocabulary; tests/comparisons has one",
     "stickytoken detect all-MiniLM-L6-v2 --config fast.toml": "the file, which the page shows, chooses a GPU",
     "export OPENAI_API_KEY": "a key of a service",
