@@ -21,25 +21,29 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
+from stickytoken.settings.reading import Columns
 from stickytoken.version import __version__
 from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.cleaning import Cleaned, Cleaner
     from stickytoken.cleaning.files import CleaningTotals
-    from stickytoken.data.documents import Document, Skipped
+    from stickytoken.data.documents import Document
+    from stickytoken.data.rows import Skipped
     from stickytoken.scanning.scan import Scan
 
 
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
+@command(
+    settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer", "dtype")
+)
 def scan(
     run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
     *,
-    column: opt.TextColumn = None,
+    columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     effect: Annotated[bool, opt.method_option("--effect")] = False,
     predict: Annotated[bool, opt.method_option("--predict")] = False,
@@ -103,7 +107,7 @@ def scan(
     if effect or predict:
         effect_kind = "measured" if effect else "predicted"
     options: dict[str, Any] = {
-        "column": column,
+        "column": columns,
         "id_column": id_column,
         "source_column": source_column,
         "effect": effect_kind,
@@ -139,11 +143,11 @@ def scan(
         console.inform(f"written: {out}")
     if opened_run is not None:
         measured_on = documents if effect_kind is not None else None
-        _inform_next_steps(opened_run.path, folder, measured_on, column, queries)
+        _inform_next_steps(opened_run.path, folder, measured_on, columns, queries)
 
 
 def _inform_next_steps(
-    run: Path, folder: Path | None, measured_on: str | None, column: str | None, queries: str | None
+    run: Path, folder: Path | None, measured_on: str | None, columns: Columns, queries: str | None
 ) -> None:
     """Print which commands continue from a scan.
 
@@ -151,13 +155,12 @@ def _inform_next_steps(
         run: The run folder.
         folder: Folder of the scan; None if it was not saved.
         measured_on: The documents, if effects of copies were determined; otherwise None.
-        column: The column with the text; None if none was passed.
+        columns: The columns with the text.
         queries: The file of queries; None if none was passed.
     """
     if measured_on is not None and measured_on != "-":
         arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
-        if column is not None:
-            arguments += ["--column", column]
+        arguments += columns.as_options()
         if queries is not None:
             arguments += ["--queries", queries]
         console.inform(f"for the effect on search results: {shlex.join(arguments)}")
@@ -214,6 +217,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
     documents = f"{result.documents:,} {noun} of {scan.record.documents}"
     # An earlier call may have done some of the work.
     console.print_line(f"{documents}, {result.seconds:,.0f} s in total{folder}")
+    console.inform(f"read: {result.reading}")
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
 
 
@@ -279,7 +283,8 @@ _IN_MEMORY = 64 * 2**20
 def clean(
     rules: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     file: Annotated[Path, opt.argument(show_default=True)] = Path("-"),
-    column: opt.TextColumn = None,
+    *,
+    columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     remove_suspected: Annotated[bool, opt.method_option("--remove-suspected")] = False,
     remove_all: Annotated[bool, opt.method_option("--remove-all")] = False,
@@ -288,7 +293,6 @@ def clean(
     out: opt.Output[Path | None] = None,
     diff: Annotated[bool, opt.output_option("--diff")] = False,
     rules_out: opt.Output[Path | None] = None,
-    *,
     output_format: opt.FormatChoice[CleanFormat] = CleanFormat.TEXT,
 ) -> None:
     """Remove copies of flagged tokens, special tokens and repeated words from documents.
@@ -333,7 +337,7 @@ def clean(
         console.inform(f"written: {rules_out} ({rules_saved})")
         if file == Path("-"):
             return
-    source = open_source(file, NamedColumns(column, id_column))
+    source = open_source(file, NamedColumns(columns, id_column))
     compress = None  # compress the output if the source is compressed
     if out is not None:
         require_same_format(source, out)
@@ -369,16 +373,17 @@ def clean(
     _inform_totals(totals)
     if out is not None:
         console.inform(f"written: {out}")
-        shared_options = {"--column": column, "--id": id_column, "--audit": audit}
+        shared_options = {"--id": id_column, "--audit": audit}
         # `scan` chooses the format by the file's extension.
         if names_format_of(source, out):
-            console.inform(f"verify: {_verification(rules, out, shared_options)}")
+            console.inform(f"verify: {_verification(rules, out, columns, shared_options)}")
     elif diff or is_json:
         console.inform("no documents were written: --out FILE writes them")
 
 
 def _inform_totals(totals: CleaningTotals) -> None:
     """Print how many documents were changed, what is left in them, and which records were skipped."""
+    console.inform(f"read: {totals.meter.summary()}")
     console.inform(totals.headline())
     for remark in totals.remarks():
         console.inform(f"note: {remark}")
@@ -396,16 +401,17 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
         console.print_line(f"  {line}")
 
 
-def _verification(rules: Path, out: Path, options: Mapping[str, object]) -> str:
+def _verification(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
     """Return the command that finds what is left in a cleaned file.
 
     Args:
         rules: The run folder or the rules file.
         out: The cleaned file.
+        columns: The columns with the text.
         options: Values of the options that `clean` and `scan` share, keyed by option; None for an option that
             was not passed.
     """
-    words = ["stickytoken", "scan", _argument(rules), _argument(out)]
+    words = ["stickytoken", "scan", _argument(rules), _argument(out), *columns.as_options()]
     for option, value in options.items():
         if value is not None:
             words.append(f"{option}={value}")
