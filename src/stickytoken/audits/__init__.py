@@ -45,6 +45,7 @@ from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.reading import ColumnChoice, columns_of
 from stickytoken.validation import file_path, or_default, require_callable
 from stickytoken.words import counted
 
@@ -59,7 +60,7 @@ def audit(
     documents: DocumentSource,
     *,
     queries: DocumentSource | None = None,
-    column: str | None = None,
+    column: ColumnChoice = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -79,7 +80,7 @@ def audit(
             are used; for any other documents, the first sentences of some documents serve as queries. With
             the relevance judgements of a BEIR folder, copies are also measured by whether the relevant
             documents are still found; without them, by whether documents are found by their first sentences.
-        column: the column that contains the text of the documents.
+        column: the column that contains the text of the documents, several columns, or `Columns`.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -132,7 +133,7 @@ def _record(
     encoder: protocol.WordEncoder,
     index: Index,
     documents: DocumentSource,
-    column: str | None,
+    column: ColumnChoice,
     settings: AuditSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
@@ -155,7 +156,7 @@ def _record(
         rule=RuleRecord.model_validate({name: getattr(rule, name) for name in RuleRecord.model_fields}),
         index=index.record,
         documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
-        column=column,
+        column=columns_of(column),
         notes=[],
         versions=resume.package_versions(),
         hardware=resume.hardware(encoder.device),

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.audits.results import IndexRecord
-from stickytoken.data.documents import Document, DocumentSource, Meter, NamedColumns, Skipped, open_documents
+from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
+from stickytoken.data.rows import Meter, Skipped
 from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, WordEncoder, similarity_of
@@ -25,6 +26,7 @@ from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.methods.wording import TOP
 from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
 # is too vague for a query, and a longer one is truncated.
@@ -73,7 +75,7 @@ class Index:
 def read_index(
     source: DocumentSource,
     queries: DocumentSource | None,
-    column: str | None,
+    column: ColumnChoice,
     encoder: WordEncoder,
     settings: AuditSettings,
 ) -> Index:
@@ -95,7 +97,8 @@ def read_index(
         InputError: the documents or queries cannot be read, or there are too few of them.
     """
     collection = open_documents(source, NamedColumns(column))
-    records = list(collection.read(Meter()))
+    meter = Meter()
+    records = list(collection.read(meter))
     skipped = [record for record in records if isinstance(record, Skipped)]
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
@@ -130,7 +133,8 @@ def read_index(
     if judged:
         chosen_queries = _with_positions(judged, indexed, Path(str(queries)).name)
     else:
-        chosen_queries = _choose_queries(queries, indexed, collection.name, settings)
+        query_columns = Columns(delimiter=columns_of(column).delimiter)
+        chosen_queries = _choose_queries(queries, query_columns, indexed, collection.name, settings)
     content = [[document.id, document.text] for document in documents]
     without_text = len(read) - len(documents)
     without_tokens = len(sampled) - len(places)
@@ -142,7 +146,8 @@ def read_index(
         blank=without_text + without_tokens,
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
-        text_columns=tuple(dict.fromkeys(name for document in documents for name in document.columns)),
+        text_columns=tuple(meter.columns),
+        unread_columns=tuple(meter.unread),
         queries=chosen_queries.asked,
         queries_from=chosen_queries.source,
         answers_from=chosen_queries.answers_source,
@@ -226,7 +231,11 @@ def _with_positions(judged: Sequence[_JudgedQuery], indexed: Sequence[Document],
 
 
 def _choose_queries(
-    source: DocumentSource | None, indexed: Sequence[Document], name: str, settings: AuditSettings
+    source: DocumentSource | None,
+    columns: Columns,
+    indexed: Sequence[Document],
+    name: str,
+    settings: AuditSettings,
 ) -> _Queries:
     """Read queries without relevance judgements, and take the first sentences of some indexed documents.
 
@@ -238,7 +247,7 @@ def _choose_queries(
     own = [frozenset([owner]) for owner in owners]
     sentences_source = f"first sentences of {len(sentences)} of the documents"
     if source is not None:
-        texts = _read_queries(source, settings)
+        texts = _read_queries(source, columns, settings)
         source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
         answers = [*[frozenset[int]()] * len(texts), *own]
         return _Queries([*texts, *sentences], len(texts), answers, source_name, sentences_source)
@@ -250,9 +259,9 @@ def _choose_queries(
     return _Queries(sentences, len(sentences), own, sentences_source, sentences_source)
 
 
-def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
+def _read_queries(source: DocumentSource, columns: Columns, settings: AuditSettings) -> list[str]:
     """Return the queries of a source, or a random sample if there are more than the settings allow."""
-    collection = open_documents(source, NamedColumns())
+    collection = open_documents(source, NamedColumns(columns))
     texts = [
         record.text
         for record in collection.read(Meter())

@@ -15,7 +15,7 @@ from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import METHODS, choose_method, method_named
-from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
+from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions, part_of
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CorpusOptions:
+class CorpusOptions(Columns):
     """The texts into which copies are inserted, and the texts to compare them with.
 
     Attributes:
@@ -34,17 +34,19 @@ class CorpusOptions:
     """
 
     sentences: opt.Texts[str | None] = None
-    column: opt.SentencesColumn = None
     pairs: opt.Setting[Path | None] = None
 
     def read(self) -> Sentences | None:
         """Return the corpus, or None if sentence pairs are used instead."""
         if self.pairs is None or self.sentences is not None:
-            return stickytoken.load_sentences(self.sentences, self.column)
-        if self.column is not None:
+            corpus = stickytoken.load_sentences(self.sentences, part_of(self, Columns))
+            if corpus.reading:
+                console.inform(f"read: {corpus.reading}")
+            return corpus
+        if self.names:
             raise InputError(
-                f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
-                "sentence2 and similarity; leave --column out, or pass --sentences instead of the pairs"
+                f"{' '.join(self.as_options())} is given without --sentences: pairs have the columns "
+                "sentence1, sentence2 and similarity; leave it out, or pass --sentences instead of the pairs"
             )
         return None
 
@@ -155,7 +157,7 @@ def _help_for(name: str, owners: Sequence[str]) -> str:
     return f"{description} Default: {by_method}."
 
 
-@command(settings=("copies",))
+@command(settings=("copies", "template"))
 def detect(
     model: opt.ModelOrEndpoint,
     *,
@@ -245,7 +247,7 @@ def _write_report(run: stickytoken.Run) -> None:
     console.inform(f"report: {run.path / REPORT_FILE}")
 
 
-@command(settings=("route", "token_prepending", "contrast", "copies"))
+@command(settings=("route", "token_prepending", "contrast", "copies", "template"))
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,
