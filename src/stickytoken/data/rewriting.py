@@ -28,6 +28,7 @@ from stickytoken.data.documents import (
 from stickytoken.data.rows import (
     JSON,
     PARQUET,
+    SEPARATORS,
     TABLE_SUFFIXES,
     Dialect,
     Meter,
@@ -248,7 +249,7 @@ def _rewrite_lines(
             edits = revise(replace(record, text=" ".join(record.parts)), record.parts)
             bytes_before_record = buffer.take(row.start)
             output.write(bytes_before_record)
-            if is_first and set_aside is not None and source.suffix in tables.SEPARATORS:
+            if is_first and set_aside is not None and source.suffix in SEPARATORS:
                 set_aside.write(bytes_before_record)  # the header
             is_first = False
             raw_record = buffer.take(row.end)

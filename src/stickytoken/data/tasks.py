@@ -301,8 +301,8 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     """Return the retrieval task of a folder in the BEIR layout, and notes for the user."""
-    *contents, notes = read_retrieval(folder)
-    return metrics.RetrievalTask(folder.resolve().name, *contents), notes
+    queries, documents, relevant, unranked, notes = read_retrieval(folder)
+    return metrics.RetrievalTask(folder.resolve().name, queries, documents, relevant, unranked), notes
 
 
 def _queries_in_corpus(

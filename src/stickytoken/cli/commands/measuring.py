@@ -16,6 +16,7 @@ from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import METHODS, choose_method, method_named
 from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions, part_of
+from stickytoken.settings.reading import Columns
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences

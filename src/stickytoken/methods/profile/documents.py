@@ -35,7 +35,7 @@ from stickytoken.unit_vectors import Similarity
 
 # Numbers of documents in which tokens are measured, one after the other. In four, the ratios of random tokens
 # have a rank correlation of about 0.7 with those in all others; in 64, their intervals are about 0.25 wide.
-_DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
+DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
 # Share of the tokens that is measured in twice as many documents, those with the largest ratios. Without a
 # limit, the wide intervals from few documents would keep most tokens.
 _KEPT_SHARE = 0.25
@@ -87,7 +87,7 @@ def plan_documents(
         documents=len(collection.documents),
         queries=len(collection.queries),
         depth=depth_of(len(collection.documents)),
-        chosen=allowed[: _DOCUMENT_COUNTS[-1]],
+        chosen=allowed[: DOCUMENT_COUNTS[-1]],
     )
 
 
@@ -307,8 +307,8 @@ def measure_in_documents(
     ratios: dict[int, _Ratio] = {}
     remaining = list(tokens)
     done = 0
-    counts = [count for count in _DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
-    for count in [count for count in counts if count <= _DOCUMENT_COUNTS[-1]]:
+    counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
+    for count in [count for count in counts if count <= DOCUMENT_COUNTS[-1]]:
         stage = panel.stage(f"{label}-{count}", done, count)
         rows = run(stage, remaining).sort("token_id")
         ids = rows["token_id"].to_list()

@@ -128,9 +128,16 @@ def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
 
 
 def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many texts a run over these tokens encodes at most after its screen."""
+    """Return how many texts a run over these tokens encodes at most after its screen.
+
+    Tokens with unusual vectors are measured in documents too. They aren't counted, because whoever pays for
+    texts has no vectors.
+    """
     confirming = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
-    return confirming + documents.most_documents(settings, token_count)
+    suspects = token_count
+    if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
+        suspects = min(token_count, 2 * _MOST_SUSPECTS)
+    return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
 
 
 def measure_rounds(
