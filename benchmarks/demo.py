@@ -220,7 +220,7 @@ def example(run: Path) -> None:
     if opened.evidence is None:
         refuse(f"the run in {run} keeps no curves and pairs: run detect without --set report=false")
     EXAMPLE.mkdir(parents=True, exist_ok=True)
-    for name in ("run.json", "plan.json", "evidence.json"):
+    for name in ("run.json", "plan.json", "evidence.json", "normalizer.json"):
         shutil.copyfile(run / name, EXAMPLE / name)
     for name in ("tokens.parquet", "vocabulary.parquet", "evidence.parquet"):
         table = pl.read_parquet(run / name)
@@ -292,7 +292,8 @@ def tampered() -> None:
 
 def write_run_and_repair(run_folder: Path, repair_folder: Path, work_folder: Path) -> None:
     """Copy a run and the record of a repair into the folder `TAMPERED`, without paths of this machine."""
-    for name in (PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, "evidence.json", "evidence.parquet"):
+    names = (PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE, "evidence.json", "evidence.parquet", "normalizer.json")
+    for name in names:
         shutil.copy(run_folder / name, TAMPERED)
     (TAMPERED / "repair-example").mkdir()
     run_record = json.loads((run_folder / RUN_FILE).read_text("utf-8"))

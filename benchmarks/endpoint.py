@@ -3,7 +3,7 @@
 The script starts tests/support/embedding_server.py in this process, which serves a model on the CPU. The
 server refuses some requests with HTTP 429 or 500, drops some connections, and damages or loses some
 responses. The run is killed once and then continued. The script checks how many tokens the server answered,
-whether texts were answered twice, whether the verdicts and lifts are those of a run without a server, and
+whether texts were answered twice, whether the verdicts and erased shares are those of a run without a server, and
 that the API key is stored nowhere. It needs no network, and takes a few minutes on 2 CPU cores:
 
     python benchmarks/endpoint.py --sample 500
@@ -43,8 +43,8 @@ KEY = "sk-planted-benchmark-0123456789"
 SERVED_NAME = "mini"
 # The run is killed when this share of the texts of its first stages has been answered.
 KILLED_SHARE = 0.3
-# Maximum difference between the lifts of a token in the two runs.
-LIFT_TOLERANCE = 1e-3
+# Maximum difference between the erased shares of a token in the two runs.
+ERASED_TOLERANCE = 1e-3
 # Least share of the tokens that both runs must have measured in the same texts.
 COMPARABLE_SHARE = 0.95
 # Maximum relative distance between the number of tokens and the estimate.
@@ -244,7 +244,7 @@ def check_cost(results: Results, served: ServedRun, server: EmbeddingServer) -> 
 
 
 def check_against_local_run(results: Results, run: Run, model: str, sample: int, work: Path) -> None:
-    """Check that a run of the same model without a server has the same verdicts and lifts.
+    """Check that a run of the same model without a server has the same verdicts and erased shares.
 
     Args:
         results: Results that the check is added to.
@@ -261,17 +261,17 @@ def check_against_local_run(results: Results, run: Run, model: str, sample: int,
     is_unusual = pl.col("vector_deviation_local") >= settings.unusual
     verdicts_differ = pl.col("verdict") != pl.col("verdict_local")
     differing = tokens.filter(verdicts_differ, ~is_unusual.fill_null(value=False)).height
-    # The local run knows which vectors are unusual, which changes which tokens are confirmed. Lifts are
+    # The local run knows which vectors are unusual, which changes which tokens are confirmed. Erased shares are
     # comparable only where both runs confirmed a token, or neither did.
     in_same_texts = tokens.filter(pl.col("confirmed") == pl.col("confirmed_local"))
-    lift_differences = (in_same_texts["lift"] - in_same_texts["lift_local"]).abs()
-    largest_difference = float(lift_differences.max() or 0.0)  # type: ignore[arg-type]
+    erased_differences = (in_same_texts["erased"] - in_same_texts["erased_local"]).abs()
+    largest_difference = float(erased_differences.max() or 0.0)  # type: ignore[arg-type]
     has_enough = in_same_texts.height >= COMPARABLE_SHARE * tokens.height
     results.check(
         f"{tokens.height:,} tokens behind the server and in process",
-        f"verdicts equal but for unusual vectors, lifts within {LIFT_TOLERANCE:g}",
+        f"verdicts equal but for unusual vectors, erased shares within {ERASED_TOLERANCE:g}",
         f"{differing} differ, {largest_difference:.1e} for {in_same_texts.height:,} tokens in the same texts",
-        differing == 0 and largest_difference <= LIFT_TOLERANCE and has_enough,
+        differing == 0 and largest_difference <= ERASED_TOLERANCE and has_enough,
     )
 
 

@@ -219,7 +219,7 @@ def correctness(visit: Visit) -> bool:
 
 
 def check_verdicts(visit: Visit, name: str, expected: Run, run: Run, token_count: int) -> None:
-    """Record how many verdicts of a run are equal to the expected ones, and the largest difference of lifts.
+    """Record how many verdicts of a run are equal to the expected ones, and the largest difference of erased shares.
 
     Args:
         visit: the visit that records the result.
@@ -230,10 +230,10 @@ def check_verdicts(visit: Visit, name: str, expected: Run, run: Run, token_count
     """
     joined = expected.tokens.join(run.tokens, on="token_id", suffix="_here", nulls_equal=True)
     is_equal = joined["verdict"].eq_missing(joined["verdict_here"])
-    lift_differences = np.abs(joined["lift"].to_numpy() - joined["lift_here"].to_numpy())
-    largest_difference = float(np.nanmax(lift_differences))
+    erased_differences = np.abs(joined["erased"].to_numpy() - joined["erased_here"].to_numpy())
+    largest_difference = float(np.nanmax(erased_differences))
     ours = f"{is_equal.sum()} of {token_count} ({len(expected.sticky)} sticky)"
-    ours += f"; lifts differ by at most {largest_difference:.1e}"
+    ours += f"; erased shares differ by at most {largest_difference:.1e}"
     differing_rows = joined.filter(~is_equal).select("token_id", "verdict", "verdict_here")
     visit.check(
         name,

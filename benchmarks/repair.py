@@ -36,14 +36,14 @@ from stickytoken.repairs.recheck import Copies, make_recheck
 from stickytoken.repairs.result import VerificationRecord
 from stickytoken.vocabulary import categorize
 
-# Largest distances of a repaired token from the true one, which are a third and an eighth of the thresholds:
-# of the lift in SD, and of the erased share of a text.
-CLOSE_LIFT = 0.15
+# Largest distances of a repaired token from the true one: of the push, a third of the way from 1 to its
+# threshold; of the erased share, an eighth of its threshold.
+CLOSE_PUSH = 0.17
 CLOSE_ERASED = 0.05
 # Least Spearman correlation between similarities of a text with the repaired and with the true word.
 AGREEMENT = 0.85
-# Largest lift of [CLS] as plain text, in SD, including the lift of an ordinary token.
-CLS_LIFT = 0.45
+# Largest push of a repaired [CLS].
+CLS_PUSH = 1.25
 # Largest number of minutes for 20 tokens.
 MINUTES = 5.0
 # Largest change of a score, in points of 100.
@@ -125,8 +125,8 @@ def check_repair(
     rows = repair.tokens.to_dicts()
     sticky = [row["token"] for row in rows if row["verdict_after"] == "sticky"]
     results.check("tokens still sticky", "0", f"{len(sticky)} of {len(rows)}", not sticky, sticky=sticky)
-    check_measure(results, "lift after, beyond an ordinary token's", rows, "lift_sd", " SD")
-    check_measure(results, "erased after", rows, "erased", "")
+    check_measure(results, "push after", rows, "push")
+    check_measure(results, "erased after", rows, "erased")
     # The first score is that of the main metric.
     for score in verification.scores[:1]:
         change = 100 * (score.after - score.before)
@@ -138,12 +138,11 @@ def check_repair(
     for check in verification.checks:
         results.check(check.name, "holds", check.finding, check.passed)
     if [row["token"] for row in rows] == ["[CLS]"]:
-        ordinary_lift_sd = verification.ordinary_lift / verification.similarity_spread
-        lift = rows[0]["lift_sd_after"] + ordinary_lift_sd
-        results.check("[CLS] through text", f"at most {CLS_LIFT} SD", f"{lift:.2f} SD", lift <= CLS_LIFT)
+        push = rows[0]["push_after"]
+        results.check("[CLS] through text", f"at most {CLS_PUSH}×", f"{push:.2f}×", push <= CLS_PUSH)
 
 
-def check_measure(results: Results, name: str, rows: list[dict[str, Any]], measure: str, unit: str) -> None:
+def check_measure(results: Results, name: str, rows: list[dict[str, Any]], measure: str) -> None:
     """Report a measure of the repaired tokens, before and after the repair.
 
     Tokens without a value are left out: the erased share is unknown if a repair makes the tokenizer split the
@@ -154,13 +153,12 @@ def check_measure(results: Results, name: str, rows: list[dict[str, Any]], measu
         name: Name of the check.
         rows: The table of the repaired tokens.
         measure: Name of the measure, as in the columns of the table.
-        unit: Unit of the measure, with a space before it.
     """
     before = [row[f"{measure}_before"] for row in rows if row[f"{measure}_before"] is not None]
     after = [row[f"{measure}_after"] for row in rows if row[f"{measure}_after"] is not None]
     if not after:
         return
-    after_values = f"median {np.median(after):.2f}, at most {max(after):.2f}{unit}"
+    after_values = f"median {np.median(after):.2f}, at most {max(after):.2f}"
     ours = f"{after_values} (before: at most {max(before):.2f})"
     results.check(name, "-", ours, tokens=rows)
 
@@ -193,16 +191,18 @@ def check_truth(
         progress=ignore_progress,
     )
     true_tokens = recheck.of_model(truth, vocabulary, "truth").judged(Copies(tokens, [])).tokens
-    lift_distances = []
+    push_distances = []
     erased_distances = []
     for row in repair.tokens.to_dicts():
         true_token = true_tokens[row["token_id"]]
-        lift_distances.append(abs(row["lift_sd_after"] - true_token.lift_sd))
+        if row["push_after"] is not None and true_token.push is not None:
+            push_distances.append(abs(row["push_after"] - true_token.push))
         if row["erased_after"] is not None and true_token.erased is not None:
             erased_distances.append(abs(row["erased_after"] - true_token.erased))
-    check_distances(results, "lift against the true row's", lift_distances, CLOSE_LIFT, " SD")
+    if push_distances:
+        check_distances(results, "push against the true row's", push_distances, CLOSE_PUSH)
     if erased_distances:
-        check_distances(results, "erased share against the true row's", erased_distances, CLOSE_ERASED, "")
+        check_distances(results, "erased share against the true row's", erased_distances, CLOSE_ERASED)
     words = [token.text.strip() for token in repair.record.tokens]
     before = agreements(truth, load_encoder(run.record.model.name), words)
     after = agreements(truth, load_encoder(repair.path), words)
@@ -212,7 +212,7 @@ def check_truth(
     results.check(title, bar, ours, np.median(after) >= AGREEMENT, after=after, before=before)
 
 
-def check_distances(results: Results, name: str, distances: list[float], bar: float, unit: str) -> None:
+def check_distances(results: Results, name: str, distances: list[float], bar: float) -> None:
     """Check that all distances of repaired tokens from the true ones are within a bar.
 
     Args:
@@ -220,13 +220,12 @@ def check_distances(results: Results, name: str, distances: list[float], bar: fl
         name: Name of the check.
         distances: Distance of each token.
         bar: Largest distance.
-        unit: Unit of the distances, with a space before it.
     """
     largest = max(distances)
     close_count = sum(distance <= bar for distance in distances)
     counts = f"{close_count} of {len(distances)} within"
     ours = f"median {np.median(distances):.2f}, at most {largest:.2f}; {counts}"
-    results.check(name, f"each within {bar}{unit}", ours, largest <= bar, away=distances)
+    results.check(name, f"each within {bar}", ours, largest <= bar, away=distances)
 
 
 def agreements(truth: Encoder, other: Encoder, words: list[str]) -> list[float]:

@@ -41,8 +41,8 @@ TURNS = 3
 QUICK_TURNS = 1
 # Maximum share by which Ray may be slower than the local engine.
 MOST_SLOWER = 0.15
-# Maximum difference between the lifts of a token that the two engines measure.
-LIFT_TOLERANCE = 1e-5
+# Maximum difference between the erased shares of a token that the two engines measure.
+ERASED_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -207,18 +207,18 @@ def seconds_of(measurements: Mapping[str, Any]) -> float:
 
 
 def check_tokens(results: Results, local_folder: Path, ray_folder: Path) -> None:
-    """Check that a run by the local engine and a run by Ray have the same lifts and verdicts."""
+    """Check that a run by the local engine and a run by Ray have the same erased shares and verdicts."""
     ray_tokens = pl.read_parquet(ray_folder / "tokens.parquet")
     local_tokens = pl.read_parquet(local_folder / "tokens.parquet")
-    lift_differences = (ray_tokens["lift"] - local_tokens["lift"]).to_numpy()
-    largest_difference = float(np.abs(lift_differences).max())
+    erased_differences = (ray_tokens["erased"] - local_tokens["erased"]).to_numpy()
+    largest_difference = float(np.abs(erased_differences).max())
     has_same_verdicts = ray_tokens["verdict"].to_list() == local_tokens["verdict"].to_list()
     verdicts = "the same" if has_same_verdicts else "DIFFER"
     results.check(
         "the same, numbers",
-        "lifts equal to 1e-5, the same verdicts",
-        f"lifts differ by {largest_difference:.1e}, verdicts {verdicts}",
-        largest_difference <= LIFT_TOLERANCE and has_same_verdicts,
+        "erased shares equal to 1e-5, the same verdicts",
+        f"erased shares differ by {largest_difference:.1e}, verdicts {verdicts}",
+        largest_difference <= ERASED_TOLERANCE and has_same_verdicts,
     )
 
 
@@ -257,7 +257,7 @@ def run(device: str = "cpu", quick: bool = False, only: str | None = None) -> No
 
     The part `memory` measures the peak memory of all processes of a detection together, over whole
     vocabularies and with the default settings. The results are in benchmarks/results/scaling_memory.json. The
-    part `ray` compares the times, lifts and verdicts of the two engines. The results are in
+    part `ray` compares the times, erased shares and verdicts of the two engines. The results are in
     scaling_ray.json.
 
     --only memory or --only ray measures one part. With --quick, the samples and vocabularies are small.

@@ -1,7 +1,7 @@
 """Do copies of a token harm a search more if the token erases more of a text?
 
 Eight copies of a token are appended to the documents that answer each query; all other documents stay as they
-are. Recall@10 is then compared with the share that the token erases, and with its lift, over a hundred tokens
+are. Recall@10 is then compared with the share that the token erases, over a hundred tokens
 of a finished run. Two thirds of them are spread evenly over the erased shares of the vocabulary. The others
 are those that erase most. A run only screens most tokens, with a standard error of several percent, so the
 hundred tokens are first measured again, as closely as a run confirms a token.
@@ -160,15 +160,12 @@ def chosen_tokens(run: Run, count: int) -> pl.DataFrame:
 
 
 def measured_closely(encoder: Encoder, tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return the same rows, with the lift and the erased share that a probe measures."""
+    """Return the same rows, with the erased share that a probe measures."""
     with progress_bar() as progress:
         probed: Sequence[Any] = probe(
             encoder, tokens["token_id"].to_list(), method="profile", progress=progress
         )
-    return tokens.with_columns(
-        pl.Series("erased", [token.erased for token in probed]),
-        pl.Series("lift_sd", [token.lift_sd for token in probed]),
-    )
+    return tokens.with_columns(pl.Series("erased", [token.erased for token in probed]))
 
 
 def search_with_copies(encoder: Encoder, collection: Collection, tokens: Sequence[Token]) -> Harm:
@@ -244,7 +241,6 @@ def check_harm(
         evenly_spread: number of tokens that are spread evenly over the erased shares.
     """
     with_erased = spearman(tokens["erased"], harm.by_token)
-    with_lift = spearman(tokens["lift_sd"], harm.by_token)
     with_erased_even = spearman(tokens["erased"][:evenly_spread], harm.by_token[:evenly_spread])
     median = float(np.median(harm.by_token))
     name = f"{collection.name}, {len(collection.documents)} documents"
@@ -257,8 +253,7 @@ def check_harm(
     results.check(
         f"{name}: the same with the {len(tokens) - evenly_spread} that erase most",
         "at most -0.7",
-        f"{with_erased:.2f}; with lift {with_lift:.2f}; recall {harm.without_copies:.3f} without copies, "
-        f"median {median:.3f}",
+        f"{with_erased:.2f}; recall {harm.without_copies:.3f} without copies, median {median:.3f}",
         with_erased <= -0.7,
         recall=dict(zip(tokens["token"].to_list(), harm.by_token, strict=True)),
     )

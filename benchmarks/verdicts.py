@@ -29,8 +29,6 @@ from stickytoken.methods.std import StdSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import categorize
 
-# Number of texts in which the true lift of a token is measured.
-TRUE_LIFT_TEXTS = 384
 # Numbers of words in a sentence that `docstrings` writes.
 FEWEST_WORDS = 4
 MOST_WORDS = 22
@@ -64,11 +62,10 @@ def planted(
     device: str | None = None,
     quick: bool = False,
 ) -> None:
-    """Does a run flag tokens that were planted to lift its corpus? Four minutes.
+    """How many tokens does a run flag that were planted to move texts toward its corpus? Four minutes.
 
     Rows of the word embeddings of all-MiniLM-L6-v2 are overwritten, and a run is made on the sentences of the
-    published pairs. The run must flag the planted tokens whose lift, as the run measures it, is at least 0.5
-    SD. --rows is an .npz with token_ids, shape (n,), and rows, shape (n, 384), beside a .csv with token_id
+    published pairs. --rows is an .npz with token_ids, shape (n,), and rows, shape (n, 384), beside a .csv with token_id
     and planted_lift. --strength is the share of the way from the original rows to these rows. --published is
     the folder of the published tables. --quick examines only 300 tokens beside the planted ones.
     """
@@ -89,20 +86,16 @@ def planted(
 
 
 def check_planted(results: Results, run: Run, planted_tokens: pl.DataFrame) -> None:
-    """Check that planted tokens with a large measured lift are flagged, and count other flagged tokens."""
+    """Count the planted tokens that are flagged, and the other tokens that are."""
     measured_tokens = planted_tokens.join(run.tokens.drop("token"), on="token_id")
-    smallest_lift = run.settings.number("smallest_lift")
-    strong = measured_tokens.filter(pl.col("lift_sd_low") >= smallest_lift)
-    missed = strong.filter(~IS_FLAGGED)
+    missed = measured_tokens.filter(~IS_FLAGGED)
+    flagged_planted = len(measured_tokens) - len(missed)
     results.check(
-        f"planted tokens that lift by {smallest_lift:g} SD and more",
-        "all flagged",
-        f"{len(strong) - len(missed)} of {len(strong)}",
-        missed.is_empty(),
-        missed=missed.select("token", "planted_lift", "lift_sd").to_dicts(),
+        "planted tokens",
+        "beside it",
+        f"{flagged_planted} of {len(measured_tokens)} flagged",
+        missed=missed.select("token", "planted_lift", "erased", "push").to_dicts(),
     )
-    flagged_planted = len(measured_tokens.filter(IS_FLAGGED))
-    results.check("all planted tokens", "beside it", f"{flagged_planted} of {len(measured_tokens)} flagged")
     flagged_natural = len(run.tokens.filter(IS_FLAGGED)) - flagged_planted
     natural = len(run.tokens) - len(measured_tokens)
     results.check("other tokens", "beside it", f"{flagged_natural} of {natural:,} flagged")
@@ -137,9 +130,9 @@ def unknown(model: Path, texts: Path, others: int = 0, name: str = "planted_unkn
     """Does a run flag tokens that were planted toward texts of a kind that no run uses? Takes minutes.
 
     MODEL is a folder that `plant.py` wrote, and TEXTS the file of sentences toward which it moved the rows.
-    The true lift of each planted token is measured in 96 of these sentences. --others is the number of
-    random natural tokens to examine beside the planted ones; 0 examines all. --name is the name of the
-    results file.
+    The true push of each planted token is measured in documents that are joined from these sentences.
+    --others is the number of random natural tokens to examine beside the planted ones; 0 examines all. --name
+    is the name of the results file.
     """
     encoder = load_encoder(str(model))
     planted_token_ids = planted_ids(model)
@@ -148,39 +141,38 @@ def unknown(model: Path, texts: Path, others: int = 0, name: str = "planted_unkn
     if others:
         token_ids = sorted({*random_ids(available, others), *planted_token_ids})
     with tempfile.TemporaryDirectory() as folder:
-        true_lifts = detected(
+        truth = detected(
             encoder,
             sentences=load_sentences(str(texts)),
             tokens=planted_token_ids,
-            settings=ProfileSettings(confirming_texts=TRUE_LIFT_TEXTS),
             out=Path(folder) / "truth",
             evidence=False,
-        ).tokens.select("token_id", true_lift="lift_sd")
+        ).tokens.select("token_id", true_push="push", true_push_low="push_low")
         run = detected(encoder, tokens=token_ids, out=Path(folder) / "run", evidence=False)
     results = Results(name, encoder.device, model=model.name, texts=texts.name, examined=len(run.tokens))
-    check_unknown(results, model.name, run, true_lifts, planted_token_ids)
+    check_unknown(results, model.name, run, truth, planted_token_ids)
     results.finish(strict=False)
 
 
 def check_unknown(
-    results: Results, model: str, run: Run, true_lifts: pl.DataFrame, planted_token_ids: list[int]
+    results: Results, model: str, run: Run, truth: pl.DataFrame, planted_token_ids: list[int]
 ) -> None:
-    """Check how many planted tokens with a large true lift, and how many natural tokens, a run flags.
+    """Check how many planted tokens with a large true push, and how many natural tokens, a run flags.
 
     Args:
         results: the results to add checks to.
         model: name of the model.
         run: run of the model on its default texts.
-        true_lifts: the columns ``token_id`` and ``true_lift`` of the planted tokens.
+        truth: the columns ``token_id``, ``true_push`` and ``true_push_low`` of the planted tokens.
         planted_token_ids: ids of the planted tokens.
     """
-    smallest_lift = run.settings.number("smallest_lift")
-    verdicts = run.tokens.select("token_id", "token", "verdict", "erased", "lift_sd", "vector_deviation")
-    planted_tokens = true_lifts.join(verdicts, on="token_id")
-    strong = planted_tokens.filter(pl.col("true_lift") >= smallest_lift)
+    smallest_push = run.settings.number("smallest_push")
+    verdicts = run.tokens.select("token_id", "token", "verdict", "erased", "push", "vector_deviation")
+    planted_tokens = truth.join(verdicts, on="token_id")
+    strong = planted_tokens.filter(pl.col("true_push_low") >= smallest_push)
     missed = strong.filter(~IS_FLAGGED)
     results.check(
-        f"{model}: planted rows with a true lift of {smallest_lift:g} SD and more",
+        f"{model}: planted rows with a true push of {smallest_push:g} and more",
         "90 % flagged",
         f"{len(strong) - len(missed)} of {len(strong)}",
         len(missed) <= 0.1 * len(strong),
@@ -247,16 +239,16 @@ def timed_run(encoder: Encoder, precision: Precision | None, sample: int | None,
 
 
 def check_screening(results: Results, prefix: str, in_float32: TimedRun, lower: TimedRun) -> None:
-    """Compare the sticky tokens, lifts and time of a run with those of a run in float32."""
+    """Compare the sticky tokens, erased shares and time of a run with those of a run in float32."""
     sticky_float32 = sticky_ids(in_float32.run)
     sticky_lower = sticky_ids(lower.run)
     share, counts = jaccard(sticky_lower, sticky_float32)
     tokens = in_float32.run.tokens.join(lower.run.tokens, on="token_id", suffix="_lower")
-    correlation = spearman(tokens["lift_sd"], tokens["lift_sd_lower"])
+    correlation = spearman(tokens["erased"], tokens["erased_lower"])
     results.check(
         f"{prefix}: the tokens called sticky in float32",
         "Jaccard at least 0.95",
-        f"{share:.3f} ({counts}); all lifts: Spearman {correlation:.4f}",
+        f"{share:.3f} ({counts}); all erased shares: Spearman {correlation:.4f}",
         share >= 0.95,
         only_float32=sorted(sticky_float32 - sticky_lower),
         only_lower=sorted(sticky_lower - sticky_float32),
@@ -278,8 +270,8 @@ def reliability(
 ) -> None:
     """Do two runs with different texts agree? 15 minutes.
 
-    Two runs with default settings share no carrier, and no anchor that the lift is measured on: the corpus of
-    each is one half of the bundled sentences. A sentence and its paraphrase are in the same half. For the
+    Two runs with default settings share no carrier and no document: the corpus of each is one half of the
+    bundled sentences. A sentence and its paraphrase are in the same half. For the
     packaged model, two runs of the method std are compared too. Runs that are already in the folder --out are
     opened instead of made. --quick examines few tokens.
     """
@@ -336,7 +328,7 @@ def correlation_of_runs(runs: list[Run], column: str) -> float:
 
 
 def check_profile_runs(results: Results, runs: list[Run]) -> None:
-    """Compare the sticky tokens, lifts and erased shares of two runs of the profile method."""
+    """Compare the sticky tokens, pushes and erased shares of two runs of the profile method."""
     first, second = runs
     share, counts = jaccard(sticky_ids(first), sticky_ids(second))
     prefix = f"profile, default settings, {len(first.tokens):,} tokens"
@@ -347,8 +339,8 @@ def check_profile_runs(results: Results, runs: list[Run]) -> None:
         share >= 0.9,
         sticky=[run.sticky["token"].to_list() for run in runs],
     )
-    lifts = correlation_of_runs(runs, "lift_sd")
-    results.check(f"{prefix}: Spearman of lifts", "beside it", f"{lifts:.3f}")
+    pushes = correlation_of_runs(runs, "push")
+    results.check(f"{prefix}: Spearman of pushes", "beside it", f"{pushes:.3f}")
     erased = correlation_of_runs(runs, "erased")
     results.check(f"{prefix}: Spearman of what copies erase", "beside it", f"{erased:.3f}")
 

@@ -43,7 +43,6 @@ from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base, choose_method, method_named, probes
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import RecordedLoading
-from stickytoken.settings.reading import ColumnChoice
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, special_tokens, written
 
