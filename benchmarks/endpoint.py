@@ -3,8 +3,8 @@
 The script starts tests/support/embedding_server.py in this process, which serves a model on the CPU. The
 server refuses some requests with HTTP 429 or 500, drops some connections, and damages or loses some
 responses. The run is killed once and then continued. The script checks how many tokens the server answered,
-whether texts were answered twice, whether the verdicts and erased shares are those of a run without a server, and
-that the API key is stored nowhere. It needs no network, and takes a few minutes on 2 CPU cores:
+whether texts were answered twice, whether the verdicts and erased shares are those of a run without a server,
+and that the API key is stored nowhere. It needs no network, and takes a few minutes on 2 CPU cores:
 
     python benchmarks/endpoint.py --sample 500
 """
@@ -261,7 +261,7 @@ def check_against_local_run(results: Results, run: Run, model: str, sample: int,
     is_unusual = pl.col("vector_deviation_local") >= settings.unusual
     verdicts_differ = pl.col("verdict") != pl.col("verdict_local")
     differing = tokens.filter(verdicts_differ, ~is_unusual.fill_null(value=False)).height
-    # The local run knows which vectors are unusual, which changes which tokens are confirmed. Erased shares are
+    # The local run knows which vectors are unusual, which changes which tokens are confirmed. Shares are
     # comparable only where both runs confirmed a token, or neither did.
     in_same_texts = tokens.filter(pl.col("confirmed") == pl.col("confirmed_local"))
     erased_differences = (in_same_texts["erased"] - in_same_texts["erased_local"]).abs()

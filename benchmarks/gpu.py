@@ -219,7 +219,7 @@ def correctness(visit: Visit) -> bool:
 
 
 def check_verdicts(visit: Visit, name: str, expected: Run, run: Run, token_count: int) -> None:
-    """Record how many verdicts of a run are equal to the expected ones, and the largest difference of erased shares.
+    """Record how many verdicts of a run are equal to the expected ones, and how far erased shares differ.
 
     Args:
         visit: the visit that records the result.
