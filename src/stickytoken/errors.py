@@ -25,10 +25,6 @@ class InputError(StickyTokenError):
     """A sentence file, pair file, token or setting cannot be used."""
 
 
-class RefusedTextError(InputError):
-    """A text has a finding that the cleaner was told to refuse."""
-
-
 class ModelError(StickyTokenError):
     """A model or tokenizer cannot be found, reached or used."""
 

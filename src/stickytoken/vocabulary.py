@@ -81,6 +81,15 @@ class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
 
 
 @runtime_checkable
+class NormalizingTokenizer(Protocol):
+    """A tokenizer whose normaliser, which decides which spellings of a word it reads alike, may be known."""
+
+    @property
+    def normalizer(self) -> str | None:
+        """The normaliser in JSON, as the tokenizers library writes it; None if it isn't known."""
+
+
+@runtime_checkable
 class CandidateTokenizer(Protocol):
     """A stand-in for an unpublished tokenizer: it lists candidate strings and estimates token counts."""
 

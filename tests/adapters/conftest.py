@@ -20,13 +20,8 @@ def cleaner():
 
 
 @pytest.fixture(scope="session")
-def refusing():
-    return Cleaner(RULES, {"special": "refuse"})
-
-
-@pytest.fixture(scope="session")
-def reporting():
-    return Cleaner(RULES, dict.fromkeys(("flagged", "special", "repetition", "suspected"), "report"))
+def thorough():
+    return Cleaner(RULES, unsafe_fixes=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from datasets.fingerprint import Hasher
 
 from stickytoken import Cleaner
 from stickytoken.adapters.datasets import ColumnCleaner
-from stickytoken.errors import InputError, RefusedTextError
+from stickytoken.errors import InputError
 
 ROWS = {
     "id": [1, 2, 3, 4],
@@ -40,18 +40,13 @@ def test_a_row_may_have_a_text_in_one_column_and_a_list_in_another(cleaner, colu
     assert sorted(cleaned_row["found"].split("; ")) == ["parts: 1 flagged", "title: 1 special"]
 
 
-def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, reporting):
+def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, thorough):
     used = ColumnCleaner(cleaner_file)
     used({"text": ["able able able able and words that it remembers: été"]})
     fresh = ColumnCleaner(Cleaner.from_file(cleaner_file))
     assert Hasher.hash(used) == Hasher.hash(fresh)
-    assert Hasher.hash(fresh) != Hasher.hash(ColumnCleaner(reporting))
+    assert Hasher.hash(fresh) != Hasher.hash(ColumnCleaner(thorough))
     assert Hasher.hash(fresh) != Hasher.hash(ColumnCleaner(cleaner_file, "title"))
-
-
-def test_a_refused_text_is_named_by_its_row(refusing):
-    with pytest.raises(RefusedTextError, match="column 'text', row 4 of the batch: the text contains"):
-        DATASET.map(ColumnCleaner(refusing), batched=True)
 
 
 @pytest.mark.parametrize(

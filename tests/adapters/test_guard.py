@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 import tiny
 from stickytoken import Cleaner, detect, guard, load_encoder, probe
 from stickytoken.cleaning import CleaningRules
-from stickytoken.errors import InputError, RefusedTextError, RunError
+from stickytoken.errors import InputError, RunError
 
 CLEAN = ["the quiet river sings.", "a bird near the market", "able to sign"]
 TEXTS = tiny.sentences(50)
@@ -104,14 +104,15 @@ def test_a_saved_model_is_the_plain_one(guarded, model, tmp_path):
     same(guarded.unguarded.encode(DIRTY), model.encode(DIRTY))
 
 
-def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(model, reporting, refusing):
-    reports_of_texts = []
-    reports = guard(model, reporting, on_found=lambda *report: reports_of_texts.append(report))
-    same(reports.encode(DIRTY), model.encode(DIRTY))
-    assert sorted(text for text, _ in reports_of_texts) == sorted(DIRTY[:2])
-    assert {span.what for _, cleaned in reports_of_texts for span in cleaned.reported} == {"stone", "[SEP]"}
-    with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text contains"):
-        guard(model, refusing).encode(DIRTY)
+def test_texts_with_findings_are_told(model, cleaner):
+    reports = []
+    told = guard(model, cleaner, on_found=lambda *report: reports.append(report))
+    left = "very very very very good"
+    same(told.encode([*DIRTY, left]), model.encode([*CLEAN, left]))
+    assert sorted(text for text, _ in reports) == sorted([*DIRTY[:2], left])
+    removed = {removal.what for _, cleaned in reports for removal in cleaned.removals}
+    reported = {span.what for _, cleaned in reports for span in cleaned.reported}
+    assert (removed, reported) == ({"stone", "[SEP]"}, {"very"})
 
 
 @pytest.mark.parametrize(

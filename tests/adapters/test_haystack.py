@@ -7,7 +7,7 @@ from haystack import Document, Pipeline
 from haystack.dataclasses import ByteStream, SparseEmbedding
 
 from stickytoken.adapters.haystack import StickyTokenCleaner
-from stickytoken.errors import InputError, RefusedTextError
+from stickytoken.errors import InputError
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def documents():
     ]
 
 
-def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner, reporting):
+def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner):
     before = [document.to_dict() for document in documents]
     cleaned = StickyTokenCleaner(cleaner).run(documents)["documents"]
     assert [document.content for document in cleaned] == ["the river", "a bird", None, "a stone"]
@@ -32,9 +32,10 @@ def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner, r
     assert cleaned[2] is documents[2]
     assert [document.to_dict() for document in documents] == before
     assert (cleaned[1].embedding, cleaned[1].sparse_embedding) == (None, None)  # those of the old text
-    document = StickyTokenCleaner(reporting).run(documents)["documents"][1]
-    assert (document.content, document.embedding) == (documents[1].content, [1.0, 2.0])
-    assert document.meta["stickytoken"] == "1 flagged left"
+    left = StickyTokenCleaner(cleaner).run([Document(content="very very very very", embedding=[1.0])])
+    (document,) = left["documents"]
+    assert (document.content, document.embedding) == ("very very very very", [1.0])
+    assert document.meta["stickytoken"] == "1 repetition left"
 
 
 def test_a_pipeline_is_saved_with_the_whole_cleaner(documents, cleaner_file, tmp_path):
@@ -48,11 +49,7 @@ def test_a_pipeline_is_saved_with_the_whole_cleaner(documents, cleaner_file, tmp
     assert cleaned[1].meta == {"source": "b", "found": "1 flagged"}
 
 
-def test_a_refused_document_is_named_and_what_is_no_list_of_documents_is_refused(
-    documents, cleaner, refusing
-):
-    with pytest.raises(RefusedTextError, match="document 'mine': the text contains the text of a special"):
-        StickyTokenCleaner(refusing).run(documents)
+def test_what_is_no_list_of_documents_is_refused(cleaner):
     for wrong in ("able", [3]):
         with pytest.raises(InputError, match="documents"):
             StickyTokenCleaner(cleaner).run(wrong)

@@ -6,7 +6,6 @@ pytest.importorskip("langchain_core", reason="langchain-core is not installed")
 from langchain_core.documents import BaseDocumentTransformer, Document
 
 from stickytoken.adapters.langchain import StickyTokenCleaner
-from stickytoken.errors import RefusedTextError
 
 
 class Chapter(Document):
@@ -39,11 +38,9 @@ def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner, c
     assert (without[1].page_content, without[1].metadata) == ("a bird", documents[1].metadata)
 
 
-def test_a_refused_document_is_named_and_a_reported_one_stays(documents, refusing, reporting):
-    with pytest.raises(RefusedTextError, match="document 3: the text contains the text of a special token"):
-        StickyTokenCleaner(refusing).transform_documents(documents)
-    cleaned = StickyTokenCleaner(reporting).transform_documents(documents)
-    assert [document.page_content for document in cleaned] == [
-        document.page_content for document in documents
-    ]
-    assert cleaned[2].metadata == {"stickytoken": "1 special left"}
+def test_what_is_left_is_noted_and_goes_with_unsafe_fixes(cleaner, thorough):
+    document = Document("very very very very good", id="1")
+    (left,) = StickyTokenCleaner(cleaner).transform_documents([document])
+    assert (left.page_content, left.metadata) == (document.page_content, {"stickytoken": "1 repetition left"})
+    (cleaned,) = StickyTokenCleaner(thorough).transform_documents([document])
+    assert (cleaned.page_content, cleaned.metadata) == ("very good", {"stickytoken": "1 repetition"})

@@ -10,7 +10,6 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import Document, MediaResource, MetadataMode, Node, TextNode
 
 from stickytoken.adapters.llama_index import StickyTokenCleaner
-from stickytoken.errors import RefusedTextError
 
 
 @pytest.fixture
@@ -64,12 +63,12 @@ def test_nodes_are_cleaned_with_all_else_that_they_hold(nodes, cleaner):
     assert StickyTokenCleaner(cleaner=cleaner, note=None)(nodes)[1].metadata == {"source": "b"}
 
 
-def test_another_cleaner_is_another_entry_of_the_cache(cleaner, reporting):
+def test_another_cleaner_is_another_entry_of_the_cache(cleaner, thorough):
     pipeline = IngestionPipeline(transformations=[StickyTokenCleaner(cleaner=cleaner)])
-    document = Document(id_="1", text="able able able able The river sings.")
-    assert texts(pipeline.run(documents=[document])) == ["The river sings."]
-    again = IngestionPipeline(transformations=[StickyTokenCleaner(cleaner=reporting)], cache=pipeline.cache)
-    assert texts(again.run(documents=[document])) == [document.text]
+    document = Document(id_="1", text="very very very very good")
+    assert texts(pipeline.run(documents=[document])) == [document.text]
+    again = IngestionPipeline(transformations=[StickyTokenCleaner(cleaner=thorough)], cache=pipeline.cache)
+    assert texts(again.run(documents=[document])) == ["very good"]
 
 
 def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
@@ -81,10 +80,8 @@ def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
     assert json.dumps(StickyTokenCleaner.model_json_schema())
 
 
-def test_a_refused_node_is_named_and_a_reported_one_stays(nodes, refusing, reporting):
-    with pytest.raises(RefusedTextError, match="node '3': the text contains the text of a special token"):
-        StickyTokenCleaner(cleaner=refusing)(nodes)
-    cleaned = StickyTokenCleaner(cleaner=reporting)(nodes)
-    assert texts(cleaned) == texts(nodes)
-    assert cleaned[1].metadata["stickytoken"] == "1 flagged left"
-    assert cleaned[1].embedding == [1.0]
+def test_a_node_whose_text_stays_keeps_its_vector(cleaner):
+    node = Document(text="very very very very good", embedding=[1.0])
+    (left,) = StickyTokenCleaner(cleaner=cleaner)([node])
+    assert (left.text, left.embedding) == (node.text, [1.0])
+    assert left.metadata["stickytoken"] == "1 repetition left"

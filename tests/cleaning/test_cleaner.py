@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import subprocess
 import sys
 
@@ -10,20 +9,23 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
+import tokenizers_of_kinds as kinds
 from stickytoken import Cleaner
-from stickytoken.cleaning import Action, CleaningRules, SpanKind, find_spans, spans
+from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cli.app import app
 from stickytoken.data.rewriting import edited_text
-from stickytoken.errors import InputError, RefusedTextError, RunError
+from stickytoken.errors import InputError, RunError
 
+BERT = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
 RULES = CleaningRules(
-    words=("able", "contract", "☃", "'s", "禾"), specials=("[SEP]", "<|endoftext|>", "</s>")
+    words=("able", "contract", "☃", "'s", "禾"), specials=("[SEP]", "<|endoftext|>", "</s>"), normalizer=BERT
 )
 CLEANER = Cleaner(RULES)
+EVERYTHING = Cleaner(RULES, unsafe_fixes=True)
 PARTS = (
     "able", "able ", "ABLE ", "contract ", "the ", "flow ", "very ", "buy now ", "x", " ", ", ", ".", "\n",
-    "[SEP]", "[SE", "P]", "<|endof", "text|>", "<|endoftext|>", "</", "s>", "\u200b", "\u0301", "ａｂｌｅ ",
-    "禾", "☃", "'s ", "\ud800",
+    "[SEP]", "[SE", "P]", "<|endof", "text|>", "<|endoftext|>", "</", "s>", "\u200b", "\u0301", "(", ") ",
+    "禾", "☃", "'s ", "\ud800", "<b>", "| ",
 )  # fmt: skip
 texts = st.lists(
     st.tuples(st.sampled_from(PARTS), st.sampled_from((1, 1, 1, 2, 4, 5))).map(
@@ -38,67 +40,66 @@ texts = st.lists(
     [
         ("the flow ABLE, Able, able, aBLE", "the flow"),
         ("able, able, able, able, the flow", "the flow"),
+        ("(able) (able) (able) (able) the flow", "the flow"),
+        ("able - able - able - able - the flow", "the flow"),
         ("a normal pregnancyableableableable", "a normal pregnancy"),
-        ("flow able the able the able the able the", "flow"),
-        ("the able flow able is able of able air", "the flow is of air"),
-        ("the flow able river able window able river able window", "the flow"),
-        ("river able window able river able window able the flow", "the flow"),
-        ("the flow able - able. able - able -", "the flow"),
-        (
-            "able construction and able slab of able steel construction able and slab able of steel "
-            "able able able able",
-            "construction and slab of steel construction and slab of steel",
-        ),
-        ("able - able; able. able - the flow - and air", "the flow - and air"),
+        ("able able contract able contract contract the flow", "the flow"),
+        ("the flow able able able able, and air", "the flow, and air"),
+        ("the flow, able able . able able the air", "the flow, . the air"),
         ("able able able able - the flow", "- the flow"),
-        ("very very very very good", "very good"),
-        ("buy now buy now buy now buy now!", "buy now!"),
         ("air [SEP] flow", "air flow"),
+        ("able able [SEP] able able air", "air"),
         ("<|endof<|endof<|endoftext|>text|>text|>air", "air"),
         ("<|endofableableableabletext|>air", "air"),
         ("☃☃☃☃ air", "air"),
         ("flow\u200bable\u200bable\u200bable\u200bable\u200b air", "flow air"),
+        ("one\nable able able able\ntwo", "one\n\ntwo"),
         ("She was able to sign the contract.", "She was able to sign the contract."),
-        ("schools in DC NN NN VBP NN NN NN NN .", "schools in DC NN NN VBP NN NN NN NN ."),
+        ("very very very very good", "very very very very good"),
+        ("flow able the able the able the able", "flow able the able the able the able"),
         ("  two  spaces \t and a tab \r\n", "  two  spaces \t and a tab \r\n"),
     ],
 )
-def test_a_text_is_as_if_nothing_had_been_put_in(text, cleaned):
+def test_what_is_certain_goes_and_nothing_else(text, cleaned):
     assert CLEANER(text) == cleaned
 
 
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("flow able the able river able window able", "flow the river window"),
+        ("the able flow is able of able air able x", "the flow is of air x"),
+        ("very very very very good", "very good"),
+        ("buy now buy now buy now buy now!", "buy now!"),
+        ("(very) (very) (very) (very) good", "(very) good"),
+        ("She was able to sign the contract.", "She was able to sign the contract."),
+    ],
+)
+def test_unsafe_fixes_remove_what_may_belong_to_the_text(text, cleaned):
+    assert EVERYTHING(text) == cleaned
+
+
+@pytest.mark.parametrize("cleaner", [CLEANER, EVERYTHING])
 @given(texts)
-@settings(max_examples=400)
-def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
-    once = CLEANER.clean(text)
-    assert {span.kind for span in find_spans(once.text, RULES)} <= {SpanKind.SUSPECTED}
-    assert CLEANER(once.text) == once.text
-    assert not any(special in once.text for special in RULES.specials)
+@settings(max_examples=200)
+def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(cleaner, text):
+    once = cleaner.clean(text)
+    wanted = {Fix.SAFE, Fix.UNSAFE} if cleaner.unsafe_fixes else {Fix.SAFE}
+    assert not wanted & {span.fix for span in find_spans(once.text, RULES)}
+    assert cleaner(once.text) == once.text
     for removal in reversed(once.removals):
         text = text[: removal.start] + text[removal.end :]
     assert text == once.text
+    assert once.reported == tuple(find_spans(once.text, RULES))
 
 
-@given(texts)
-@settings(max_examples=80)
-def test_every_mixture_of_actions_ends(text):
-    mixed = Cleaner(
-        RULES, {"special": "escape", "flagged": "replace", "repetition": "report"}, replacement="~"
-    )
-    once = mixed.clean(text)
-    assert mixed(once.text) == once.text
-    assert not any(special in once.text for special in RULES.specials)
-    assert {span.kind for span in once.reported} <= {SpanKind.REPETITION, SpanKind.SUSPECTED}
-
-
-def test_text_nested_too_deep_to_be_ordinary_takes_a_few_rounds_all_the_same():
-    # Taking out each level makes the copies of the level around it neighbours.
-    text = "able able able able"
-    for level in range(400):
-        word = ("contract", "able")[level % 2]
-        text = f"{word} {word} q{level} r{level} {text} {word} {word}"
-    once = CLEANER(text)
-    assert CLEANER(once) == once
+def test_what_is_nested_too_deeply_to_be_ordinary_is_reported():
+    text = "[SEP]"
+    for _ in range(200):
+        text = f"[SE{text}P]"
+    cleaned = CLEANER.clean(text)
+    assert len(cleaned.text) < len(text)
+    assert {span.kind for span in cleaned.reported} <= {SpanKind.SPECIAL}
 
 
 @pytest.mark.parametrize(
@@ -138,55 +139,18 @@ def work(text):
     return lines
 
 
-def test_a_long_text_is_cleaned_in_segments_as_a_whole(monkeypatch):
-    monkeypatch.setattr(spans, "_SEGMENT", 20_000)
-    words = [f"word{index * 7 % 5000}" for index in range(6_000)]
-    copies = ["able"] * 4
-    assert CLEANER(" ".join([*copies, *words[:3_000], *copies, *words[3_000:], *copies])) == " ".join(words)
-    assert CLEANER("able " * 8_000) == ""
-    assert CLEANER("buy it now " * 4_000) == "buy it now "
-
-
-def test_actions_say_what_is_done_with_each_kind():
-    text = "air [SEP] able able able able"
-    assert Cleaner(RULES, {"special": "escape"})(text) == "air [ SEP]"
-    assert Cleaner(RULES, {SpanKind.FLAGGED: Action.REPLACE})(text) == "air …"
-    reported = Cleaner(RULES, {"flagged": "report", "special": "report"}).clean(text)
-    assert (reported.text, reported.removals) == (text, ())
-    assert [span.kind for span in reported.reported] == [SpanKind.SPECIAL, SpanKind.FLAGGED]
-    among = "able able [SEP] able able air"
-    assert Cleaner(RULES, {"flagged": "report"})(among) == "able able able able air"
-    with pytest.raises(RefusedTextError, match=r"special token \('\[SEP\]'\) at character 4"):
-        Cleaner(RULES, {"special": "refuse"})(text)
-    # Removals have offsets of the text as it was.
-    once = Cleaner(RULES, {"special": "replace"}, replacement="~").clean("able, able; able, able [SEP]")
-    assert [(removal.start, removal.end) for removal in once.removals] == [(0, 24), (23, 28)]
-    assert once.text == ""
-
-
-def test_a_lone_flagged_word_stays_unless_all_are_to_go():
-    text = "The flow is very very very very good: she signed the contract today"
-    assert CLEANER(text) == "The flow is very good: she signed the contract today"
-    assert Cleaner(RULES, remove_all=True)(text) == "The flow is very good: she signed the today"
-    with pytest.raises(InputError, match="remove_all is set, but the action for flagged is report"):
-        Cleaner(RULES, {"flagged": "report"}, remove_all=True)
-
-
-@given(texts)
-@settings(max_examples=80)
-def test_no_flagged_word_is_left_where_all_are_removed(text):
-    everything = Cleaner(RULES, remove_all=True)
-    once = everything.clean(text)
-    assert everything(once.text) == once.text
-    assert Cleaner(RULES)(once.text) == once.text
-    assert not set(re.findall(r"\w+", once.text.casefold())) & {"able", "contract"}
-
-
-@given(texts)
-@settings(max_examples=80)
-def test_edits_turn_a_text_into_the_cleaned_one(text):
-    cleaned = Cleaner(RULES, {"special": "escape", "flagged": "replace"}, replacement="~").clean(text)
-    assert edited_text(text, cleaned.edits) == cleaned.text
+def test_findings_say_how_sure_they_are():
+    text = "air [SEP] able able able able and very very very very good"
+    cleaned = CLEANER.clean(text)
+    assert cleaned.text == "air and very very very very good"
+    assert [(span.kind, span.fix) for span in cleaned.reported] == [(SpanKind.REPETITION, Fix.UNSAFE)]
+    assert [(removal.kind, text[removal.start : removal.end]) for removal in cleaned.removals] == [
+        (SpanKind.SPECIAL, "[SEP] "),
+        (SpanKind.FLAGGED, "able able able able "),
+    ]
+    assert CLEANER.would_change(CLEANER.find(text))
+    assert not CLEANER.would_change(cleaned.reported)
+    assert EVERYTHING.would_change(cleaned.reported)
 
 
 @given(st.lists(texts, min_size=2, max_size=3))
@@ -194,9 +158,8 @@ def test_edits_turn_a_text_into_the_cleaned_one(text):
 def test_texts_that_are_one_document_are_cleaned_as_one(parts):
     cleaned, edits = CLEANER.clean_parts(parts)
     after = [edited_text(text, text_edits) for text, text_edits in zip(parts, edits, strict=True)]
-    assert " ".join(after) == cleaned.text
-    assert edited_text(" ".join(parts), cleaned.edits) == cleaned.text
-    assert CLEANER.clean_parts(after)[1] == [()] * len(parts)
+    assert " ".join(after).split() == cleaned.text.split()
+    assert cleaned == CLEANER.clean(" ".join(parts))
 
 
 def test_a_guess_is_reported_and_taken_out_only_on_request():
@@ -205,23 +168,19 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
     cleaned = CLEANER.clean(text)
     assert cleaned.text == text
     assert {span.kind for span in cleaned.reported} == {SpanKind.SUSPECTED}
-    assert Cleaner(RULES, {"suspected": "remove"})(text) == " ".join(words)
+    assert EVERYTHING(text) == " ".join(words)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cleaner(RULES, {"repetition": "escape"}), "only special tokens can be escaped"),
-        (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is not a known kind of finding"),
-        (lambda: Cleaner(RULES, {"repetition": "drop"}), "'drop' is not a known action"),
-        (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),
-        (lambda: Cleaner(RULES, replacement="gone"), "letters or digits"),
-        (lambda: Cleaner(RULES, replacement="☃"), "the rules find something"),
+        (lambda: Cleaner(RULES, unsafe_fixes="yes"), "unsafe_fixes is 'yes'"),
         (lambda: CLEANER(b"able"), "pass a string"),
         (lambda: CleaningRules(words=("able", " ")), "not blank"),
         (lambda: CleaningRules(words="able"), "pass a list"),
         (lambda: CleaningRules(longest_run=1), "at least 2"),
+        (lambda: CleaningRules(normalizer="{}"), "normalizer is '{}'"),
     ],
 )
 def test_what_cannot_be_used_is_refused(make, message):
@@ -230,12 +189,12 @@ def test_what_cannot_be_used_is_refused(make, message):
 
 
 def test_a_cleaner_is_read_as_it_was_written(tmp_path):
-    cleaner = Cleaner(RULES, {"repetition": "report"}, replacement="~", source={"model": "minilm"})
+    cleaner = Cleaner(RULES, source={"model": "minilm"})
     cleaner.save(tmp_path / "rules.json")
     again = Cleaner.from_file(tmp_path / "rules.json")
-    assert (again.rules, again.actions, again.replacement, again.source) == (
-        RULES, cleaner.actions, "~", {"model": "minilm"},
-    )  # fmt: skip
+    assert (again.rules, again.unsafe_fixes, again.source) == (RULES, False, {"model": "minilm"})
+    assert Cleaner.from_file(tmp_path / "rules.json", unsafe_fixes=True).unsafe_fixes
+    assert Cleaner.from_json(EVERYTHING.to_json()).unsafe_fixes
     assert (tmp_path / "rules.json").read_bytes().isascii()
 
 
@@ -254,6 +213,7 @@ def damaged(entry, value):
         (damaged("version", 2), "rules.json: .* the version 2"),
         (damaged("words", "able"), "words"),
         (damaged("unknown", 1), "the unknown entry 'unknown'"),
+        (damaged("normalizer", {"type": "Unknown"}), "normalizer is"),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
@@ -299,6 +259,17 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
     assert "standard input, line 2: byte 30 (0xff) is not UTF-8" in errors
 
 
+@pytest.mark.slow
+def test_lines_of_standard_input_are_answered_one_by_one(cleaner_file):
+    command = [sys.executable, "-m", "stickytoken", "clean", str(cleaner_file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for line in (b"[SEP] air\n", b"flow [SEP]\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == line.replace(b"[SEP]", b"").strip() + b"\n"
+        process.stdin.close()
+
+
 def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
     (tmp_path / "lines.txt").write_bytes("air\n\x1b[31m [SEP] é\n".encode())
     _, output, _ = clean(cleaner_file, tmp_path / "lines.txt", "--diff", "-q")
@@ -317,11 +288,9 @@ def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
         ("nowhere", 1, "no run folder"),
         ("RULES nowhere.txt", 1, "no file 'nowhere.txt'"),
         ("RULES .", 1, "is a folder: pass one file at a time"),
-        ("RULES --action run", 2, "not of the form KIND=ACTION"),
-        ("RULES --action repetition=escape", 2, "only special tokens can be escaped"),
-        ("RULES --remove-all --action flagged=report", 1, "the action for flagged is report"),
         ("RULES --diff --format json", 2, "pass either --diff or --format json"),
-        ("RULES --action special=refuse", 1, "line 2: the text contains the text of a special token"),
+        ("RULES --quarantine aside.txt", 2, "it needs --out"),
+        ("RULES --allow nowhere.txt", 1, "nowhere.txt"),
     ],
 )
 def test_what_is_wrong_with_a_command_is_said_in_one_line(cleaner_file, arguments, status, message):

@@ -10,12 +10,12 @@ from stickytoken.cleaning import CleaningRules
 from stickytoken.cleaning.excerpts import Piece, excerpt, word_diff
 
 RULES = CleaningRules(words=("able", "contract"), specials=("[SEP]", "<|endoftext|>"))
-CLEANER = Cleaner(RULES)
+CLEANER = Cleaner(RULES, unsafe_fixes=True)
 FILLER = " ".join(f"word{number}" for number in range(40))
 
 
-def lines(text, cleaner=CLEANER):
-    return word_diff(text, cleaner.clean(text))
+def lines(text):
+    return word_diff(text, CLEANER.clean(text).removals)
 
 
 def test_an_excerpt_marks_ranges_and_keeps_words_whole():
@@ -74,17 +74,11 @@ def test_a_long_removal_is_shown_by_its_beginning_and_end():
     assert len(line) < 200
 
 
-def test_added_text_is_marked():
-    cleaner = Cleaner(RULES, {"flagged": "replace", "special": "escape"})
-    assert lines("air able able able able", cleaner) == ["flagged token: air [-able able able able-]{+…+}"]
-    assert lines("air [SEP] flow", cleaner) == ["special token: air [{+ +}SEP] flow"]
-
-
 def test_changes_in_title_and_text_are_shown():
     parts = ["a title [SEP]", "able able able able and a text"]
     cleaned, _ = CLEANER.clean_parts(parts)
-    assert word_diff(" ".join(parts), cleaned) == [
-        "special token: a title [-[SEP]-]…",
+    assert word_diff(" ".join(parts), cleaned.removals) == [
+        "special token: a title [-[SEP]-] …",
         "flagged token: …[-able able able able-] and a text",
     ]
 
@@ -111,6 +105,6 @@ PARTS = (
 @settings(max_examples=100)
 def test_every_removed_part_is_shown_once(text):
     cleaned = CLEANER.clean(text)
-    removed = [" ".join(text[edit.start : edit.end].split()) for edit in cleaned.edits]
-    shown = re.findall(r"\[-(.*?)-\]", "\n".join(word_diff(text, cleaned)))
+    removed = [" ".join(text[removal.start : removal.end].split()) for removal in cleaned.removals]
+    shown = re.findall(r"\[-(.*?)-\]", "\n".join(word_diff(text, cleaned.removals)))
     assert [" ".join(part.split()) for part in shown] == removed

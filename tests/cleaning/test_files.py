@@ -23,7 +23,6 @@ from stickytoken.cleaning.files import clean_file
 from stickytoken.cli.app import app
 from stickytoken.data.documents import NamedColumns, unicode_text
 from stickytoken.data.rewriting import edited_text, open_source
-from stickytoken.errors import InputError
 from stickytoken.scanning.scan import scan_documents
 
 EXAMPLES = 40
@@ -178,12 +177,13 @@ def require_same_findings(run: Path, path: Path, cleaned: Path, cleaner: Cleaner
     """A scan finds what cleaning says it removed, and nothing afterwards; cleaning again changes nothing."""
     content, totals = clean_path(path, cleaner)
     before = scan_documents(run, path, workers=1).result
-    assert (before.documents, before.found) == (totals.documents, totals.changed)
-    kinds = {kind: count for kind, count in before.kinds.items() if kind != "suspected"}
-    assert kinds == {kind.value: count for kind, count in totals.changed_by_cause.items()}
+    assert before.documents == totals.documents
+    assert before.found + before.suspected >= totals.changed
+    assert {kind.value for kind in totals.changed_by_cause} <= {"flagged", "special"}
+    assert all(count <= before.kinds[kind] for kind, count in totals.changed_by_cause.items())
     cleaned.write_bytes(content)
     after = scan_documents(run, cleaned, workers=1).result
-    assert (after.found, after.skipped) == (0, before.skipped)
+    assert (after.found + after.suspected == 0, after.skipped) == (not totals.left_by_cause, before.skipped)
     assert clean_path(cleaned, cleaner)[0] == content
 
 
@@ -296,7 +296,7 @@ def test_a_column_is_named_and_no_other_is_cleaned(cleaner_file, write):
 
 def test_a_file_may_be_cleaned_in_place(cleaner_file, write):
     path = write("own.txt", "air [SEP] flow\nvery very very very good\n")
-    status, output, errors = command(cleaner_file, path, "--out", path)
+    status, output, errors = command(cleaner_file, path, "--out", path, "--unsafe-fixes")
     assert (status, output, path.read_bytes()) == (0, b"", b"air flow\nvery good\n")
     assert "2 of 2 documents changed (special token: 1, repetition: 1)" in errors
     assert "the first copy of each repetition stays, because it may belong there: 'very' (line 2)" in errors
@@ -306,22 +306,26 @@ def test_only_documents_where_copies_of_a_repetition_went_are_counted(cleaner_fi
     hidden = "ver<|im_end|>y ve<|im_end|>ry v<|im_end|>ery very very good"
     texts = [hidden, hidden, "very very very very good"]
     lines = [json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(texts)]
-    _, _, errors = command(cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff")
+    _, _, errors = command(
+        cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff", "--unsafe-fixes"
+    )
     assert "more" not in errors.partition("may belong there")[2].partition("\n")[0]
 
 
 def test_a_long_repeated_word_is_named_by_its_beginning(cleaner_file, write):
     path = write("own.txt", " ".join(["pneumonoultramicroscopicsilicovolcanoconiosis"] * 6) + "\n")
-    assert "'pneumonoultramicroscopicsilicovolcanocon...'" in command(cleaner_file, path)[2]
+    assert "'pneumonoultramicroscopicsilicovolcanocon...'" in command(cleaner_file, path, "--unsafe-fixes")[2]
 
 
 def test_documents_are_named_where_a_first_copy_stays(cleaner_file, write):
     lines = [json.dumps({"_id": f"d{number}", "text": "very very very very good"}) for number in range(5)]
-    _, _, errors = command(cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff")
+    _, _, errors = command(
+        cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff", "--unsafe-fixes"
+    )
     assert "'very' (d0), 'very' (d1), 'very' (d2), and others in 2 more" in errors
 
 
-@pytest.mark.parametrize("wrong", [("--action", "special=refuse"), ("--column", "nothing")])
+@pytest.mark.parametrize("wrong", [("--allow", "nowhere.txt"), ("--column", "nothing")])
 def test_nothing_is_written_if_anything_is_wrong(cleaner_file, write, tmp_path, wrong):
     path = write("own.jsonl", RULES_LINE)
     write("out.jsonl", "earlier")
@@ -347,22 +351,75 @@ def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file,
     assert "does not match the format" in errors
 
 
-def test_what_is_suspected_is_reported_and_goes_on_request(cleaner_file, write):
+def test_what_may_belong_to_a_text_is_counted_and_goes_on_request(cleaner_file, write):
     words = [f"word{number} zebra" if number % 2 else f"word{number}" for number in range(15)]
     path = write("own.txt", f"{' '.join(words)}\n")
     _, output, errors = command(cleaner_file, path)
     assert output == path.read_bytes()
     assert "none of 1 document changed" in errors
-    assert "1 document still has suspected copies of another word: --remove-suspected removes them" in errors
-    _, output, errors = command(cleaner_file, path, "--remove-suspected")
+    assert "1 document still has suspected copies of another word" in errors
+    assert "--unsafe-fixes would change 1 more document" in errors
+    _, output, errors = command(cleaner_file, path, "--unsafe-fixes")
     assert b"zebra" not in output
     assert "1 of 1 document changed (suspected copies: 1)" in errors
 
 
-def test_all_flagged_words_go_on_request(cleaner_file, write):
-    path = write("own.txt", f"one {WORD} alone\n")
-    assert command(cleaner_file, path)[1] == path.read_bytes()
-    assert command(cleaner_file, path, "--remove-all")[1] == b"one alone\n"
+@pytest.mark.parametrize(
+    ("name", "kept", "aside"),
+    [
+        ("own.txt", "one\n\ntwo\n", "air [SEP] flow\n[SEP]\n"),
+        ("own.csv", "id,text\n1,one\n4,two\n", "id,text\n2,air [SEP] flow\n3,[SEP]\n"),
+        ("own.jsonl", '{"text": "one"}\n{"text": "two"}\n', '{"text": "air [SEP] flow"}\n'),
+    ],
+)
+def test_documents_are_set_aside_byte_for_byte(cleaner_file, write, tmp_path, name, kept, aside):
+    head = "id,text\n" if name.endswith(".csv") else ""
+    first, *rest = kept.removeprefix(head).splitlines(keepends=True)
+    path = write(name, head + first + aside.removeprefix(head) + "".join(rest))
+    outputs = [tmp_path / f"kept-{name}", tmp_path / f"aside-{name}"]
+    status, _, errors = command(cleaner_file, path, "--out", outputs[0], "--quarantine", outputs[1])
+    assert status == 0
+    assert [output.read_text() for output in outputs] == [kept, aside]
+    assert "documents set aside (special token: " in errors
+
+
+def test_rows_of_parquet_are_set_aside(cleaner, tmp_path):
+    path = tmp_path / "own.parquet"
+    texts_of_rows = ["one", "air [SEP] flow", None, "two"]
+    parquet.write_table(pa.table({"text": texts_of_rows, "n": range(4)}), path, row_group_size=2)
+    kept, aside = io.BytesIO(), io.BytesIO()
+    totals = clean_file(open_source(path, NamedColumns()), cleaner, kept, quarantine=aside)
+    assert totals.set_aside == 1
+    assert parquet.read_table(kept).to_pydict() == {"text": ["one", None, "two"], "n": [0, 2, 3]}
+    assert parquet.read_table(aside).to_pydict() == {"text": ["air [SEP] flow"], "n": [1]}
+
+
+@pytest.mark.parametrize(("name", "content"), [("own.csv", "id,text\n"), ("own.txt", "")])
+def test_a_file_without_documents_is_an_error_as_for_scan(cleaner_file, write, tmp_path, name, content):
+    path = write(name, content)
+    status, output, errors = command(cleaner_file, path, "--out", tmp_path / f"out-{name}")
+    assert (status, output) == (1, b"")
+    assert "is empty: pass documents" in errors
+    assert not (tmp_path / f"out-{name}").exists()
+    assert planted.command("scan", str(cleaner_file), str(path)).exit_code == 1
+
+
+def test_the_lists_of_a_team_hold_for_every_command(cleaner_file, write, tmp_path):
+    path = write("own.txt", f"air [SEP] flow\n{scanned.copies()} x\nplain text\n")
+    allowed = write("allow.txt", "[SEP] # our field\n")
+    known = tmp_path / "known.txt"
+    lists = ("--allow", str(allowed), "--known", str(known))
+    status = planted.command(
+        "scan", str(cleaner_file), str(path), "--allow", str(allowed), "--set", f"write-known={known}"
+    )
+    assert "(1 more documents)" in status.stderr
+    assert f"line 2: {WORD}" in known.read_text()
+    assert command(cleaner_file, path, *lists)[1] == path.read_bytes()
+    found = planted.command("scan", str(cleaner_file), str(path), *lists)
+    assert "none of 3 documents has findings" in found.stdout
+    checked = planted.command("check", str(cleaner_file), "--documents", str(path), *lists)
+    assert checked.exit_code == 0
+    assert planted.command("check", str(cleaner_file), "--documents", str(path)).exit_code == 10
 
 
 def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
@@ -370,14 +427,6 @@ def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
     _, output, errors = command(cleaner_file, path)
     assert output == b'text\n""\nlast\n'
     assert "no text is left in 1 document" in errors
-
-
-def test_a_replacement_must_not_end_a_line(scanned_run, write):
-    cleaner = Cleaner.from_run(scanned_run, actions={"special": "replace"}, replacement="\n")
-    with pytest.raises(InputError, match=r"line 1: the replacement contains a line break"):
-        clean_path(write("own.txt", "air [SEP] flow\n"), cleaner)
-    content, _ = clean_path(write("own.csv", "text\nair [SEP] flow\n"), cleaner)
-    assert content == b'text\n"air \n flow"\n'
 
 
 def verification(errors):

@@ -4,9 +4,11 @@ import itertools
 
 import pytest
 
-from stickytoken.cleaning import CleaningRules, SpanKind, find_spans
+import tokenizers_of_kinds as kinds
+from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans
 
-RULES = CleaningRules(words=("able", " Contract", "禾"), specials=("[SEP]", "<|endoftext|>"))
+BERT = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
+RULES = CleaningRules(words=("able", " Contract", "禾"), specials=("[SEP]", "<|endoftext|>"), normalizer=BERT)
 
 
 def found(text, rules=RULES):
@@ -18,14 +20,21 @@ def found(text, rules=RULES):
     [
         ("a normal pregnancyableableableable", "ableableableable"),
         ("able, Able. aBLE! ABLE the flow", "able, Able. aBLE! ABLE"),
-        ("a\u200bble ａｂｌｅ \u00e0ble a\u0300ble flow", "a\u200bble ａｂｌｅ \u00e0ble a\u0300ble"),
-        ("flow of able the able the able the able the", "able the able the able the able the"),
+        ("a\u200bble able \u00e0ble a\u0300ble flow", "a\u200bble able \u00e0ble a\u0300ble"),
         ("contract able contract able flow", "contract able contract able"),
         ("水禾禾禾禾水", "禾禾禾禾"),
     ],
 )  # fmt: skip
-def test_copies_of_a_flagged_word_are_one_span(text, copies):
+def test_copies_of_a_flagged_word_in_a_row_are_one_span(text, copies):
     assert found(text) == [(copies, SpanKind.FLAGGED, 4)]
+
+
+def test_copies_between_other_words_are_found_without_these_words():
+    text = "flow of able the able the able the able the"
+    spans = find_spans(text, RULES)
+    assert [(text[span.start : span.end], span.count, span.fix) for span in spans] == [
+        ("able", 1, Fix.UNSAFE)
+    ] * 4
 
 
 @pytest.mark.parametrize(
@@ -66,11 +75,9 @@ def test_runs_of_other_words_and_phrases_are_found(before, run, behind):
     assert found(before + run + behind) == [(run, SpanKind.REPETITION, 4)]
 
 
-def test_a_few_words_in_no_fixed_order_are_a_guess_unless_they_go_on_and_on():
-    tuples = "lists, lists of tuples, tuples, tuples of tuples, tuples of lists and arrays"
-    assert {kind for _, kind, _ in found(f"This includes {tuples}.")} == {SpanKind.SUSPECTED}
+def test_a_few_words_in_no_fixed_order_are_no_repetition():
     text = "zebra lion lion tiger zebra tiger lion zebra zebra tiger lion lion tiger tiger zebra lion"
-    assert found(f"air {text} flow") == [(text, SpanKind.REPETITION, 6)]
+    assert SpanKind.REPETITION not in {kind for _, kind, _ in found(f"air {text} flow")}
 
 
 def test_many_copies_are_a_guess_unless_they_keep_company():
@@ -83,23 +90,28 @@ def test_many_copies_are_a_guess_unless_they_keep_company():
     assert found(planted("boundary layer")) == []
 
 
-def test_special_tokens_are_found_in_disguise_too():
-    text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [S\u200bEP] [sep]"
-    assert [span_text for span_text, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
-    (span,) = find_spans("air [SEP] [SEP][SEP]", RULES)
-    assert (span.count, span.what, span.first_end) == (3, "[SEP]", 9)
+def test_special_tokens_are_found_as_the_tokenizer_reads_them():
+    text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [SEP][SEP] [S\u200bEP] [sep]"
+    assert [span_text for span_text, kind, _ in found(text)] == ["<|endoftext|>", "[SEP]", "[SEP]"]
 
 
-def test_a_run_that_holds_a_flagged_word_is_flagged():
-    (span,) = find_spans("flow" + " able one two three" * 4, RULES)
-    assert (span.kind, span.what, span.count, span.start) == (SpanKind.FLAGGED, "able", 4, 5)
+def test_a_strike_tag_is_a_special_token_only_in_plain_text():
+    rules = CleaningRules(specials=("<s>", "</s>"))
+    assert {span.fix for span in find_spans("air <s> flow </s>", rules)} == {Fix.SAFE}
+    assert {span.fix for span in find_spans("<p>air <s>flow</s></p>", rules)} == {Fix.NONE}
+
+
+def test_flagged_words_in_a_repeated_phrase_are_found_and_the_other_words_are_not():
+    text = "flow" + " able one two three" * 4
+    assert found(text) == [("able", SpanKind.FLAGGED, 1)] * 4
 
 
 @pytest.mark.parametrize("word", ["its", "a", "…"])
 def test_a_flagged_word_of_every_text_must_make_up_much_of_one(word):
     rules = CleaningRules(words=(word,))
     assert find_spans(f"{word} shape of {word} nose and {word} tail in {word} flow near walls", rules) == []
-    assert find_spans(f"air {word} {word} {word} {word} {word} {word}", rules) != []
+    spans = find_spans(f"air {word} {word} {word} {word} {word} {word}", rules)
+    assert {span.fix for span in spans} == {Fix.UNSAFE}
 
 
 @pytest.mark.parametrize("copies", ["able able {}", "so, able {}", "{} able, so"])

@@ -25,7 +25,7 @@ import scanned
 from hostile import HOSTILE, assert_harmless
 from planted import command
 from stickytoken import Cleaner, load_encoder, open_run, report, scan
-from stickytoken.cleaning import find_spans, spans
+from stickytoken.cleaning import SpanKind, find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
 from stickytoken.methods.profile.estimates import read_effects
@@ -49,7 +49,8 @@ def test_documents_with_copies_are_found_and_no_others(scanned_run):
     texts = scanned.documents(60, range(10, 13))
     found_documents = scan(scanned_run, texts)
     assert found_documents["number"].to_list() == [10, 11, 12]
-    assert found_documents["words"].to_list() == [[{"text": scanned.STICKY, "copies": scanned.COPIES}]] * 3
+    word = {"text": scanned.STICKY, "kind": "flagged", "copies": scanned.COPIES}
+    assert found_documents["words"].to_list() == [[word]] * 3
     assert found_documents["kinds"].to_list() == [["flagged"]] * 3
     shares = [len(scanned.copies()) / len(texts[number]) for number in (10, 11, 12)]
     assert found_documents["share"].to_list() == pytest.approx(shares)
@@ -145,15 +146,15 @@ def test_what_is_only_suspected_is_counted_apart(scanned_run):
     assert headline(only) == "none of 2 documents has findings; 1 is only suspected"
 
 
-def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
-    before, behind = scanned.documents(2)
-    text = f"{before} {scanned.copies()} {behind}"
-    spans_of_text = find_spans(text, scanned.RULES)
-    monkeypatch.setattr(spans, "_SEGMENT", 100)
-    assert find_spans(text, scanned.RULES) == spans_of_text
-    run = "very very very very"
-    (span,) = find_spans(f"{before * 3} {run} good", scanned.RULES)
-    assert (span.first_end - span.start, span.end - span.start) == (len("very"), len(run))
+def test_a_finding_names_the_words_of_its_kind(scanned_run):
+    text = f"{scanned.copies(4)} x zebra zebra zebra zebra zebra zebra zebra zebra"
+    (finding,) = scan_findings(scan_documents(scanned_run, [text]))
+    assert finding.rule == "document-copies"
+    assert scanned.STICKY in finding.message
+    assert "zebra" not in finding.message
+
+
+def test_an_excerpt_shows_all_of_a_short_text(scanned_run):
     text = f"Before, {scanned.copies()} after <|endof<|endoftext|>text|> and so on."
     (excerpt,) = scan(scanned_run, [text])["excerpt"].to_list()
     assert "".join(piece["text"] for piece in excerpt) == text
@@ -188,7 +189,7 @@ def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, m
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)
 PLANTED = range(40, 64)
 QUERIES = profiled.sentences(40, seed=9)
-CLEANER = Cleaner(scanned.RULES)
+CLEANER = Cleaner(scanned.RULES).without_findings
 
 
 @pytest.fixture(scope="module")
@@ -420,8 +421,10 @@ def test_every_format_has_the_documents_with_findings(scanned_run, place, tmp_pa
 
 def test_a_description_names_only_a_known_severity(scanned_run):
     (row,) = scan(scanned_run, [scanned.copies()]).to_dicts()
-    assert described(row | {"effect": 0.1}).endswith("; effect +0.10 SD")
-    assert described(row | {"effect": 0.9, "severity": "severe"}).endswith("; effect +0.90 SD, severe")
+    assert described(row | {"effect": 0.1}, SpanKind.FLAGGED).endswith("; effect +0.10 SD")
+    assert described(row | {"effect": 0.9, "severity": "severe"}, SpanKind.FLAGGED).endswith(
+        "; effect +0.90 SD, severe"
+    )
 
 
 def test_progress_counts_documents_from_the_start(scanned_run):
@@ -518,7 +521,7 @@ def test_hostile_ids_and_texts_are_shown_and_never_interpreted(scanned_run, tmp_
     names = [*HOSTILE, "=1+1", "@cmd", 'a,b"c']
     texts = [f"{name} {scanned.copies()} {name}" for name in names]
     pl.DataFrame({"id": names, "text": texts, "source": names}).write_ndjson(tmp_path / "own.jsonl")
-    options = ("--scan-folder", scanned_run / "scan-hostile", "--limit", 100)
+    options = ("--scan-folder", scanned_run / "scan-hostile", "--set", "limit=100")
     for output_format in ("table", "json", "sarif", "csv"):
         result = command("scan", scanned_run, tmp_path / "own.jsonl", *options, "--format", output_format)
         assert result.exit_code == 0, result.stderr

@@ -47,7 +47,6 @@ class ColumnCleaner:
 
         Raises:
             InputError: There is no such column, or a value is not a text.
-            RefusedTextError: A text has a finding whose action is ``refuse``.
         """
         self._require_columns(batch)
         # In a batch, the value of every column is a list. So if a column holds a text or a missing value, the

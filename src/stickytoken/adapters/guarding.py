@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modality import infer_modality
 
 from stickytoken.cleaning import Cleaned, Cleaner, CleanerSource, open_cleaner
-from stickytoken.errors import InputError, RefusedTextError
+from stickytoken.errors import InputError
 from stickytoken.validation import require_callable, shown
 
 _TEXT_KEYS = ("text", "content")
@@ -96,10 +96,7 @@ class GuardedModel(SentenceTransformer):
             return items if isinstance(value, list) else tuple(items)
         if not isinstance(value, str):
             return value
-        try:
-            cleaned = self.cleaner.clean(value)
-        except RefusedTextError as error:
-            raise RefusedTextError(f"{value[:60]!r}: {error}") from error
+        cleaned = self.cleaner.clean(value)
         if self.on_found is not None and (cleaned.removals or cleaned.reported):
             self.on_found(value, cleaned)
         return cleaned.text

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stickytoken.audits._index import Index, encode_in_shards
 from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
-from stickytoken.cleaning.spans import DEFAULT_ACTIONS, Action, SpanKind
+from stickytoken.cleaning.spans import SpanKind
 from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
@@ -81,8 +81,7 @@ def rank_documents(
         are in more top 10 lists because of their copies come first, followed by all other documents in the
         order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks are None.
     """
-    actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
-    cleaner = Cleaner.from_run(run, actions=actions)
+    cleaner = Cleaner.from_run(run)
     worst = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
     numbers = worst["number"].head(MOST_RANKED).to_list()
     pairs = readable_pairs(numbers, index, cleaner, encoder, settings)
@@ -136,7 +135,7 @@ def readable_pairs(
     texts = []
     for number in numbers:
         text = index.documents[number].text
-        texts.append((number, text, cleaner.clean(text).text))
+        texts.append((number, text, cleaner.without_findings(text)))
     remaining = [(number, text, cleaned) for number, text, cleaned in texts if cleaned.strip()]
     if not remaining:
         return []

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits.results import FLAGGED, FOUND, ORDINARY, STRONGEST
-from stickytoken.cleaning import word_key
+from stickytoken.cleaning import key_function
 from stickytoken.detection import judge
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import flagged_ids
@@ -176,7 +176,7 @@ def _groups_by_id(
     # Tokens with equal shares, or without shares, keep their order.
     flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
     groups: dict[int, str] = dict.fromkeys(flagged[:limit], FLAGGED)
-    for token_id in _first_without(_ids_of_words(run.tokens, words_found), list(groups), limit):
+    for token_id in _first_without(_ids_of_words(run, words_found), list(groups), limit):
         groups[token_id] = FLAGGED if token_id in flagged else FOUND
     measured_flagged = sum(group == FLAGGED for group in groups.values())
     if measured_flagged < len(flagged):
@@ -232,22 +232,23 @@ def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, 
     return {row["token_id"]: row for row in rows}
 
 
-def _ids_of_words(tokens: pl.DataFrame, words: Sequence[str]) -> list[int]:
+def _ids_of_words(run: Run, words: Sequence[str]) -> list[int]:
     """Return the ids of the tokens whose text is one of these words, in the order of the words.
 
-    The words come from a scan, which writes them without accents and in lower case. Words that consist of
-    several tokens are left out. If the texts of several tokens differ from a word only in accents and case,
-    the token whose text equals the word is used, or else the token with the lowest id.
+    The words come from a scan, which writes them as the model's normaliser does. Words that consist of
+    several tokens are left out. If the normaliser makes several tokens equal, the one whose text equals the
+    word is used, or else the one with the lowest id.
     """
+    key_of = key_function(run.normalizer)
     id_of_text: dict[str, int] = {}
     id_of_key: dict[str, int] = {}
-    for token_id, decoded in tokens.sort("token_id").select("token_id", "decoded").iter_rows():
+    for token_id, decoded in run.tokens.sort("token_id").select("token_id", "decoded").iter_rows():
         text = (decoded or "").strip()
         id_of_text.setdefault(text, token_id)
-        id_of_key.setdefault(word_key(text), token_id)
+        id_of_key.setdefault(key_of(text), token_id)
     ids = []
     for word in words:
-        token_id = id_of_text.get(word, id_of_key.get(word_key(word)))
+        token_id = id_of_text.get(word, id_of_key.get(key_of(word)))
         if token_id is not None and word:
             ids.append(token_id)
     return list(dict.fromkeys(ids))

@@ -1,4 +1,4 @@
-"""Find repetitions in a text, and copies of words that would not occur in ordinary text."""
+"""Find copies in a text: in a row, repeated as a phrase, or spread over the text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from stickytoken.cleaning._characters import COMMON
+from stickytoken.cleaning import _markup
+from stickytoken.cleaning._common_words import COMMON
 from stickytoken.cleaning._units import UnitReader, Units
 
 # The constants below were chosen with `benchmarks/cleaning.py shares`: nearly all planted copies are found,
 # but hardly any words of natural texts (Cranfield, TREC and STS-B).
 
-# Minimum number of copies of a word for a finding. Three in a row can be emphasis ("very very very
-# good").
+# Minimum number of copies of a word for a finding. Three in a row can be emphasis ("very very very good").
 FEWEST_COPIES = 4
 
 
@@ -37,7 +37,7 @@ class Document:
     """A text, divided into units such as words; see `stickytoken.cleaning._units`.
 
     Attributes:
-        text: The text.
+        text: The text, as `_markup.view_of` returns it.
         keys: The key of each unit. Units with equal keys are copies of each other.
         positions: For each key, the indices of the units that have this key.
     """
@@ -45,8 +45,8 @@ class Document:
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
-        self._plain = reader.plain_keys(text)
-        self.keys = self.units.keys if self._plain is None else self._plain
+        keys = reader.keys(text)
+        self.keys = self.units.keys if keys is None else keys
         self.positions: dict[str, list[int]] = defaultdict(list)
         for index, key in enumerate(self.keys):
             self.positions[key].append(index)
@@ -54,30 +54,48 @@ class Document:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def positions_of(self, words: frozenset[str]) -> set[int]:
-        """Return the indices of the units that match any of these words."""
-        indices: set[int] = set()
-        for word in words.intersection(self.positions):
-            indices.update(self.positions[word])
-        return indices
-
     @cached_property
     def units(self) -> Units:
         """The units with their offsets in the text."""
-        if self._plain is None:
-            return self._reader.read(self.text)
-        spans = [match.span() for match in self._reader.lower_word.finditer(self.text.lower())]
-        return Units(self._plain, [start for start, _ in spans], [end for _, end in spans])
+        return self._reader.read(self.text)
+
+    def gap(self, index: int) -> str:
+        """Return the text before a unit; for the index after the last unit, the text after it."""
+        start = self.units.ends[index - 1] if index else 0
+        end = self.units.starts[index] if index < len(self) else len(self.text)
+        return self.text[start:end]
 
     @cached_property
     def separators(self) -> list[str]:
-        """The text before each unit, followed by the text after the last unit.
-
-        Example: in "(so able)", the separators are "(", " " and ")".
-        """
+        """The gaps of all units, followed by the text after the last unit."""
         ends = [0, *self.units.ends]
         starts = [*self.units.starts, len(self.text)]
         return [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
+
+    def joins(self, index: int) -> bool:
+        """Return whether a unit and the one before it are in the same field, such as a line or a cell."""
+        return 0 < index < len(self) and not _markup.divides(self.gap(index))
+
+    def has_entity(self, index: int) -> bool:
+        """Return whether a unit contains an HTML entity."""
+        return _markup.PAD in self.text[self.units.starts[index] : self.units.ends[index]]
+
+    def is_alone(self, index: int) -> bool:
+        """Return whether a unit is the only one in its field."""
+        return not self.joins(index) and not self.joins(index + 1)
+
+    def chains(self, indices: Sequence[int]) -> Iterator[range]:
+        """Yield groups of units that follow each other in the same field.
+
+        Args:
+            indices: The indices of the units, in ascending order.
+        """
+        start = 0
+        for number in range(1, len(indices) + 1):
+            is_end = number == len(indices) or indices[number] != indices[number - 1] + 1
+            if is_end or not self.joins(indices[number]):
+                yield range(indices[start], indices[number - 1] + 1)
+                start = number
 
     @cached_property
     def chance_of_equality(self) -> float:
@@ -158,119 +176,72 @@ class Document:
         return [before and after for before, after in zip(has_space_before, has_space_after, strict=True)]
 
 
-# Limits for stretches that repeat a phrase or a few words.
+# Repetitions
 
-# Minimum number of units in a stretch that repeats a few words in no fixed order. Shorter stretches occur
-# naturally.
-MIXED_RUN = 16
-# Maximum number of distinct words in a stretch without a fixed order.
-_MIXED_WORDS = 3
 # Maximum length of a repeated phrase, in units.
 _LONGEST_PERIOD = 16
-# Maximum mean distance between the copies of a word in a stretch without a fixed order, in units.
-_MIXED_GAP = 4
 
 
 class Stretch(NamedTuple):
-    """A part of a text that repeats a word or phrase, or a few words in varying order."""
+    """A part of a text that repeats a word or phrase in one field."""
 
-    # Index of the first unit.
-    first: int
-    # Index after the last unit.
-    end: int
-    # Number of units of the repeated word or phrase; 0 if the order of the words varies.
-    period: int
+    first: int  # index of the first unit
+    end: int  # index after the last unit
+    period: int  # number of units of the repeated word or phrase
 
 
-def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
+def stretches_of(document: Document, fewest: int) -> list[Stretch]:
     """Return the stretches of a text in order, without overlaps.
 
-    There are two kinds of stretches. A regular stretch repeats a phrase of one or more units, as in "buy now
-    buy now buy now buy now". A mixed stretch consists of at most three different words in varying order, as
-    in "lists of tuples, tuples of lists".
+    Of overlapping stretches, the one that begins first is kept, and if both begin at the same unit, the
+    longer.
 
     Args:
-        keys: The keys of the text's units.
-        positions: The indices of the copies of each word that occurs often enough, keyed by the word's key.
-        copies: Minimum number of copies that form a stretch.
+        document: The text.
+        fewest: Minimum number of copies.
     """
-    regular: list[Stretch] = []
-    mixed: list[Stretch] = []
-    steps = copies - 1  # number of steps from the first to the last of ``copies`` successive copies
-    for word_positions in positions.values():
-        # Ends of the latest regular stretch and of the latest mixed stretch with this word. Copies before the
-        # end of a stretch already belong to this stretch.
-        regular_end = mixed_end = 0
-        # Examine each group of ``copies`` successive copies of the word, from position `first` to position
-        # `last`. Example: the copies of "buy" in "buy now buy now buy now buy now" have the positions 0, 2, 4
-        # and 6. So four copies take 3 steps over a distance of 6, which makes a period of 2.
-        for first, last in zip(word_positions, word_positions[steps:], strict=False):
+    stretches: list[Stretch] = []
+    keys = document.keys
+    taken = bytearray(len(keys))  # 1 for each unit of a stretch
+    steps = fewest - 1  # number of steps from the first to the last of ``fewest`` successive copies
+    for positions in document.positions.values():
+        if len(positions) < fewest:
+            continue
+        # Examine each group of ``fewest`` successive copies of the word. Example: the copies of "buy" in "buy
+        # now buy now buy now buy now" have the positions 0, 2, 4 and 6. So four copies take 3 steps over a
+        # distance of 6, which makes a period of 2.
+        for first, last in zip(positions, positions[steps:], strict=False):
             distance = last - first
-            if first < regular_end or distance > steps * _LONGEST_PERIOD:
+            is_within_stretch = taken[first] and taken[last]
+            if is_within_stretch or distance > steps * _LONGEST_PERIOD:
                 continue
             period, remainder = divmod(distance, steps)
             # A phrase is repeated if each unit equals the unit one period later.
-            if remainder == 0 and keys[first : last - period] == keys[first + period : last]:
-                stretch = _extended_with_period(keys, first, last, period)
-                regular.append(stretch)
-                regular_end = stretch.end
-            elif first >= mixed_end and distance <= steps * _MIXED_GAP:
-                words = set(keys[first : last + 1])
-                if len(words) <= _MIXED_WORDS:
-                    stretch = _extended_with_words(keys, first, last + 1, words)
-                    mixed.append(stretch)
-                    mixed_end = stretch.end
-    return _without_overlaps(regular, mixed, len(keys))
+            if remainder or keys[first : last - period] != keys[first + period : last]:
+                continue
+            if all(document.joins(index) for index in range(first + 1, last + 1)):
+                stretch = _extended(document, first, last, period)
+                if stretch.end - stretch.first >= fewest * period:
+                    stretches.append(stretch)
+                    taken[stretch.first : stretch.end] = b"\1" * (stretch.end - stretch.first)
+    kept: list[Stretch] = []
+    for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.end)):
+        if not kept or stretch.first >= kept[-1].end:
+            kept.append(stretch)
+    return kept
 
 
-def _without_overlaps(regular: Sequence[Stretch], mixed: Sequence[Stretch], unit_count: int) -> list[Stretch]:
-    """Return the stretches of a text in order, with only one of several overlapping stretches.
+def _extended(document: Document, first: int, last: int, period: int) -> Stretch:
+    """Extend the part of a text from ``first`` to ``last`` to the longest stretch with the given period.
 
-    Long mixed stretches (of at least `MIXED_RUN` units) take precedence over regular stretches, and regular
-    stretches over short mixed ones. Of two stretches of the same kind, the one that begins first is kept, and
-    if both begin at the same unit, the longer one.
-
-    Args:
-        regular: The stretches that repeat a phrase.
-        mixed: The stretches that consist of a few words in varying order.
-        unit_count: Number of units in the text.
+    In a stretch with this period, each unit equals the unit one period before it.
     """
-    long_mixed = [stretch for stretch in mixed if stretch.end - stretch.first >= MIXED_RUN]
-    short_mixed = [stretch for stretch in mixed if stretch.end - stretch.first < MIXED_RUN]
-    taken = bytearray(unit_count)  # 1 for each unit of a stretch that is kept
-    kept_stretches = []
-    for stretches in (long_mixed, regular, short_mixed):
-        for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.end)):
-            if taken.find(1, stretch.first, stretch.end) < 0:
-                taken[stretch.first : stretch.end] = b"\1" * (stretch.end - stretch.first)
-                kept_stretches.append(stretch)
-    return sorted(kept_stretches)
-
-
-def _extended_with_words(keys: Sequence[str], first: int, end: int, words: set[str]) -> Stretch:
-    """Extend a part of a text to the longest stretch that consists only of the given words.
-
-    ``first`` is the index of the part's first unit, and ``end`` the index after its last unit.
-    """
-    while first > 0 and keys[first - 1] in words:
-        first -= 1
-    while end < len(keys) and keys[end] in words:
-        end += 1
-    return Stretch(first, end, period=0)
-
-
-def _extended_with_period(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Extend a part of a text to the longest stretch that repeats with the given period.
-
-    In a stretch with this period, each unit equals the unit one period before it. ``first`` and ``last`` are
-    the indices of the part's first and last unit. Example: "x a b a b a b a b a b y" with the first index 1,
-    the last index 7 and the period 2 -> the stretch from index 1 up to, but not including, index 11.
-    """
+    keys = document.keys
     start = first
-    while start > 0 and keys[start - 1] == keys[start - 1 + period]:
+    while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):
         start -= 1
     end = last + 1
-    while end < len(keys) and keys[end] == keys[end - period]:
+    while end < len(keys) and keys[end] == keys[end - period] and document.joins(end):
         end += 1
     return Stretch(start, end, period)
 
@@ -279,10 +250,6 @@ def _extended_with_period(keys: Sequence[str], first: int, last: int, period: in
 
 # Two copies of a word are close together if at most this many other words are between them.
 _BETWEEN_COPIES = 2
-# The words between close copies count as planted if each of these words occurs at least twice, and at least
-# once for every four copies.
-_FEWEST_REPEATED = 2
-_REPEATED_SHARE = 0.25
 # A text has too many copies spread over it if there is at least one for every `_UNITS_PER_COPY` units, or if
 # there are at least `_ENOUGH_COPIES`, whatever its length.
 _UNITS_PER_COPY = 250
@@ -297,7 +264,30 @@ _COMMON_COPIES = 6
 _COMMON_SHARE = 0.2
 
 
-def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
+def flagged_runs(document: Document, flagged: Mapping[str, str]) -> list[range]:
+    """Return the runs of flagged words: at least four in a row, in the same field.
+
+    Several flagged words form one run if they occur twice on average. Common words are no run.
+
+    Args:
+        document: The text.
+        flagged: The flagged words, keyed by their keys.
+    """
+    indices: list[int] = []
+    for key in flagged.keys() & document.positions.keys():
+        if not is_common(key):
+            indices += document.positions[key]
+    if len(indices) < FEWEST_COPIES:
+        return []
+    runs = []
+    for chain in document.chains(sorted(indices)):
+        distinct = len(set(document.keys[chain.start : chain.stop]))
+        if len(chain) >= max(FEWEST_COPIES, 2 * distinct):
+            runs.append(chain)
+    return runs
+
+
+def scattered_copies(document: Document, flagged: Mapping[str, str]) -> set[int]:
     """Return the indices of those copies of flagged words that do not look like ordinary use of the words.
 
     The copies of a word that occurs at least four times are included in these cases:
@@ -306,22 +296,14 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
     - The word is not common, there are many copies for the length of the text, and these copies have few
       neighbours in common.
     - The word is not common, and at least four successive copies are close together, with at most two words
-      between neighbouring copies. If the words between these copies are repeated as well, these words are
-      included.
-
-    At least four consecutive flagged words are also included, even if the words differ, unless all of them
-    are common.
-
-    Args:
-        document: The text.
-        words: The keys of the flagged words.
+      between neighbouring copies.
     """
     copies: set[int] = set()
-    for word in words.intersection(document.positions):
-        positions = document.positions[word]
+    for key in flagged.keys() & document.positions.keys():
+        positions = document.positions[key]
         if len(positions) < FEWEST_COPIES:
             continue
-        if _is_common(word):
+        if is_common(key):
             if len(positions) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
                 copies.update(positions)
             continue
@@ -329,11 +311,6 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
         if are_many and _have_few_common_neighbours(document, positions):
             copies.update(positions)
         for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
-            copies.update(group)
-            copies.update(_repeated_words_between(document, group))
-    # Consecutive flagged words are a finding even if the words differ, unless all of them are common.
-    for group in _close_groups(sorted(document.positions_of(words)), 1, FEWEST_COPIES):
-        if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
     return copies
 
@@ -343,19 +320,16 @@ def _have_few_common_neighbours(document: Document, positions: Sequence[int]) ->
 
     In ordinary writing, many copies of a word share a neighbour, as in "the boundary layer". Planted copies
     share neighbours hardly more often than by chance.
-
-    Args:
-        document: The text.
-        positions: The indices of the copies.
     """
     neighbours = document.neighbour_statistics(positions)
     most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
     return neighbours.matching_pairs <= most_matching_pairs
 
 
-def _is_common(key: str) -> bool:
-    """Return whether a key is a common word or a single ASCII character."""
-    return (len(key) == 1 and key.isascii()) or key in COMMON
+def is_common(key: str) -> bool:
+    """Return whether a key is a common word, a single ASCII character or punctuation."""
+    is_punctuation = key.isascii() and not any(map(str.isalnum, key))
+    return (len(key) == 1 and key.isascii()) or is_punctuation or key.casefold() in COMMON
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
@@ -366,38 +340,6 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
             if number - start >= fewest:
                 yield positions[start:number]
             start = number
-
-
-def _repeated_words_between(document: Document, positions: Sequence[int]) -> list[int]:
-    """Return the indices of the words between nearby copies, if each of these words is repeated often enough.
-
-    Each of the words must occur at least twice, and at least once for every four copies. Up to two words
-    before the first copy and after the last copy are included if they also occur between the copies, because
-    a repeated pattern may extend there, as in "able to able by able to able by".
-
-    Args:
-        document: The text.
-        positions: The indices of the copies.
-
-    Returns:
-        The indices in ascending order; empty if a word is not repeated often enough, or if there are fewer
-        than four words in total, the minimum for a finding.
-    """
-    keys = document.keys
-    start = positions[0]
-    end = positions[-1] + 1
-    words = set(keys[start:end])
-    while start > max(0, positions[0] - _BETWEEN_COPIES) and keys[start - 1] in words:
-        start -= 1
-    while end < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[end] in words:
-        end += 1
-    copies = set(positions)
-    between = [position for position in range(start, end) if position not in copies]
-    if len(between) < FEWEST_COPIES:
-        return []
-    counts = Counter(keys[position] for position in between)
-    fewest = max(_FEWEST_REPEATED, len(positions) * _REPEATED_SHARE)
-    return between if min(counts.values()) >= fewest else []
 
 
 # Copies of unflagged words are only suspected, because a text also repeats its subject, such as "shock" in a
@@ -430,7 +372,9 @@ _VARIED_SHARE = 0.8
 _LISTED_SHARE = 0.75
 
 
-def planted_copies(document: Document, words: frozenset[str], repetitions: Iterable[Stretch]) -> set[int]:
+def planted_copies(
+    document: Document, ignored: Mapping[str, str], repetitions: Iterable[Stretch]
+) -> set[int]:
     """Return the indices of copies of unflagged words that seem to have been planted.
 
     All copies of a word are included if their number or their even spacing suggests that they were planted.
@@ -439,7 +383,7 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
 
     Args:
         document: The text.
-        words: The keys of the flagged words, which are skipped.
+        ignored: The flagged and the allowed words, keyed by their keys.
         repetitions: Stretches that are already findings; copies in these stretches are ignored.
     """
     copies: set[int] = set()
@@ -449,7 +393,7 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
     for key, all_positions in document.positions.items():
         if len(all_positions) < FEWEST_COPIES or len(key) == 1 or key[0].isdigit():
             continue
-        if _is_common(key) or key in words:
+        if is_common(key) or key in ignored:
             continue
         free_positions = (
             [position for position in all_positions if position not in taken] if taken else all_positions
@@ -465,7 +409,8 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
         for group in _close_groups(free_positions, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):
             if _seem_planted_by_spacing(document, group):
                 copies.update(group)
-    return copies
+    # A word that is alone in its cell or line is data.
+    return {position for position in copies if not document.is_alone(position)}
 
 
 def _seem_planted_by_number(document: Document, positions: Sequence[int]) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stickytoken.cleaning import Cleaned, Edit, Removal
-from stickytoken.cleaning.spans import SpanKind
+from stickytoken.cleaning import Removal
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
@@ -34,12 +32,7 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
         end: Where the excerpt ends (exclusive).
     """
     end = min(end, len(text))
-    shown_ranges = []
-    for first, last in ranges:
-        # A range that marks an insertion is empty, and it is shown even if it lies at the end of the excerpt.
-        is_insertion_at_end = first == last == end
-        if first < end or is_insertion_at_end:
-            shown_ranges.append((first, min(last, end)))
+    shown_ranges = [(first, min(last, end)) for first, last in ranges if first < end]
     # Leave out incomplete words only before the first marked range and after the last one.
     first_marked = shown_ranges[0][0] if shown_ranges else end
     last_marked = shown_ranges[-1][1] if shown_ranges else start
@@ -97,103 +90,51 @@ _SHOWN_AT_END = 30
 _BLANKS = re.compile(r"[ \t\n\v\f\r]+")
 
 
-def word_diff(text: str, cleaned: Cleaned) -> list[str]:
-    """Return lines that show what cleaning changed in a text.
+def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
+    """Return lines that show what cleaning removed from a text.
 
-    Each line begins with the cause of its changes, such as "flagged token". As in ``git diff --word-diff``,
-    removed text is written ``[-so-]`` and added text ``{+so+}``. Changes with the same cause that are close
-    to each other share a line. Whitespace is shown as single spaces. Control characters are kept, so escape
-    the lines before you print them.
+    Each line begins with the cause, such as "flagged token". As in ``git diff --word-diff``, removed text is
+    written ``[-so-]``. Removals with the same cause that are close to each other share a line. Whitespace is
+    shown as single spaces. Control characters are kept, so escape the lines before you print them.
 
     Args:
         text: The original text.
-        cleaned: What `Cleaner.clean` returned for the original text.
+        removals: What `Cleaner.clean` removed from it.
     """
-    groups = _grouped(_changes(cleaned))
+    groups = _grouped(removals)
     lines = []
-    for number, changes in enumerate(groups):
-        edits = [change.edit for change in changes]
-        previous_end = groups[number - 1][-1].edit.end if number > 0 else 0
-        next_start = groups[number + 1][0].edit.start if number + 1 < len(groups) else len(text)
-        start = max(previous_end, edits[0].start - _CONTEXT)
-        end = min(next_start, edits[-1].end + _CONTEXT)
-        lines.append(f"{changes[0].cause}: {_marked(text, edits, start, end)}")
+    for number, group in enumerate(groups):
+        previous_end = groups[number - 1][-1].end if number > 0 else 0
+        next_start = groups[number + 1][0].start if number + 1 < len(groups) else len(text)
+        start = max(previous_end, group[0].start - _CONTEXT)
+        end = min(next_start, group[-1].end + _CONTEXT)
+        ranges = [(removal.start, removal.end) for removal in group]
+        lines.append(f"{group[0].kind.cause}: {_marked(text, ranges, start, end)}")
     return lines
 
 
-class _Change(NamedTuple):
-    """An edit of a text, with a phrase that names the kinds of findings that caused it."""
-
-    edit: Edit
-    cause: str
-
-
-def _changes(cleaned: Cleaned) -> list[_Change]:
-    """Return the edits of a cleaned text with their causes, in order.
-
-    The cause of an edit names the kinds of all removals that led to the edit.
-    """
-    changes = []
-    for edit in cleaned.edits:
-        # If no removal is found for the edit, name all kinds of findings that led to changes in the text.
-        kinds = _kinds_behind(edit, cleaned.removals) or cleaned.causes
-        cause = ", ".join(kind.cause for kind in SpanKind if kind in kinds)
-        changes.append(_Change(edit, cause))
-    return changes
-
-
-def _kinds_behind(edit: Edit, removals: Sequence[Removal]) -> set[SpanKind]:
-    """Return the kinds of the removals that led to an edit.
-
-    A removal led to an edit if they overlap. The removal of an escaped special token is empty and lies where
-    a space was inserted, so it need only touch the edit.
-
-    Args:
-        edit: The edit.
-        removals: The removals of the text, in order. None of them contains another.
-    """
-    # Both the starts and the ends of the removals are in ascending order.
-    first_touching = bisect_left(removals, edit.start, key=lambda removal: removal.end)
-    after_last_touching = bisect_right(removals, edit.end, key=lambda removal: removal.start)
-    kinds = set()
-    for removal in removals[first_touching:after_last_touching]:
-        is_escape = removal.start == removal.end
-        overlaps = removal.start < edit.end and removal.end > edit.start
-        if is_escape or overlaps:
-            kinds.add(removal.kind)
-    return kinds
-
-
-def _grouped(changes: Sequence[_Change]) -> list[list[_Change]]:
-    """Group successive changes that have the same cause, and that are so close that their contexts meet."""
-    groups: list[list[_Change]] = []
-    for change in changes:
+def _grouped(removals: Sequence[Removal]) -> list[list[Removal]]:
+    """Group successive removals that have the same cause, and are so close that their contexts meet."""
+    groups: list[list[Removal]] = []
+    for removal in removals:
         previous = groups[-1][-1] if groups else None
         if (
             previous is not None
-            and change.cause == previous.cause
-            and change.edit.start - previous.edit.end <= 2 * _CONTEXT
+            and removal.kind is previous.kind
+            and removal.start - previous.end <= 2 * _CONTEXT
         ):
-            groups[-1].append(change)
+            groups[-1].append(removal)
         else:
-            groups.append([change])
+            groups.append([removal])
     return groups
 
 
-def _marked(text: str, edits: Sequence[Edit], start: int, end: int) -> str:
-    """Return the part of a text around edits, with removed and added text marked as in a word diff."""
-    additions = iter([edit.text for edit in edits])
-    ranges = [(edit.start, edit.end) for edit in edits]
+def _marked(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
+    """Return the part of a text around removals, with removed text marked as in a word diff."""
     written = ""
     for piece in excerpt(text, ranges, start, end):
         shown = _BLANKS.sub(" ", piece.text)
-        if not piece.is_marked:
-            written += shown
-            continue
-        added = next(additions)
-        written += _removed(shown)
-        if added:
-            written += f"{{+{added}+}}"
+        written += _removed(shown) if piece.is_marked else shown
     return _BLANKS.sub(" ", written).strip(" ")
 
 

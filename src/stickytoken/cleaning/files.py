@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
 from stickytoken.cleaning import Cleaned, Cleaner, Edit, document_counts
-from stickytoken.cleaning.spans import SpanKind
+from stickytoken.cleaning.spans import Fix, SpanKind
 from stickytoken.data.documents import Document, Meter, Skipped
 from stickytoken.data.rewriting import Source, rewrite
-from stickytoken.errors import RefusedTextError
+from stickytoken.errors import InputError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.validation import beginning
 
@@ -32,10 +32,13 @@ class CleaningTotals:
     Attributes:
         documents: Number of documents read.
         changed: Number of documents changed.
+        set_aside: Number of documents that were written to the quarantine and not cleaned.
         emptied: Number of changed documents that have no text left.
         changed_by_cause: For each kind of finding, the number of documents changed because of a finding of
             this kind. A document can be counted under several kinds.
         left_by_cause: Number of documents that still contain findings of each kind.
+        unsafe: Number of documents with findings that only unsafe fixes remove.
+        unfixable: Number of documents with findings that no fix removes.
         repeated: Number of documents in which a repetition was removed, except for its first copy.
         first_repetitions: The repeated word or phrase and the id of the document, for at most 3 documents in
             which a repetition was removed.
@@ -45,9 +48,12 @@ class CleaningTotals:
 
     documents: int = 0
     changed: int = 0
+    set_aside: int = 0
     emptied: int = 0
     changed_by_cause: Counter[SpanKind] = field(default_factory=Counter)
     left_by_cause: Counter[SpanKind] = field(default_factory=Counter)
+    unsafe: int = 0
+    unfixable: int = 0
     repeated: int = 0
     first_repetitions: list[tuple[str, str]] = field(default_factory=list)
     skipped: int = 0
@@ -58,19 +64,21 @@ class CleaningTotals:
         return {
             "documents": self.documents,
             "changed": self.changed,
+            "set_aside": self.set_aside,
             "emptied": self.emptied,
             "changed_by_cause": {kind.value: count for kind, count in self.changed_by_cause.items()},
             "left_by_cause": {kind.value: count for kind, count in self.left_by_cause.items()},
+            "unsafe": self.unsafe,
+            "unfixable": self.unfixable,
             "skipped": self.skipped,
             "skipped_first": [asdict(record) for record in self.skipped_first],
         }
 
     def headline(self) -> str:
-        """Return one line that says how many documents were changed, and why."""
-        if not self.documents:
-            return "there was no document to clean"
-        counted, causes = document_counts(self.changed, self.documents, self.changed_by_cause)
-        return f"{counted} changed{causes}"
+        """Return one line that says how many documents were changed or set aside, and why."""
+        number = self.changed + self.set_aside
+        counted, causes = document_counts(number, self.documents, self.changed_by_cause)
+        return f"{counted} {'set aside' if self.set_aside else 'changed'}{causes}"
 
     def remarks(self) -> list[str]:
         """Return sentences on what was left in the documents, and on how to remove it."""
@@ -78,9 +86,16 @@ class CleaningTotals:
         if self.repeated:
             remarks.append(self._first_copies())
         for kind, count in sorted(self.left_by_cause.items()):
-            hint = ": --remove-suspected removes them" if kind is SpanKind.SUSPECTED else ""
             verb = "has" if count == 1 else "have"
-            remarks.append(f"{_documents(count)} still {verb} {kind.phrase}{hint}")
+            remarks.append(f"{_documents(count)} still {verb} {kind.phrase}")
+        if self.unsafe:
+            noun = "document" if self.unsafe == 1 else "documents"
+            remarks.append(f"--unsafe-fixes would change {self.unsafe:,} more {noun}: look at them first")
+        if self.unfixable:
+            remarks.append(
+                f"{_documents(self.unfixable)} cannot be cleaned without damage to a table, a tag, an "
+                "address or code: edit them by hand, or set them aside with --quarantine"
+            )
         if self.emptied:
             remarks.append(f"no text is left in {_documents(self.emptied)}")
         return remarks
@@ -108,6 +123,7 @@ def clean_file(
     cleaner: Cleaner,
     output: BinaryIO,
     *,
+    quarantine: BinaryIO | None = None,
     on_cleaned: OnCleaned | None = None,
     compress: bool | None = None,
     progress: ProgressCallback = ignore_progress,
@@ -118,6 +134,8 @@ def clean_file(
         source: The file; see `open_source`.
         cleaner: What to remove.
         output: Where to write. After an error, the output is incomplete.
+        quarantine: Where to write, unchanged, the documents that cleaning would change, instead of changing
+            them. If None, they are cleaned.
         on_cleaned: Called with each changed document and the result of cleaning it.
         compress: Whether to compress the output with gzip. If None, the output is compressed if the source is
             compressed. Parquet files are never compressed with gzip, because Parquet compresses its own
@@ -128,36 +146,28 @@ def clean_file(
         The totals: how many documents were read, changed and skipped.
 
     Raises:
-        InputError: The file cannot be read, or does not have the column with the texts.
-        RefusedTextError: A document has a finding whose action is ``refuse``.
+        InputError: The file cannot be read, has no document, or does not have the column with the texts.
     """
     totals = CleaningTotals()
     meter = Meter()
 
-    def revise(document: Document, texts: Sequence[str]) -> Sequence[Sequence[Edit]]:
-        """Clean a document, count it in the totals, and return the edits of its texts."""
-        try:
-            cleaned, edits = cleaner.clean_parts(texts)
-        except RefusedTextError as error:
-            raise RefusedTextError(f"{_place_of(document)}: {error}") from error
+    def revise(document: Document, texts: Sequence[str]) -> Sequence[Sequence[Edit]] | None:
+        """Clean a document, count it, and return the edits of its texts; None to set it aside."""
         totals.documents += 1
-        totals.left_by_cause.update({span.kind for span in cleaned.reported})
-        if cleaned.edits:
-            totals.changed += 1
-            totals.emptied += not cleaned.text.strip()
-            totals.changed_by_cause.update(cleaned.causes)
-            repetition = _first_repetition(cleaned)
-            if repetition is not None:
-                totals.repeated += 1
-                if len(totals.first_repetitions) < _NAMED_REPETITIONS:
-                    place = document.id or f"row {document.number + 1:,}"
-                    totals.first_repetitions.append((repetition, place))
-            if on_cleaned is not None:
-                on_cleaned(document, cleaned)
         share = meter.share
         if share and totals.documents % _PROGRESS_EVERY == 0:
             total = max(totals.documents + 1, round(totals.documents / share))
             progress(Progress("clean", totals.documents, total, totals.documents, unit="documents"))
+        if quarantine is not None:
+            spans = cleaner.find(" ".join(texts))
+            if cleaner.would_change(spans):
+                totals.set_aside += 1
+                totals.changed_by_cause.update({span.kind for span in spans})
+                return None
+        cleaned, edits = cleaner.clean_parts(texts)
+        _count(totals, document, cleaned)
+        if cleaned.removals and on_cleaned is not None:
+            on_cleaned(document, cleaned)
         return edits
 
     def skip(record: Skipped) -> None:
@@ -166,11 +176,44 @@ def clean_file(
         if len(totals.skipped_first) < _NAMED_RECORDS:
             totals.skipped_first.append(record)
 
-    rewrite(source, output, revise, skip, compress=compress, meter=meter)
+    rewrite(source, output, revise, skip, set_aside=quarantine, compress=compress, meter=meter)
     done = totals.documents
+    if not done:
+        raise InputError(_without_documents(source.name, totals))
     if done >= _PROGRESS_EVERY:
         progress(Progress("clean", done, done, done, unit="documents"))
     return totals
+
+
+def _count(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None:
+    """Add a cleaned document to the totals."""
+    fixes = {span.fix for span in cleaned.reported}
+    totals.left_by_cause.update({span.kind for span in cleaned.reported})
+    totals.unsafe += Fix.UNSAFE in fixes
+    totals.unfixable += any(span.fix is Fix.NONE and span.is_certain for span in cleaned.reported)
+    if not cleaned.removals:
+        return
+    totals.changed += 1
+    totals.emptied += not cleaned.text.strip()
+    totals.changed_by_cause.update({removal.kind for removal in cleaned.removals})
+    repetition = _first_repetition(cleaned)
+    if repetition is not None:
+        totals.repeated += 1
+        if len(totals.first_repetitions) < _NAMED_REPETITIONS:
+            place = document.id or f"row {document.number + 1:,}"
+            totals.first_repetitions.append((repetition, place))
+
+
+def _without_documents(name: str, totals: CleaningTotals) -> str:
+    """Return the error for a source without a readable document."""
+    if not totals.skipped_first:
+        return f"{name} is empty: pass documents"
+    first = totals.skipped_first[0]
+    noun = "record was" if totals.skipped == 1 else "records were"
+    return (
+        f"{name} has no readable document: {totals.skipped:,} {noun} skipped, the first of them "
+        f"{first.place} ({first.reason})"
+    )
 
 
 def _first_repetition(cleaned: Cleaned) -> str | None:
@@ -179,9 +222,3 @@ def _first_repetition(cleaned: Cleaned) -> str | None:
         if removal.kind is SpanKind.REPETITION:
             return beginning(removal.what, _REPEATED_CHARACTERS)
     return None
-
-
-def _place_of(document: Document) -> str:
-    """Return the location of a document, as named in error messages."""
-    location = f"document {document.id!r}" if document.line is None else f"line {document.line:,}"
-    return location if document.path is None else f"{document.path}, {location}"

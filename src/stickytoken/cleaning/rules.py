@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.errors import InputError
-from stickytoken.validation import list_of, shown, whole_number
+from stickytoken.errors import InputError, reading
+from stickytoken.validation import beginning, file_path, list_of, shown, whole_number
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
@@ -35,24 +38,54 @@ class CleaningRules:
     """What `find_spans` looks for.
 
     Attributes:
-        words: Texts of flagged vocabulary entries. Matching ignores case, accents and full-width forms.
-        specials: Texts that a tokenizer reads as special tokens. Matching is case-sensitive.
+        words: Texts of flagged vocabulary entries.
+        specials: Texts that a tokenizer reads as special tokens.
         longest_run: Maximum number of times that a word or short phrase may occur in a row.
+        normalizer: The normaliser of the model's tokenizer, in JSON as the tokenizers library writes it. It
+            decides which spellings of a word are the same to the model. If None, it isn't known, and only
+            words that are spelled alike are the same.
+        allowed: Words and special tokens that are no finding.
+        known: Digests of texts that have no finding; see `text_digest`.
     """
 
     words: tuple[str, ...] = ()
     specials: tuple[str, ...] = WELL_KNOWN_SPECIALS
     longest_run: int = 3
+    normalizer: str | None = None
+    allowed: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("allowed", "known"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        if self.normalizer is not None:
+            object.__setattr__(self, "normalizer", _normalizer(self.normalizer))
         object.__setattr__(self, "words", _texts("words", self.words))
         object.__setattr__(self, "specials", _texts("specials", self.specials))
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
-    def with_words(self, words: Iterable[str]) -> CleaningRules:
-        """Return these rules with further words, except for words that are already special tokens."""
-        more = [word for word in words if word not in self.specials]
-        return replace(self, words=(*self.words, *more))
+    def extended(
+        self, words: Iterable[str] = (), allow: str | Path | None = None, known: str | Path | None = None
+    ) -> CleaningRules:
+        """Return these rules with further entries.
+
+        Args:
+            words: Further words, except for those that are already special tokens.
+            allow: A file of words and special tokens that are no finding, one on each line.
+            known: A file of texts that have no finding, as ``scan --set write-known=FILE`` writes it.
+
+        Raises:
+            InputError: A file cannot be read.
+        """
+        more_words = [word for word in words if word not in self.specials]
+        more_allowed = () if allow is None else read_list(allow, "the allowed words")
+        more_known = () if known is None else read_list(known, "the known documents")
+        return replace(
+            self,
+            words=(*self.words, *more_words),
+            allowed=(*self.allowed, *more_allowed),
+            known=(*self.known, *more_known),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values."""
@@ -61,6 +94,9 @@ class CleaningRules:
             "words": list(self.words),
             "specials": list(self.specials),
             "longest_run": self.longest_run,
+            "normalizer": None if self.normalizer is None else json.loads(self.normalizer),
+            "allowed": list(self.allowed),
+            "known": list(self.known),
         }
 
     @classmethod
@@ -86,7 +122,10 @@ class CleaningRules:
                 f"the rules have the unknown entry {unknown[0]!r}: write them again with `stickytoken clean "
                 "RUN --rules-out FILE`"
             )
-        return cls(**{name: value[name] for name in field_names if name in value})
+        values = {name: value[name] for name in field_names if name in value}
+        if values.get("normalizer") is not None:
+            values["normalizer"] = json.dumps(values["normalizer"])
+        return cls(**values)
 
 
 def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
@@ -96,6 +135,71 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{name} contains {shown(text)}: pass only texts that are not blank")
     return tuple(dict.fromkeys(texts))
+
+
+def _normalizer(description: object) -> str:
+    """Return the description of a normaliser if it can be used, or raise InputError."""
+    from stickytoken.cleaning._units import key_function
+
+    try:
+        if not isinstance(description, str):
+            raise TypeError("it is not JSON text")
+        key_function(description)
+    except Exception as error:  # the tokenizers library raises no other class
+        raise InputError(
+            f"normalizer is {shown(description)}, which the tokenizers library cannot read ({error}): write "
+            "the rules again with `stickytoken clean RUN --rules-out FILE`"
+        ) from error
+    return description
+
+
+# Number of hexadecimal digits of a digest, enough for a thousand million texts.
+_DIGITS = 24
+
+
+def text_digest(text: str) -> str:
+    """Return the digest by which a file of known texts names a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+# Maximum number of characters of a finding that a file of known texts shows.
+_NOTED_CHARACTERS = 60
+
+
+def known_line(digest: str, name: str, findings: Iterable[str]) -> str:
+    """Return a line of a file of known texts.
+
+    Args:
+        digest: The digest of the text; see `text_digest`.
+        name: The id of the document.
+        findings: What was found in it, for the person who reviews the file.
+    """
+    note = beginning(", ".join(findings), _NOTED_CHARACTERS)
+    return f"{digest}  # {name}: {note}".translate(_LINE_ENDS)
+
+
+_LINE_ENDS = {ord(character): " " for character in "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
+
+
+def read_list(path: str | Path, what: str) -> list[str]:
+    """Read a file of allowed words or of known texts: one on each line. Text after " # " is a comment.
+
+    Args:
+        path: The file.
+        what: How errors name the file, such as "the allowed words".
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    list_path = file_path(what, path)
+    with reading(list_path):
+        lines = list_path.read_text("utf-8").splitlines()
+    entries = []
+    for line in lines:
+        entry, _, _ = f" {line} ".partition(" # ")
+        if entry.strip():
+            entries.append(entry.strip())
+    return entries
 
 
 def alternation(texts: Iterable[str]) -> str:
@@ -139,5 +243,7 @@ def rules_of_run(run: Run) -> CleaningRules:
     flagged = [str(text).strip() for text in run.tokens.filter(is_flagged())["decoded"]]
     words = [text for text in flagged if text and text not in specials]
     return CleaningRules(
-        words=tuple(dict.fromkeys(words)), specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS]))
+        words=tuple(dict.fromkeys(words)),
+        specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS])),
+        normalizer=run.normalizer,
     )

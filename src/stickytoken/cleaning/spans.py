@@ -1,36 +1,30 @@
 """Find copies of sticky tokens, special tokens written as text, and repetitions in a text.
 
 A single natural occurrence of a flagged word is not a finding, because flagged words also occur in ordinary
-text.
+text. `scan`, `clean` and `check` all find with this module.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from array import array
+import unicodedata
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import pairwise
-from types import MappingProxyType
-from typing import Any, TypeVar
 
-from stickytoken.cleaning import _copies
-from stickytoken.cleaning._characters import INVISIBLE
+from stickytoken.cleaning import _copies, _markup
 from stickytoken.cleaning._units import UnitReader
-from stickytoken.cleaning.rules import CleaningRules, alternation
-from stickytoken.errors import InputError
-from stickytoken.validation import shown
+from stickytoken.cleaning.rules import CleaningRules, alternation, text_digest
 
 
 class SpanKind(StrEnum):
-    """The kinds of findings in order of precedence: where spans overlap, the kind listed first wins."""
+    """The kinds of findings, in order of precedence: where findings overlap, the kind listed first wins."""
 
     FLAGGED = "flagged"
-    """Copies of a flagged word, and words that are repeated between the copies."""
+    """Copies of a flagged word."""
     SPECIAL = "special"
     """Text of a special token."""
     REPETITION = "repetition"
@@ -64,17 +58,29 @@ _CAUSES = {
 }
 
 
+class Fix(StrEnum):
+    """Whether a finding can be removed."""
+
+    SAFE = "safe"
+    """Flagged tokens in a row, and special tokens."""
+    UNSAFE = "unsafe"
+    """Words that may be part of the document: scattered copies, repetitions and suspected copies."""
+    NONE = "none"
+    """Nothing can be removed without damage to a table, a tag, an address, code or a character."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a text.
+    """A part of a text that consists only of copies, and of what separates them.
 
     Attributes:
         start: Offset of the first character.
         end: Offset after the last character.
         kind: Kind of the finding.
-        what: The word or phrase in lower case, or the special token.
+        what: The flagged word, the repeated words or the special token.
         count: Number of copies in the span.
         first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
+        fix: Whether the span can be removed.
     """
 
     start: int
@@ -83,13 +89,17 @@ class Span:
     what: str
     count: int
     first_end: int
+    fix: Fix
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the span is a special token or a run of a flagged word, which no ordinary text contains."""
+        is_run = self.kind is SpanKind.FLAGGED and self.count >= _copies.FEWEST_COPIES
+        return is_run or self.kind is SpanKind.SPECIAL
 
 
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
-    """Find the spans of a text that match the rules.
-
-    The time is linear in the length of the text, even for adversarial texts. A text of more than a million
-    characters is searched in segments.
+    """Find the spans of a text that match the rules, in time linear in the length of the text.
 
     Args:
         text: Any text.
@@ -101,474 +111,306 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     return finder_of(rules).find(text)
 
 
-# Length of a segment, in characters. Longer texts are searched in segments to limit memory use.
-_SEGMENT = 1_000_000
-# A segment is shortened by up to this many characters so that it ends at a space.
-_CUT_WITHIN = 1_000
-
-
 class SpanFinder:
     """Searches texts for the words, special tokens and repetitions that the rules describe."""
 
     def __init__(self, rules: CleaningRules) -> None:
-        self.specials = SpecialFinder(rules.specials)
-        self._reader = UnitReader(rules.words)
+        self._rules = rules
+        self._known = frozenset(rules.known)
+        allowed = frozenset(text.strip() for text in rules.allowed)
+        self._reader = UnitReader(
+            [word for word in rules.words if word.strip() not in allowed], rules.normalizer
+        )
+        self._allowed = {self._reader.key_of(text): text for text in allowed}
+        self._flagged = {key: word for key, word in self._reader.flagged.items() if key not in self._allowed}
+        self._ignored = self._flagged | self._allowed
+        specials = {text.strip() for text in rules.specials} - allowed
+        pattern = alternation(specials)
+        self._specials = re.compile(pattern) if pattern else None
         # Minimum number of copies that form a repetition.
         self._fewest_repeated = rules.longest_run + 1
 
-    def find(self, text: str, *, every_flagged: bool = False) -> list[Span]:
-        """Return the spans of a text in order, without overlaps.
-
-        Args:
-            text: Any text.
-            every_flagged: Whether to find single occurrences of flagged words too.
-        """
-        specials = list(self.specials.find(text))
-        # Replace special tokens by spaces, which preserves the offsets and separates the surrounding words.
-        blanked = []
+    def find(self, text: str) -> list[Span]:
+        """Return the spans of a text in order, without overlaps; none if the text is a known one."""
+        if self._known and text_digest(text) in self._known:
+            return []
+        view = _markup.view_of(text)
+        spans = list(self._find_specials(text, view.protected))
+        pieces = []
         done = 0
-        for special in specials:
-            blanked += [text[done : special.start], " " * (special.end - special.start)]
+        for special in spans:
+            placeholders = _markup.SPECIAL * (special.end - special.start)
+            pieces += [view.text[done : special.start], placeholders]
             done = special.end
-        blanked.append(text[done:])
-        others = self._find_words("".join(blanked), every_flagged)
-        # Of overlapping spans, keep the span whose kind takes precedence. Of spans of the same kind, keep the
-        # span that begins first and, if both begin at the same offset, the longer one.
-        kept_spans: list[Span] = []
-        for span in sorted([*specials, *others], key=lambda span: (span.start, -span.end)):
-            while kept_spans and span.start < kept_spans[-1].end and _precedes(span, kept_spans[-1]):
-                kept_spans.pop()
-            if not kept_spans or span.start >= kept_spans[-1].end:
-                kept_spans.append(span)
-        return kept_spans
+        looked_at = "".join([*pieces, view.text[done:]])
+        spans += self._find_words(text, looked_at)
+        for start, end in view.protected:
+            spans += self._find_protected(text, start, end)
+        return _without_overlaps(spans)
 
-    def _find_words(self, text: str, every_flagged: bool) -> list[Span]:
-        """Search a text segment by segment, and return its spans in order.
+    def specials_in(self, text: str) -> list[Span]:
+        """Return the spans of special tokens alone."""
+        if self._specials is None or not self._specials.search(text):
+            return []
+        return list(self._find_specials(text, _markup.view_of(text).protected))
 
-        Special tokens are not searched for; the caller must have replaced them by spaces.
-        """
-        spans: list[Span] = []
-        for start, end in _segments(text):
-            in_segment = sorted(
-                self._find_in_segment(text[start:end], start, every_flagged), key=lambda span: span.start
-            )
-            if spans and in_segment:
-                # Join the two parts of a span that a boundary between segments has split. If the boundary
-                # lies within a copy of "buy now", the second part repeats "now buy", so the order of the
-                # words does not matter.
-                last = spans[-1]
-                first = in_segment[0]
-                same_words = sorted(last.what.split()) == sorted(first.what.split())
-                if last.kind is first.kind and same_words and not text[last.end : first.start].strip():
-                    spans.pop()
-                    in_segment[0] = replace(last, end=first.end, count=last.count + first.count)
-            spans += in_segment
-        return spans
+    def _find_specials(self, text: str, protected: Sequence[tuple[int, int]]) -> Iterator[Span]:
+        """Yield the special tokens of a text."""
+        if self._specials is None:
+            return
+        starts = [start for start, _ in protected]
+        # "<pad>" looks like a tag. "<s>" is one of HTML, but only in a text with other tags.
+        texts = {text[start:end] for start, end in protected}
+        has_tags = any(part[0] == "<" and not self._specials.fullmatch(part) for part in texts)
+        for match in self._specials.finditer(text):
+            start, end = match.span()
+            number = bisect_right(starts, start) - 1
+            is_protected = number >= 0 and start < protected[number][1]
+            is_whole = is_protected and protected[number] == (start, end)
+            is_tag = is_whole and has_tags and _markup.is_html(match[0])
+            is_link = match[0].startswith("[") and text.startswith("(", end)
+            is_fixable = (is_whole or not is_protected) and not is_tag and not is_link
+            fix = Fix.SAFE if is_fixable else Fix.NONE
+            yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, fix)
 
-    def _find_in_segment(self, text: str, offset: int, every_flagged: bool) -> Iterator[Span]:
-        """Yield the spans in one segment of a long text, in no particular order. The spans may overlap.
+    def _find_protected(self, text: str, start: int, end: int) -> Iterator[Span]:
+        """Yield the runs of flagged words within a tag, an address or code. They are only reported."""
+        part = text[start:end]
+        document = _copies.Document(part, self._reader)
+        for run in _copies.flagged_runs(document, self._flagged):
+            units = document.units
+            word = self._flagged[document.keys[run.start]]
+            first = start + units.starts[run.start]
+            last = start + units.ends[run.stop - 1]
+            yield Span(first, last, SpanKind.FLAGGED, word, len(run), last, Fix.NONE)
+
+    def _find_words(self, text: str, looked_at: str) -> Iterator[Span]:
+        """Yield the copies of words in a text, in no particular order. The spans may overlap.
 
         Args:
-            text: The segment, in which spaces replace special tokens.
-            offset: Where the segment starts in the whole text.
-            every_flagged: Whether to find every occurrence of a flagged word, including single ones.
+            text: The text.
+            looked_at: The text with placeholders; see `_markup.view_of`.
         """
-        document = _copies.Document(text, self._reader)
-        words = self._reader.flagged
-        keys = document.keys
-        # A text with fewer units than `fewest` has no findings, unless ``every_flagged`` is set.
+        document = _copies.Document(looked_at, self._reader)
         fewest = min(self._fewest_repeated, _copies.FEWEST_COPIES)
-        if len(keys) < fewest and not every_flagged:
+        if not any(len(positions) >= fewest for positions in document.positions.values()) and (
+            self._flagged.keys().isdisjoint(document.positions)
+        ):
             return
-        flagged = document.positions_of(words) if every_flagged else _copies.flagged_copies(document, words)
-        repeated_words = {
-            key: positions for key, positions in document.positions.items() if len(positions) >= fewest
-        }
-        if not repeated_words and not flagged:
-            return
-        # A stretch repeats a phrase, or a few words in varying order (period 0).
-        stretches = _copies.stretches_of(keys, repeated_words, self._fewest_repeated)
-        repetitions = [stretch for stretch in stretches if self._is_repetition(document, stretch)]
-        # Copies of unflagged words that seem to be inserted between other words.
-        suspected = _copies.planted_copies(document, words, repetitions)
-
-        def span(positions: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
-            """Return the span of consecutive units, with offsets in the whole text.
-
-            Args:
-                positions: The indices of the units.
-                kind: Kind of the finding.
-                what: The word or phrase.
-                count: Number of copies.
-                first_copy: Number of units in the first copy.
-            """
-            units = document.units
-            return Span(
-                start=offset + units.starts[positions[0]],
-                end=offset + units.ends[positions[-1]],
-                kind=kind,
-                what=what,
-                count=count,
-                first_end=offset + units.ends[positions[first_copy - 1]],
-            )
-
+        runs = _copies.flagged_runs(document, self._flagged)
+        scattered = _copies.scattered_copies(document, self._flagged)
+        repetitions = []
+        for stretch in _copies.stretches_of(document, self._fewest_repeated):
+            indices = range(stretch.first, stretch.end)
+            flagged = [index for index in indices if document.keys[index] in self._flagged]
+            scattered.update(flagged)
+            if not flagged and self._is_repetition(document, stretch):
+                repetitions.append(stretch)
+        for run in runs:
+            scattered.difference_update(run)
+            yield from self._flagged_spans(text, document, run, is_run=True)
+        for chain in document.chains(sorted(scattered)):
+            yield from self._flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
-            positions = range(stretch.first, stretch.end)
-            stretch_keys = keys[stretch.first : stretch.end]
-            if stretch.period == 1 and stretch_keys[0] in words:
-                # Only a flagged word is repeated, so its copies are grouped below with adjoining copies of
-                # other flagged words.
-                flagged.update(positions)
-                continue
-            # The whole stretch becomes one span, so its units must not be grouped again below.
-            flagged.difference_update(positions)
-            yield span(positions, *_finding_of(stretch_keys, stretch.period, words))
-        for group in _groups(document, sorted(flagged)):
-            yield span(group, SpanKind.FLAGGED, keys[group[0]], len(group), 1)
-        for group in _groups(document, sorted(suspected - flagged)):
-            yield span(group, SpanKind.SUSPECTED, keys[group[0]], len(group), 1)
+            yield _repetition(text, document, stretch)
+        suspected = _copies.planted_copies(document, self._ignored, repetitions)
+        for index in sorted(suspected):
+            start = document.units.starts[index]
+            end = document.units.ends[index]
+            fix = Fix.NONE if document.has_entity(index) or _cuts(text, start, end) else Fix.UNSAFE
+            yield Span(start, end, SpanKind.SUSPECTED, document.keys[index], 1, end, fix)
+
+    def _flagged_spans(
+        self, text: str, document: _copies.Document, chain: range, *, is_run: bool
+    ) -> Iterator[Span]:
+        """Yield the spans of flagged words that follow each other.
+
+        Args:
+            text: The text.
+            document: The text, divided into units.
+            chain: The indices of the flagged words.
+            is_run: Whether there are enough of them to be copies for certain.
+        """
+        units = document.units
+        gaps = [document.gap(index) for index in chain[1:]]
+        start = units.starts[chain.start]
+        in_row = _markup.is_in_row(document.text, start, units.ends[chain.stop - 1])
+        if any("," in gap for gap in gaps) and _markup.is_in_brackets(document.text, start):
+            in_row = True
+        has_entity = any(document.has_entity(index) for index in chain)
+        fix = Fix.SAFE if is_run else Fix.UNSAFE
+        if in_row or has_entity or any(_markup.UNTOUCHABLE in gap for gap in gaps):
+            fix = Fix.NONE
+        if not is_run and document.is_alone(chain.start):  # the content of a table cell or a line
+            fix = Fix.NONE
+        for piece in _pieces(document, chain, gaps):
+            keys = Counter(document.keys[piece.first : piece.last + 1])
+            word = self._flagged[keys.most_common(1)[0][0]]
+            piece_fix = Fix.NONE if _cuts(text, piece.start, piece.end) else fix
+            first_end = units.ends[piece.first]
+            yield Span(piece.start, piece.end, SpanKind.FLAGGED, word, keys.total(), first_end, piece_fix)
 
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
-        """Return whether a stretch is a repetition and not ordinary text, a table or code."""
+        """Return whether a stretch is a repetition, and not ordinary text, a list of values or code."""
         keys = document.keys[stretch.first : stretch.end]
         words = set(keys)
-        if not words.isdisjoint(self._reader.flagged):
-            return True
+        if words <= self._allowed.keys():
+            return False
         # Different words of at most two letters are symbols or abbreviations, as in "o, o, n, n, no, no". The
         # words next to the stretch are included, because the stretch may be part of a longer list of symbols.
         around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.end + 1]}
         if len(around) > 1 and all(len(word) <= 2 and word.isascii() for word in around):
             return False
-        is_too_short = len(keys) < self._fewest_repeated * stretch.period
-        if is_too_short:
-            return False
         # Tables and formulas naturally repeat numbers, single letters, such as "x" or "xx", and placeholders.
-        counts = Counter(keys)
-        repeated = [word for word in words if counts[word] > 1 and word not in _PLACEHOLDERS]
+        repeated = [word for word in words if word.casefold() not in _PLACEHOLDERS]
         if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in repeated):
             return False
-        return not _is_structured(document, stretch)
-
-
-finder_of = lru_cache(maxsize=32)(SpanFinder)
-
-
-def _finding_of(keys: Sequence[str], period: int, words: frozenset[str]) -> tuple[SpanKind, str, int, int]:
-    """Return how a stretch of repeated words is reported.
-
-    Args:
-        keys: The keys of the stretch's units.
-        period: Number of units of the repeated word or phrase; 0 if a few words are repeated in varying
-            order.
-        words: The keys of the flagged words.
-
-    Returns:
-        The kind of the finding, the word or phrase that is named, its number of copies, and the number of
-        units in the first copy.
-    """
-    flagged_keys = [key for key in keys if key in words]
-    if flagged_keys:
-        # The first copy matters only in a repetition, where cleaning keeps it.
-        return SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(keys)
-    if period:
-        return SpanKind.REPETITION, " ".join(keys[:period]), len(keys) // period, period
-    word, copies = Counter(keys).most_common(1)[0]
-    kind = SpanKind.REPETITION if len(keys) >= _copies.MIXED_RUN else SpanKind.SUSPECTED
-    return kind, word, copies, 1
-
-
-def _precedes(span: Span, other: Span) -> bool:
-    """Return whether the kind of one span takes precedence over the kind of another."""
-    kinds = list(SpanKind)
-    return kinds.index(span.kind) < kinds.index(other.kind)
-
-
-def _segments(text: str) -> list[tuple[int, int]]:
-    """Return the start and end (exclusive) of segments of roughly equal length that make up a text.
-
-    The segments end at spaces if possible.
-    """
-    count = math.ceil(len(text) / _SEGMENT)
-    bounds = [0]
-    for number in range(1, count):
-        offset = number * len(text) // count
-        space = text.rfind(" ", offset - _CUT_WITHIN, offset)
-        bounds.append(offset if space < 0 else space)
-    return list(pairwise([*bounds, len(text)]))
+        gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
+        is_compound = stretch.period > 1 and set(gaps) == {"-"} and len(gaps) < _COMPOUND * stretch.period
+        start = document.units.starts[stretch.first] - len(_marks_of(gaps[stretch.period - 1]).after)
+        end = document.units.ends[stretch.end - 1]
+        in_table = _markup.is_in_row(document.text, start, end)
+        return not (is_compound or in_table or _markup.is_in_brackets(document.text, start))
 
 
 # Words that represent values in tables and code.
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-# Characters that stand between words in code and in tables drawn with text characters.
-_CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
-# The characters in `_CODE`, and characters that join the parts of names and paths.
-_CODE_OR_PATH = _CODE | frozenset("_:/|")
-# A stretch is code if at least `_CODE_SHARE` of the gaps between its words contain a `_CODE` character, or if
-# at least `_CODE_OR_PATH_SHARE` of them contain a `_CODE_OR_PATH` character.
-_CODE_SHARE = 0.25
-_CODE_OR_PATH_SHARE = 0.5
 # Maximum number of copies of a phrase in a hyphenated compound, such as "dict-of-dict-of-dict-of-dict".
 _COMPOUND = 4
 
+finder_of = lru_cache(maxsize=32)(SpanFinder)
 
-def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
-    """Return whether a stretch is code, a table, a list of lines or a hyphenated compound.
 
-    The answer depends on the separators, which are the text before, between and after the words of the
-    stretch. If a single word is repeated (period 1), the stretch is structured only if its separators contain
-    the characters of code or of a table.
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Punctuation between two copies: attached to the first or the second, or set apart by spaces."""
+
+    before: str
+    after: str
+    apart: str
+
+
+@lru_cache(maxsize=4096)
+def _marks_of(gap: str) -> _Marks:
+    """Return the punctuation in the text between two copies. In "(so) (so)", the gap is ") ("."""
+    visible = "".join(" " if _is_blank(character) else character for character in gap)
+    parts = visible.split()
+    if not parts:
+        return _Marks("", "", "")
+    before = parts.pop(0) if not visible[0].isspace() else ""
+    after = parts.pop() if parts and not visible[-1].isspace() else ""
+    return _Marks(before, after, " ".join(parts))
+
+
+def _is_blank(character: str) -> bool:
+    """Return whether a character is white space or invisible."""
+    return character.isspace() or unicodedata.category(character) == "Cf"
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Copies that can be removed together: the first and the last unit, and where they start and end."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+def _pieces(document: _copies.Document, chain: range, gaps: Sequence[str]) -> list[_Piece]:
+    """Divide successive copies at punctuation that belongs to the document.
+
+    Punctuation came with the copies if it stands between all of them, and if there are enough of them.
     """
-    # The separators between the words, and all separators, with those before and after the stretch.
-    between = document.separators[stretch.first + 1 : stretch.end]
-    between_and_around = document.separators[stretch.first : stretch.end + 1]
-    with_code = sum(not _CODE.isdisjoint(separator) for separator in between_and_around)
-    if with_code >= _CODE_SHARE * len(between_and_around):  # code, or a table drawn with text characters
-        return True
-    if stretch.period == 1:
-        return False
-    if set(between) == {"-"} and len(between) < _COMPOUND * stretch.period:  # a hyphenated compound
-        return True
-    # In a list of lines, line breaks separate all copies of a phrase. If the order of the words varies
-    # (period 0), line breaks separate all words, except that one line break may be missing.
-    if stretch.period:
-        copies = (stretch.end - stretch.first) // stretch.period
-        needed_breaks = copies - 1
-    else:
-        needed_breaks = len(between) - 1
-    line_breaks = sum("\n" in separator for separator in between)
-    with_code_or_path = sum(not _CODE_OR_PATH.isdisjoint(separator) for separator in between)
-    return line_breaks >= needed_breaks or with_code_or_path >= _CODE_OR_PATH_SHARE * len(between)
+    units = document.units
+    marks = [_marks_of(gap) for gap in gaps]
+    has_marks = [bool(mark.before or mark.after or mark.apart) for mark in marks]
+    if len(chain) >= _copies.FEWEST_COPIES and all(has_marks):
+        all_equal = len(set(marks)) == 1
+        all_attached = all(mark.before and not mark.after and not mark.apart for mark in marks)
+        if (all_equal or all_attached) and _markup.SPECIAL not in "".join(gaps):
+            start, end = _with_outer_marks(document, chain, marks)
+            return [_Piece(chain.start, chain.stop - 1, start, end)]
+    pieces = []
+    first = chain.start
+    for index, is_divided in zip(chain[1:], has_marks, strict=True):
+        if is_divided:
+            pieces.append(_Piece(first, index - 1, units.starts[first], units.ends[index - 1]))
+            first = index
+    last = chain.stop - 1
+    pieces.append(_Piece(first, last, units.starts[first], units.ends[last]))
+    return pieces
 
 
-def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
-    """Yield groups of consecutive unit positions, split at a ".", "?" or "!" that has a space before it.
+def _with_outer_marks(document: _copies.Document, chain: range, marks: Sequence[_Marks]) -> tuple[int, int]:
+    """Return where copies start and end, with the punctuation before the first and after the last of them.
 
-    A punctuation mark directly after a word does not end a group, because copies may be separated by
-    punctuation: "able. able. able."
-
-    Args:
-        document: The text.
-        positions: The positions of the units to group, in ascending order.
+    It is included if it is the punctuation between the copies: in "(so) (so) (so) (so)", all brackets are.
     """
-    if not positions:
-        return
-    separators = document.separators
-    first = last = positions[0]
-    for position in positions[1:]:
-        text_before = separators[position]
-        marks = text_before.strip()
-        is_split = bool(marks) and text_before[0].isspace() and set(marks) <= set(".?!")
-        if position != last + 1 or is_split:
-            yield range(first, last + 1)
-            first = position
-        last = position
-    yield range(first, last + 1)
+    text = document.text
+    start = document.units.starts[chain.start]
+    end = document.units.ends[chain.stop - 1]
+    mark = marks[0]
+    if mark.after and text.endswith(mark.after, 0, start):
+        start -= len(mark.after)
+    for before in sorted({mark.before for mark in marks}, key=len, reverse=True):
+        if before and text.startswith(before, end):
+            return start, end + len(before)
+    apart = f" {mark.apart}"
+    is_attached = mark.before or mark.after
+    if not is_attached and text.startswith(apart, end) and not text[end + len(apart) :][:1].strip():
+        end += len(apart)
+    return start, end
 
 
-_DISGUISED = re.compile(f"[{INVISIBLE}\uff01-\uff5e]")
-_INVISIBLE_CHARACTERS = re.compile(f"[{INVISIBLE}]+")
-_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full-width forms of ASCII characters
+def _repetition(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:
+    """Return the span of a repeated word or phrase.
 
-
-class SpecialFinder:
-    """Finds special tokens written as text, even in full width or with invisible characters inside."""
-
-    def __init__(self, specials: Iterable[str]) -> None:
-        texts = {text.strip() for text in specials}
-        source = alternation(texts)
-        # Match consecutive tokens together.
-        self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
-        self._single = re.compile(source)
-        # If a token is split in two, neither part has more than this many characters.
-        self._reach = max(map(len, texts), default=1) - 1
-
-    def find(self, text: str) -> Iterator[Span]:
-        """Yield the spans of special tokens in order; consecutive tokens form one span."""
-        if self._pattern is None:
-            return
-        plain, positions = _plain(text)
-        for match in self._pattern.finditer(plain):
-            alone = match.end() == match.end("first")
-            copies = 1 if alone else sum(1 for _ in self._single.finditer(plain, *match.span()))
-            yield Span(
-                start=positions[match.start()],
-                end=positions[match.end() - 1] + 1,
-                kind=SpanKind.SPECIAL,
-                what=match["first"],
-                count=copies,
-                first_end=positions[match.end("first") - 1] + 1,
-            )
-
-    def starts(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the offset and the text of each special token."""
-        if self._pattern is not None:
-            plain, positions = _plain(text)
-            for match in self._single.finditer(plain):
-                yield positions[match.start()], match.group()
-
-    def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        """Return the parts to remove so that no special token is left.
-
-        A removal joins the text before and after the removed token, which can form a new special token, as in
-        ``<|endof<|endoftext|>text|>``. Only the text around a removed token is searched again, so the time is
-        linear in the length of the text, however deeply the tokens are nested.
-
-        Returns:
-            The parts in order. Each part is given by its start, its end (exclusive) and the first special
-            token that was found in it.
-        """
-        # All offsets below are offsets in ``plain``, which lacks the text's invisible characters. `positions`
-        # has the offset in ``text`` of each character of ``plain``.
-        plain, positions = _plain(text)
-        if self._pattern is None or not self._pattern.search(plain):
-            return []
-        kept_ranges: list[tuple[int, int]] = []  # start and end of the parts of the plain text that stay
-        # The first token of each removed part. The key is the offset at which the part begins, which is also
-        # the end of the kept range before the part (0 if there is none).
-        first_tokens: dict[int, str] = {}
-        position = 0  # end of the text that has been searched
-        while match := self._pattern.search(plain, position):
-            if match.start() > position:
-                kept_ranges.append((position, match.start()))
-            position = match.end()
-            # The removal may have formed a special token from the end of the kept text and the beginning of
-            # the text after the removed part. Extend the removed part on both sides to remove this token too,
-            # and repeat this for the next token that is formed.
-            while spanning := self._token_across(self._pattern, plain, kept_ranges, position):
-                characters_before, characters_after = spanning
-                _shorten(kept_ranges, characters_before)
-                position += characters_after
-            kept_end = kept_ranges[-1][1] if kept_ranges else 0
-            first_tokens[kept_end] = match["first"]
-        if position < len(plain):
-            kept_ranges.append((position, len(plain)))
-        # The removed parts are the gaps between kept ranges. Convert their offsets to offsets in ``text``, so
-        # that a removed part includes the invisible characters next to it.
-        parts = []
-        for (_, kept_end), (next_start, _) in pairwise([(0, 0), *kept_ranges, (len(plain), len(plain))]):
-            if kept_end in first_tokens and next_start > kept_end:
-                start = positions[kept_end - 1] + 1 if kept_end else 0
-                end = positions[next_start] if next_start < len(plain) else len(text)
-                parts.append((start, end, first_tokens[kept_end]))
-        return parts
-
-    def _token_across(
-        self, pattern: re.Pattern[str], plain: str, kept_ranges: Sequence[tuple[int, int]], position: int
-    ) -> tuple[int, int] | None:
-        """Find a special token that begins before a removed part of a text and continues after this part.
-
-        Args:
-            pattern: The special tokens.
-            plain: The text.
-            kept_ranges: Start and end of each part of ``plain`` that is kept and lies before the removed
-                part.
-            position: The offset in ``plain`` after the removed part.
-
-        Returns:
-            How many characters of the token come before the removed part, and how many come after it; None if
-            there is no such token.
-        """
-        # A special token that consists of text on both sides of the removed part has at most `_reach`
-        # characters on each side. Collect this many characters from the end of the kept text, which may be
-        # spread over several ranges.
-        pieces: list[str] = []
-        missing = self._reach
-        for start, end in reversed(kept_ranges):
-            pieces.append(plain[max(start, end - missing) : end])
-            missing -= end - start
-            if missing <= 0:
-                break
-        before = "".join(reversed(pieces))
-        match = pattern.search(before + plain[position : position + self._reach])
-        # The kept text contains no complete special token, so a token that begins in the kept text extends
-        # beyond the removed part.
-        if match is None or match.start() >= len(before):
-            return None
-        return len(before) - match.start(), match.end() - len(before)
-
-
-def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
-    """Shorten the ranges by ``characters`` characters in total, from the last range backwards, in place."""
-    while characters > 0:
-        start, end = ranges.pop()
-        if end - start > characters:
-            ranges.append((start, end - characters))
-        characters -= end - start
-
-
-def _plain(text: str) -> tuple[str, Sequence[int]]:
-    """Remove invisible characters from a text, and convert full-width characters to half width.
-
-    Returns:
-        The new text, and the offset in the original text of each character of the new text.
+    The repetition can be removed if the same text separates all copies, and all words within them.
     """
-    if text.isascii() or not _DISGUISED.search(text):
-        return text, range(len(text))
-    plain = _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW)
-    if len(plain) == len(text):
-        return plain, range(len(text))
-    positions = array("q")
-    done = 0
-    for match in _INVISIBLE_CHARACTERS.finditer(text):
-        positions.extend(range(done, match.start()))
-        done = match.end()
-    positions.extend(range(done, len(text)))
-    return plain, positions
+    units = document.units
+    period = stretch.period
+    whole_copies = (stretch.end - stretch.first) // period
+    gaps = [document.gap(index) for index in range(stretch.first + 1, stretch.end)]
+    is_regular = all(
+        _marks_of(gap) == _marks_of(earlier) for earlier, gap in zip(gaps, gaps[period:], strict=False)
+    )
+    marks = _marks_of(gaps[period - 1])
+    start = units.starts[stretch.first]
+    first_end = units.ends[stretch.first + period - 1]
+    end = units.ends[stretch.first + whole_copies * period - 1]
+    # The punctuation around a copy goes with it.
+    if marks.before and document.text.startswith(marks.before, end):
+        first_end += len(marks.before)
+        end += len(marks.before)
+    if marks.after and document.text.endswith(marks.after, 0, start):
+        start -= len(marks.after)
+    elif marks.after:
+        is_regular = False
+    is_untouchable = any(_markup.UNTOUCHABLE in gap or _markup.SPECIAL in gap for gap in gaps)
+    has_entity = any(document.has_entity(index) for index in range(stretch.first, stretch.end))
+    is_fixable = is_regular and not is_untouchable and not has_entity and not _cuts(text, first_end, end)
+    what = " ".join(document.keys[stretch.first : stretch.first + period])
+    fix = Fix.UNSAFE if is_fixable else Fix.NONE
+    return Span(start, end, SpanKind.REPETITION, what, whole_copies, first_end, fix)
 
 
-Kind = TypeVar("Kind", bound=StrEnum)
+def _cuts(text: str, start: int, end: int) -> bool:
+    """Return whether a removal would cut a grapheme cluster at one of its ends."""
+    return _markup.cuts_cluster(text, start) or _markup.cuts_cluster(text, end)
 
 
-class Action(StrEnum):
-    """What to do with a finding."""
+def _without_overlaps(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans in order, without those that overlap a span that takes precedence.
 
-    REMOVE = "remove"
-    """Remove the finding, except for the first copy of a repetition."""
-    REPLACE = "replace"
-    """Write the replacement instead of the finding, except for the first copy of a repetition."""
-    ESCAPE = "escape"
-    """Insert a space after the first character, so that tokenizers no longer read the special token."""
-    REPORT = "report"
-    """Leave the finding in the text and report it."""
-    REFUSE = "refuse"
-    """Raise an error instead of returning a text."""
-
-
-# Suspected copies may be ordinary occurrences of a word, so by default they are only reported.
-DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
-    {
-        SpanKind.FLAGGED: Action.REMOVE,
-        SpanKind.SPECIAL: Action.REMOVE,
-        SpanKind.REPETITION: Action.REMOVE,
-        SpanKind.SUSPECTED: Action.REPORT,
-    }
-)
-
-
-def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
-    """Return the action for every kind of finding, keyed by kind.
-
-    A kind that ``values`` leaves out gets its default action. Kinds and actions can be given by name.
-
-    Raises:
-        InputError: A kind or action is unknown, or the action does not apply to the kind.
+    A kind takes precedence over those after it in `SpanKind`. Of spans of the same kind, the one that begins
+    first is kept and, if both begin at the same offset, the longer one.
     """
-    if not isinstance(values, Mapping):
-        raise InputError(f"actions is {shown(values)}: pass a mapping such as {{'special': 'escape'}}")
-    actions = dict(DEFAULT_ACTIONS)
-    for name, value in values.items():
-        kind = _member(SpanKind, "kind of finding", name)
-        action = _member(Action, "action", value)
-        if action is Action.ESCAPE and kind is not SpanKind.SPECIAL:
-            raise InputError(f"the action for {kind.value} is escape: only special tokens can be escaped")
-        actions[kind] = action
-    return actions
-
-
-def _member(kinds: type[Kind], what: str, value: Any) -> Kind:
-    """Return the member with this value, or raise InputError; ``what`` names the members in the message."""
-    try:
-        return kinds(value)
-    except ValueError:
-        names = ", ".join(kind.value for kind in kinds)
-        raise InputError(f"{shown(value)} is not a known {what}: use one of {names}") from None
+    kept: list[Span] = []
+    rank = {kind: number for number, kind in enumerate(SpanKind)}
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+        while kept and span.start < kept[-1].end and rank[span.kind] < rank[kept[-1].kind]:
+            kept.pop()
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept

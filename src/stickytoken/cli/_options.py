@@ -199,6 +199,18 @@ AuditFolder: TypeAlias = Annotated[
         help="Folder of an audit. Also search for words whose copies brought documents into results there.",
     ),
 ]
+AllowedWords: TypeAlias = Annotated[
+    Path | None,
+    texts_option(
+        "--allow", help="File of words and special tokens that are no finding, one on each line (# comments)."
+    ),
+]
+KnownDocuments: TypeAlias = Annotated[
+    Path | None,
+    texts_option(
+        "--known", help="File of documents that are no finding, which scan --set write-known=FILE writes."
+    ),
+]
 Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
 RunsTokens: TypeAlias = Annotated[
     list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.")

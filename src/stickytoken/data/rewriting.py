@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
 
 from stickytoken.data import tables
 from stickytoken.data.documents import (
@@ -37,8 +37,10 @@ from stickytoken.validation import file_path
 Edits: TypeAlias = Sequence[tuple[int, int, str]]
 """Changes to a text, in order: the start and the end of each span, and the span's replacement."""
 
-Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits]]
+Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits] | None]
 """Function that takes a document and its texts, one per text column, and returns the edits of each text.
+
+It returns None for a document that is to be set aside.
 
 ``Document.text`` consists of these texts, joined by spaces.
 """
@@ -128,6 +130,7 @@ def rewrite(
     revise: Revise,
     skip: Callable[[Skipped], None],
     *,
+    set_aside: BinaryIO | None = None,
     compress: bool | None = None,
     meter: Meter | None = None,
 ) -> None:
@@ -138,6 +141,7 @@ def rewrite(
         output: The stream to write to.
         revise: Called with each document and its texts, one per column; returns the edits of each text.
         skip: Called with each record that cannot be read. The record is written unchanged.
+        set_aside: Where to write, in the format of the source, the records that ``revise`` sets aside.
         compress: Whether to compress the output with gzip. If None, the output is compressed if the source
             is. Parquet files are never compressed with gzip, because Parquet compresses its own columns.
         meter: Counts how much of the source has been read.
@@ -151,16 +155,20 @@ def rewrite(
         reader.path = source.name
         reader.meter.total = source.path.stat().st_size
         if source.suffix == tables.PARQUET:
-            _rewrite_parquet(source.path, output, reader, revise, skip)
+            _rewrite_parquet(source.path, output, reader, revise, skip, set_aside)
             return
     if compress is None:
         compress = source.compressed
-    if compress:
-        # Leave out the timestamp, so that the same documents always give the same bytes.
-        with gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0) as packed:
-            _rewrite_lines(source, packed, reader, revise, skip)
-    else:
-        _rewrite_lines(source, output, reader, revise, skip)
+    with ExitStack() as stack:
+
+        def packed(stream: BinaryIO) -> BinaryIO:
+            # Leave out the timestamp, so that the same documents always give the same bytes.
+            return cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", fileobj=stream, mtime=0)))
+
+        if compress:
+            output = packed(output)
+            set_aside = None if set_aside is None else packed(set_aside)
+        _rewrite_lines(source, output, reader, revise, skip, set_aside)
 
 
 class _Buffer:
@@ -193,18 +201,28 @@ class _Buffer:
         self._start += size
         return taken
 
+    def take_line_end(self) -> bytes:
+        """Return the end of a line if the bytes in memory begin with it, and drop it from memory."""
+        for line_end in (b"\r\n", b"\n"):
+            if self._bytes.startswith(line_end):
+                return self.take(self._start + len(line_end))
+        return b""
+
 
 def _rewrite_lines(
     source: Source,
-    output: BinaryIO | gzip.GzipFile,
+    output: BinaryIO,
     reader: Reader,
     revise: Revise,
     skip: Callable[[Skipped], None],
+    set_aside: BinaryIO | None,
 ) -> None:
     """Write the revised records of a line-based file or of standard input.
 
-    The bytes between the records, and the bytes of records that cannot be read, are written unchanged.
+    The bytes between the records, and the bytes of records that cannot be read, are written unchanged. Each
+    record of standard input is written as soon as it has been read.
     """
+    is_first = True
     with ExitStack() as stack:
         if source.path is None:
             buffer = _Buffer(sys.stdin.buffer)
@@ -227,13 +245,23 @@ def _rewrite_lines(
             edits = revise(record, [unicode_text(text) for text in texts_by_column.values()])
             bytes_before_record = buffer.take(row.start)
             output.write(bytes_before_record)
+            if is_first and set_aside is not None and source.suffix in tables.SEPARATORS:
+                set_aside.write(bytes_before_record)  # the header
+            is_first = False
             raw_record = buffer.take(row.end)
+            line_end = buffer.take_line_end()
+            if edits is None:
+                if set_aside is not None:
+                    set_aside.write(raw_record + (line_end or b"\n"))
+                continue
             if any(edits):
                 edits_by_column = dict(zip(texts_by_column, edits, strict=True))
                 edited = _edited_record(raw_record.decode("utf-8"), row, edits_by_column, source)
                 raw_record = edited.encode("utf-8")
-            output.write(raw_record)
-        # The remaining bytes, such as the end of the last line, belong to no record.
+            output.write(raw_record + line_end)
+            if source.path is None:
+                output.flush()
+        # The remaining bytes belong to no record.
         output.write(buffer.take())
 
 
@@ -521,9 +549,15 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
 
 
 def _rewrite_parquet(
-    path: Path, output: BinaryIO, reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
+    path: Path,
+    output: BinaryIO,
+    reader: Reader,
+    revise: Revise,
+    skip: Callable[[Skipped], None],
+    set_aside: BinaryIO | None,
 ) -> None:
     """Write the row groups one by one. The schema, its metadata and columns without edits do not change."""
+    import pyarrow as pa
     from pyarrow import ArrowException, parquet
 
     rows = reader.parquet_rows(path)
@@ -532,14 +566,25 @@ def _rewrite_parquet(
     if first_row is not None:
         rows = chain([first_row], rows)
     try:
-        with (
-            parquet.ParquetFile(path) as file,
-            parquet.ParquetWriter(output, file.schema_arrow, compression=_compressions(file)) as writer,
-        ):
+        with ExitStack() as stack:
+            file = stack.enter_context(parquet.ParquetFile(path))
+            compression = _compressions(file)
+            writer = stack.enter_context(
+                parquet.ParquetWriter(output, file.schema_arrow, compression=compression)
+            )
+            aside_writer = None
+            if set_aside is not None:
+                aside_writer = stack.enter_context(
+                    parquet.ParquetWriter(set_aside, file.schema_arrow, compression=compression)
+                )
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
-                for column, texts in _revised(table.num_rows, rows, reader, revise, skip).items():
+                changed, aside = _revised(table.num_rows, rows, reader, revise, skip)
+                for column, texts in changed.items():
                     table = _with_texts(table, column, texts)
+                if aside and aside_writer is not None:
+                    aside_writer.write_table(table.take(aside))
+                    table = table.filter(pa.array([row not in aside for row in range(table.num_rows)]))
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be written back: {tables.one_line(error)}") from error
@@ -547,19 +592,29 @@ def _rewrite_parquet(
 
 def _revised(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
-) -> dict[str, dict[int, str]]:
-    """Return the changed texts of the next ``count`` rows, keyed by column, then by index in these rows."""
+) -> tuple[dict[str, dict[int, str]], list[int]]:
+    """Return what became of the next ``count`` rows.
+
+    Returns:
+        The changed texts, keyed by column, then by index in these rows; and the indices of the rows that are
+        set aside.
+    """
     changed: dict[str, dict[int, str]] = {}
+    aside: list[int] = []
     for number, row in enumerate(islice(rows, count)):
         record = reader.record_of(row)
         if isinstance(record, Skipped):
             skip(record)
             continue
         texts = reader.texts_of(row.value)
-        for column, edits in zip(texts, revise(record, list(texts.values())), strict=True):
+        revised = revise(record, list(texts.values()))
+        if revised is None:
+            aside.append(number)
+            continue
+        for column, edits in zip(texts, revised, strict=True):
             if edits:
                 changed.setdefault(column, {})[number] = edited_text(texts[column], edits)
-    return changed
+    return changed, aside
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:

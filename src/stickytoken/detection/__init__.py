@@ -20,7 +20,7 @@ from stickytoken import wall_time
 from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.naming import TokenSource, available_tokens, choose_tokens, token_ids
-from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run import Run, open_run, record_normalizer
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
@@ -187,6 +187,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         if evidence and not run_folder.has_evidence(folder):
             _write_evidence(job, run, folder, progress)
     record_model(run.path, run.record, model_files)
+    record_normalizer(run.path, tokenizer)
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,12 +19,13 @@ from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.measurement.resume import MeasurementRecord, differences
+from stickytoken.measurement.resume import MeasurementRecord, Record, differences
 from stickytoken.methods import Column, Moved, base, method_named, wording
 from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
 from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.validation import file_path, visible, whole_number
+from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
 
 RecordKind = TypeVar("RecordKind")
 
@@ -174,6 +176,15 @@ class Run:
         return self._folder.read_table(VOCABULARY_FILE)
 
     @property
+    def normalizer(self) -> str | None:
+        """The normaliser of the model's tokenizer, in JSON as the tokenizers library writes it.
+
+        None if it isn't known.
+        """
+        record = self._folder.read_record(_NORMALIZER_FILE, NormalizerRecord)
+        return None if record is None else json.dumps(record.normalizer)
+
+    @property
     def plan(self) -> base.PlanRecord:
         """The plan of the run: what the method computed from model and corpus before it measured any token.
 
@@ -313,6 +324,25 @@ def open_run(path: Run | str | Path) -> Run:
 def flagged_tokens(run: Run | None) -> frozenset[int]:
     """Return the ids of the sticky and topical tokens of a run; an empty set if there is no run."""
     return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
+
+
+_NORMALIZER_FILE = "normalizer.json"
+
+
+class NormalizerRecord(Record):
+    """normalizer.json: the normaliser of the tokenizer, which cleaning compares words with."""
+
+    normalizer: dict[str, Any]
+
+
+def record_normalizer(path: Path, tokenizer: RoundTripTokenizer) -> None:
+    """Write normalizer.json into a run folder, unless the normaliser isn't known or the file exists."""
+    if not isinstance(tokenizer, NormalizingTokenizer) or (path / _NORMALIZER_FILE).exists():
+        return
+    normalizer = tokenizer.normalizer
+    if normalizer is not None:
+        record = NormalizerRecord(normalizer=json.loads(normalizer))
+        RunFolder(path).write_record(_NORMALIZER_FILE, record)
 
 
 # The model of a run, loaded again.

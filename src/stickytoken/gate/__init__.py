@@ -38,6 +38,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     column: str | None = None,
     fail_on_documents: Sequence[SpanKind | str] = (SpanKind.FLAGGED,),
     words: Sequence[str] = (),
+    allow: str | Path | None = None,
+    known: str | Path | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
     place: tuple[str, int] | None = None,
@@ -67,6 +69,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         fail_on_documents: kinds of findings in documents that make the check fail: ``flagged``, ``special``,
             ``repetition`` and ``suspected``. Copies of a flagged token always make the check fail.
         words: further words that documents must not repeat, such as the words of an audit.
+        allow: file of words and special tokens that are no finding in documents, one on each line.
+        known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
         folder: for a model: the folder that holds the runs of the model, or a run folder; if None, ``runs``.
         revision: branch, tag or commit of a model on the hub.
         place: path of a file in the repository and a line number; build servers show the findings about
@@ -113,7 +117,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         _search_documents,
         documents=documents,
         column=column,
-        words=words,
+        lists={"words": words, "allow": allow, "known": known},
         failing_kinds=failing_kinds,
         progress=progress,
     )
@@ -236,7 +240,7 @@ def _search_documents(
     *,
     documents: Any,
     column: str | None,
-    words: Sequence[str],
+    lists: Mapping[str, Any],
     failing_kinds: set[str],
     progress: ProgressCallback,
 ) -> _DocumentSearch:
@@ -246,14 +250,14 @@ def _search_documents(
         origin: the run, the rules file or the cleaner.
         documents: anything that `stickytoken.scan` takes.
         column: name of the column with the text; if None, a column with a common name is looked for.
-        words: further words that documents must not repeat.
+        lists: what to look for besides the rules, and what to allow; see `check`.
         failing_kinds: kinds of findings that make the check fail.
         progress: called after every step.
     """
     from stickytoken.scanning import scan as scans
 
     # Effects are not measured, because they do not decide whether a document makes the check fail.
-    scan = scans.scan_documents(origin, documents, column=column, words=words, progress=progress)
+    scan = scans.scan_documents(origin, documents, column=column, progress=progress, **lists)
     findings = list(scans.scan_findings(scan, failing_kinds))
     findings.sort(key=lambda finding: finding.level is not Level.ERROR)
     failing_documents = scans.with_kinds(scan, failing_kinds)

@@ -16,15 +16,14 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import lru_cache
 from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.excerpts import excerpt
-from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
+from stickytoken.cleaning.rules import CleaningRules, text_digest
+from stickytoken.cleaning.spans import Span, SpanKind, find_spans
 from stickytoken.errors import RunError
 
 # The findings of a text as JSON values; None if there are none.
@@ -51,27 +50,33 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
     Returns:
         The findings as JSON values; None if there are none. ``line`` is the number, counted from 0, of the
-        line with the first finding, ``share`` the share of characters in findings, ``text`` the start of the
-        text, and ``rest`` the start of the text without the findings.
+        line with the first finding, ``digest`` the name of the text in a file of known texts, ``share`` the
+        share of characters in findings, ``text`` the start of the text, and ``rest`` the start of the text
+        without the findings.
     """
     spans = find_spans(text, rules)
     if not spans:
         return None
-    words: Counter[str] = Counter()
+    copies_of: Counter[tuple[str, str]] = Counter()
     for span in spans:
-        words[span.what] += span.count
+        copies_of[span.what, span.kind.value] += span.count
+    kinds = list(SpanKind)
+    # The words of the most serious kind come first.
+    named = sorted(copies_of.items(), key=lambda item: (kinds.index(SpanKind(item[0][1])), -item[1]))
+    words = [[what, kind, copies] for (what, kind), copies in named[:_NAMED_WORDS]]
     covered = sum(span.end - span.start for span in spans)
     return {
         "kinds": sorted({span.kind.value for span in spans}),
-        "words": [list(counted) for counted in words.most_common(_NAMED_WORDS)],
+        "words": words,
         "spans": len(spans),
         "copies": sum(span.count for span in spans),
         "longest_run": max(span.count for span in spans),
         "share": covered / len(text),
         "line": text.count("\n", 0, spans[0].start),
+        "digest": text_digest(text),
         "excerpt": _excerpt(text, spans),
         "text": text[:KEPT_TEXT],
-        "rest": _cleaner_of(rules)(text[:_CLEANED])[:KEPT_TEXT].strip(),
+        "rest": Cleaner(rules).without_findings(text[:_CLEANED])[:KEPT_TEXT].strip(),
     }
 
 
@@ -80,12 +85,6 @@ def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
     return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]
-
-
-@lru_cache(maxsize=1)
-def _cleaner_of(rules: CleaningRules) -> Cleaner:
-    # Remove all findings, including those that `stickytoken clean` would only report.
-    return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
 
 
 def examined(

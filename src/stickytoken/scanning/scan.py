@@ -16,7 +16,7 @@ from pydantic import Field
 import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.cleaning import Cleaner, document_counts, names_rules_file, open_cleaner
-from stickytoken.cleaning.rules import CleaningRules, rules_of_run
+from stickytoken.cleaning.rules import CleaningRules, known_line, rules_of_run
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.documents import (
@@ -47,7 +47,7 @@ from stickytoken.validation import file_path, require_callable, whole_number
 from stickytoken.words import counted
 
 SCAN = "scan"
-SCAN_SCHEMA_VERSION = 2
+SCAN_SCHEMA_VERSION = 3
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
@@ -59,11 +59,12 @@ SCHEMA: dict[str, Any] = {
     "path": pl.String,
     "line": pl.Int64,
     "kinds": pl.List(pl.String),
-    "words": pl.List(pl.Struct({"text": pl.String, "copies": pl.Int64})),
+    "words": pl.List(pl.Struct({"text": pl.String, "kind": pl.String, "copies": pl.Int64})),
     "spans": pl.Int64,
     "copies": pl.Int64,
     "longest_run": pl.Int64,
     "share": pl.Float64,
+    "digest": pl.String,
     "excerpt": pl.List(pl.Struct({"text": pl.String, "found": pl.Boolean})),
     "shift": pl.Float64,
     "rise": pl.Float64,
@@ -74,7 +75,7 @@ SCHEMA: dict[str, Any] = {
     "matters": pl.Boolean,
 }
 # Columns that have no missing values.
-_FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "excerpt")
+_FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "digest", "excerpt")
 
 
 class SourceRecord(resume.Record):
@@ -141,11 +142,12 @@ class Scan:
       collection, and where the document comes from.
     - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` changes a
       document that has findings of any kind other than suspected.
-    - ``words``: The words that were found, with the number of copies of each word.
+    - ``words``: The words that were found, each with the kind of its finding and the number of its copies.
     - ``spans``: The number of findings.
     - ``copies``: The number of copies in all findings.
     - ``longest_run``: The largest number of copies in a single finding.
     - ``share``: The share of the document's characters that are part of a finding.
+    - ``digest``: The name of the document's text in a file of known documents.
     - ``excerpt``: The text around the first findings.
     - ``shift``: The mean change that copies cause in the document's cosine similarity to the queries.
     - ``rise``: The share of clean documents that the document overtakes because of its copies, averaged over
@@ -243,7 +245,7 @@ _QUERIES_KEPT = 500
 _QUERIES_SEED = 42
 
 # Part of a scan's identity. Increase this number when a change to the code alters or renames findings.
-_IDENTITY_VERSION = 2
+_IDENTITY_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     column: str | None = None,
     id_column: str | None = None,
     source_column: str | None = None,
+    allow: str | Path | None = None,
+    known: str | Path | None = None,
     effect: Effect | str | None = None,
     queries: SentenceSource | None = None,
     workers: int | None = None,
@@ -293,6 +297,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             there is one.
         source_column: column with the source of a document. If None, a column with a common name for sources
             is used, if there is one.
+        allow: file of words and special tokens that are no finding, one on each line.
+        known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
             twice, with and without the copies. ``predicted`` encodes each document with findings once,
             unchanged, and computes the effect of its copies from the run. If None, effects are not
@@ -320,6 +326,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         column=column,
         id_column=id_column,
         source_column=source_column,
+        allow=allow,
+        known=known,
         effect=effect,
         queries=queries,
         workers=workers,
@@ -340,6 +348,8 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     effect: Effect | str | None = None,
     queries: SentenceSource | None = None,
     words: Sequence[str] = (),
+    allow: str | Path | None = None,
+    known: str | Path | None = None,
     workers: int | None = None,
     encoder: AnyModel | None = None,
     out: str | Path | None = None,
@@ -366,7 +376,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
             "pass the run, or leave effect out"
         )
     collection = open_documents(documents, options)
-    rules = origin.rules.with_words(words)
+    rules = origin.rules.extended(words, allow, known)
     identity_parts = _identity(origin, rules, collection, options)
     record = ScanRecord(
         schema_version=SCAN_SCHEMA_VERSION,
@@ -549,13 +559,13 @@ class _ScanJob:
 
 
 def default_out(
-    origin: RulesOrigin, documents: DocumentSource, options: ScanOptions, words: Sequence[str] = ()
+    origin: RulesOrigin, documents: DocumentSource, options: ScanOptions, rules: CleaningRules
 ) -> Path | None:
     """Return the path at which a scan is stored in the run folder by default; None without a run."""
     if origin.run is None:
         return None
     collection = open_documents(documents, options)
-    identity = digest(_identity(origin, origin.rules.with_words(words), collection, options))
+    identity = digest(_identity(origin, rules, collection, options))
     return origin.run.path / store.folder_name(SCAN, identity)
 
 
@@ -585,7 +595,9 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
         effect_columns = None if effects is None else effects.columns(index, batch)
         for index_in_batch, finding in enumerate(keeper.findings(index, batch)):
             row = dict(finding)
-            row["words"] = [{"text": text, "copies": copies} for text, copies in finding["words"]]
+            row["words"] = [
+                {"text": text, "kind": kind, "copies": copies} for text, kind, copies in finding["words"]
+            ]
             row["excerpt"] = [{"text": text, "found": marked} for text, marked in finding["excerpt"]]
             if effect_columns is not None:
                 row |= {name: effect_columns[name][index_in_batch] for name in _passes.COLUMNS}
@@ -777,7 +789,7 @@ RULES = (
         _SUSPECTED,
         "No document seems to have copies of a word among other words",
         "Copies seem to have been inserted into this text, but ordinary text may look like this too. Check "
-        "the document; `stickytoken clean --remove-suspected` removes the copies.",
+        "the document; `stickytoken clean --unsafe-fixes` removes the copies.",
         Level.NOTE,
     ),
 )
@@ -808,6 +820,23 @@ def counts_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str,
     return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
 
 
+def add_known(scan: Scan, path: Path) -> int:
+    """Add the documents with findings to a file of known documents, and return how many were new.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    digests = {line.split(" ", 1)[0] for line in lines}
+    new_lines = []
+    for row in scan.documents.iter_rows(named=True):
+        if row["digest"] not in digests:
+            digests.add(row["digest"])
+            new_lines.append(known_line(row["digest"], row["id"], [word["text"] for word in row["words"]]))
+    store.write_atomically(path, "".join(f"{line}\n" for line in [*lines, *new_lines]).encode())
+    return len(new_lines)
+
+
 def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
     """Yield one finding per document, the worst document first.
 
@@ -836,7 +865,7 @@ def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED
         yield Finding(
             rule=rule,
             level=Level.NOTE if is_effect_small else level,
-            message=f"document {row['id']}: {described(row)}",
+            message=f"document {row['id']}: {described(row, _KIND_OF[rule])}",
             path=path,
             outside=outside,
             line=row["line"],
@@ -849,9 +878,14 @@ def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED
 _NAMED_WORDS = 3
 
 
-def described(row: Mapping[str, Any]) -> str:
-    """Describe the findings of a document: words with numbers of copies, share of the text, and effect."""
-    words = row["words"]
+def described(row: Mapping[str, Any], kind: SpanKind) -> str:
+    """Describe the findings of a document: words with numbers of copies, share of the text, and effect.
+
+    Args:
+        row: A row of `Scan.documents`.
+        kind: The kind of the findings whose words are named.
+    """
+    words = [word for word in row["words"] if word["kind"] == kind] or row["words"]
     description = ", ".join(
         f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]
     )

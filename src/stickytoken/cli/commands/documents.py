@@ -6,7 +6,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -26,8 +27,9 @@ from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.cleaning import Cleaned, Cleaner
-    from stickytoken.cleaning.files import CleaningTotals
+    from stickytoken.cleaning.files import CleaningTotals, OnCleaned
     from stickytoken.data.documents import Document, Skipped
+    from stickytoken.data.rewriting import Source
     from stickytoken.scanning.scan import Scan
 
 
@@ -42,17 +44,20 @@ def scan(
     column: opt.TextColumn = None,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     effect: Annotated[bool, opt.method_option("--effect")] = False,
-    predict: Annotated[bool, opt.method_option("--predict")] = False,
+    predict: Annotated[bool, opt.setting()] = False,
     queries: opt.Texts[str | None] = None,
     audit: opt.AuditFolder = None,
+    allow: opt.AllowedWords = None,
+    known: opt.KnownDocuments = None,
     model: opt.RunsModel = None,
     loading: opt.AnyModelOptions,
     source_column: Annotated[str | None, opt.setting()] = None,
     workers: Annotated[int | None, opt.setting(min=1)] = None,
     folder: Annotated[Path | None, opt.output_option("--scan-folder")] = None,
     out: opt.Output[Path | None] = None,
+    write_known: Annotated[Path | None, opt.setting()] = None,
     output_format: opt.FormatChoice[ScanFormat | None] = None,
-    limit: opt.ListLimit[int] = 20,
+    limit: Annotated[int, opt.setting(min=1)] = 20,
 ) -> None:
     """Find documents with copies of sticky tokens, special tokens written as text, or repeated words.
 
@@ -61,7 +66,7 @@ def scan(
     Example: stickytoken scan runs/all-MiniLM-L6-v2-profile-0123456789ab documents.jsonl --effect
 
     Args:
-        run: Run folder of the model; or, without --effect and --predict, a file that clean --rules-out wrote.
+        run: Run folder of the model; or, without effects, a file that clean --rules-out wrote.
         documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file;
             a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin. Every file except parquet may be
             compressed (.gz). Stdin contains lines of text or, with --column, JSON lines.
@@ -71,23 +76,27 @@ def scan(
             document with findings with its copies and without them. To measure ranks, use audit instead.
         predict: Predict from the run how much copies change a document's mean similarity to the queries. The
             prediction is less exact than --effect, but encodes each document with findings only once.
-        queries: File of queries for --effect and --predict: txt with one query per line, or a table.
+        queries: File of queries for --effect: txt with one query per line, or a table.
             Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
         folder: Folder to save the scan in, so that it can be continued. Default: scan-<identity> in
             the run folder, where report finds it. With a rules file, the scan is not saved by default.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
+        write_known: Add the documents with findings to this file, for --known. Review it before you commit
+            it.
         output_format: Print a summary with the worst documents (table), all results as JSON, or all documents
             with findings as CSV or SARIF. Default: the format that the extension of --out names, or table.
         limit: Maximum number of documents to list in a table.
     """
-    from stickytoken.measurement import require_writable, write_atomically
+    from stickytoken.measurement import require_writable
     from stickytoken.scanning import scan as scanning
 
     if effect and predict:
-        raise typer.BadParameter("pass either --effect or --predict, not both", param_hint="--predict")
+        raise typer.BadParameter(
+            "pass either --effect or --set predict=true, not both", param_hint="--effect"
+        )
     if queries is not None and not (effect or predict):
-        raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
+        raise typer.BadParameter("it needs --effect", param_hint="--queries")
     texts = None if queries is None else stickytoken.load_sentences(queries)
     output_format = output_format or _format_of(out)
     if output_format is ScanFormat.TABLE and out is not None:
@@ -112,9 +121,11 @@ def scan(
     }
     words = opt.words_of_audit(audit, origin.run_identity)
     run_or_rules = opened_run or run
-    run_scan = partial(scanning.scan_documents, run_or_rules, documents, words=words, **options)
+    lists: dict[str, Any] = {"words": words, "allow": allow, "known": known}
+    run_scan = partial(scanning.scan_documents, run_or_rules, documents, **lists, **options)
     scan_options = scanning.ScanOptions(**options)
-    folder = folder or scanning.default_out(origin, documents, scan_options, words)
+    rules = origin.rules.extended(**lists)
+    folder = folder or scanning.default_out(origin, documents, scan_options, rules)
     if folder is not None:
         require_writable(folder)
     if out is not None:
@@ -129,17 +140,28 @@ def scan(
 
     with opt.announced(encoder, loading, rehearse) as progress:
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
-    if output_format is ScanFormat.TABLE:
-        _print_scan(finished_scan, limit)
-    elif out is None:
-        console.print_document(_scan_document(finished_scan, output_format))
-    else:
-        write_atomically(out, _scan_document(finished_scan, output_format).encode())
-        console.print_line(scanning.headline(finished_scan))
-        console.inform(f"written: {out}")
+    _show_scan(finished_scan, output_format, out, limit)
+    if write_known is not None:
+        count = scanning.add_known(finished_scan, write_known)
+        console.inform(f"written: {write_known} ({count:,} more documents)")
     if opened_run is not None:
         measured_on = documents if effect_kind is not None else None
         _inform_next_steps(opened_run.path, folder, measured_on, column, queries)
+
+
+def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
+    """Print a scan, or write it to a file."""
+    from stickytoken.measurement import write_atomically
+    from stickytoken.scanning.scan import headline
+
+    if output_format is ScanFormat.TABLE:
+        _print_scan(scan, limit)
+    elif out is None:
+        console.print_document(_scan_document(scan, output_format))
+    else:
+        write_atomically(out, _scan_document(scan, output_format).encode())
+        console.print_line(headline(scan))
+        console.inform(f"written: {out}")
 
 
 def _inform_next_steps(
@@ -281,21 +303,23 @@ def clean(
     file: Annotated[Path, opt.argument(show_default=True)] = Path("-"),
     column: opt.TextColumn = None,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
-    remove_suspected: Annotated[bool, opt.method_option("--remove-suspected")] = False,
-    remove_all: Annotated[bool, opt.method_option("--remove-all")] = False,
+    unsafe_fixes: Annotated[bool, opt.method_option("--unsafe-fixes")] = False,
     audit: opt.AuditFolder = None,
-    action: Annotated[list[str] | None, opt.method_option(metavar="KIND=ACTION")] = None,
+    allow: opt.AllowedWords = None,
+    known: opt.KnownDocuments = None,
     out: opt.Output[Path | None] = None,
+    quarantine: opt.Output[Path | None] = None,
     diff: Annotated[bool, opt.output_option("--diff")] = False,
     rules_out: opt.Output[Path | None] = None,
     *,
     output_format: opt.FormatChoice[CleanFormat] = CleanFormat.TEXT,
 ) -> None:
-    """Remove copies of flagged tokens, special tokens and repeated words from documents.
+    """Remove copies of flagged tokens and special tokens from documents, or set such documents aside.
+
+    By default, only what is certain is removed: flagged tokens in a row, and special tokens. Other findings
+    are counted, because they may be part of the document.
 
     Only the text changes: the format, other columns and unreadable records stay as they are.
-
-    The first copy of a repetition stays, and so do flagged words in ordinary use.
 
     Example: stickytoken clean runs/minilm documents.jsonl --out cleaned.jsonl
 
@@ -303,30 +327,29 @@ def clean(
         rules: Run folder, or a file that --rules-out wrote.
         file: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file; or -
             for stdin. Every file except parquet may be compressed (.gz). Stdin contains lines of text or,
-            with --column, JSON lines.
+            with --column, JSON lines, which are answered one by one.
         id_column: Column with the id, for messages. Default: found by name.
-        remove_suspected: Also remove suspected copies. Suspected copies may be ordinary words, so by default
-            they are only counted.
-        remove_all: Remove flagged tokens wherever they occur, even where they are used as ordinary words.
-        action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
-            (special only), report or refuse. Repeatable. Default: report suspected findings, remove the rest.
+        unsafe_fixes: Also remove scattered copies of flagged tokens, repetitions (except for the first copy)
+            and suspected copies. They may be ordinary words, so look at the changes first (--diff).
         out: File for the documents instead of stdout. The output file may be FILE itself, and is written
             completely or not at all.
+        quarantine: Write the documents that would be changed to this file instead of changing them, and all
+            others to --out. With --unsafe-fixes, documents with any finding.
         diff: Print the changes instead of the documents. Each change is printed with its cause and the words
-            around the change, with removed text as [-text-] and added text as {+text+}.
-        rules_out: Write the rules to a small JSON file, which clean accepts in place of the run. Documents
-            are read only if FILE is passed.
+            around the change, with removed text as [-text-].
+        rules_out: Write the rules to a JSON file, which clean, scan and check accept in place of the run.
+            Documents are read only if FILE is passed.
         output_format: Print the cleaned documents (text), or a list of the removals as JSON.
     """
-    from stickytoken.cleaning.files import clean_file
     from stickytoken.data.documents import NamedColumns
-    from stickytoken.data.rewriting import names_format_of, open_source, require_same_format
-    from stickytoken.measurement import require_writable, write_atomically
+    from stickytoken.data.rewriting import names_format_of, open_source
 
     is_json = output_format is CleanFormat.JSON
     if diff and is_json:
         raise typer.BadParameter("pass either --diff or --format json, not both", param_hint="--diff")
-    cleaner = _cleaner(rules, action or (), remove_suspected, remove_all, audit)
+    if quarantine is not None and (out is None or diff or is_json):
+        raise typer.BadParameter("it needs --out, and neither --diff nor --format", param_hint="--quarantine")
+    cleaner = _cleaner(rules, audit, allow, known, unsafe_fixes=unsafe_fixes)
     if rules_out is not None:
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
@@ -334,11 +357,6 @@ def clean(
         if file == Path("-"):
             return
     source = open_source(file, NamedColumns(column, id_column))
-    compress = None  # compress the output if the source is compressed
-    if out is not None:
-        require_same_format(source, out)
-        require_writable(out.absolute().parent)
-        compress = out.suffix.lower() == ".gz"
     removals: list[dict[str, Any]] = []
 
     def show(document: Document, cleaned: Cleaned) -> None:
@@ -349,32 +367,86 @@ def clean(
                 text = document.text[removal.start : removal.end]
                 removals.append({"id": document.id, "line": document.line, **asdict(removal), "text": text})
 
-    def write(stream: BinaryIO) -> CleaningTotals:
-        with console.late_progress(seconds=2) as progress:
-            return clean_file(source, cleaner, stream, on_cleaned=show, compress=compress, progress=progress)
-
     if out is not None:
-        outcome: list[CleaningTotals] = []
-        write_atomically(out, lambda stream: outcome.append(write(stream)))
-        totals = outcome[0]
-    elif diff or is_json:
-        with Path(os.devnull).open("wb") as nowhere:
-            totals = write(nowhere)
-    elif source.is_binary and sys.stdout.isatty():
-        raise InputError(f"{source.name} would be written to a terminal: pass --out FILE, or redirect it")
+        totals = _write_files(source, cleaner, out, quarantine, show)
     else:
-        totals = _write_to_stdout(write)
+        totals = _write_to_stdout(source, cleaner, show, only_shows=diff or is_json)
     if is_json:
         console.print_json(totals.summary() | {"removals": removals})
     _inform_totals(totals)
+    if cleaner.rules.normalizer is None:
+        unknown = f"{rules} doesn't say which spellings the model reads alike"
+        console.inform(f"note: {unknown}, so words were compared exactly")
     if out is not None:
-        console.inform(f"written: {out}")
-        shared_options = {"--column": column, "--id": id_column, "--audit": audit}
+        console.inform(f"written: {out}" + ("" if quarantine is None else f" and {quarantine}"))
+        lists = {"--audit": audit, "--allow": allow, "--known": known}
         # `scan` chooses the format by the file's extension.
         if names_format_of(source, out):
+            shared_options = {"--column": column, "--id": id_column, **lists}
             console.inform(f"verify: {_verification(rules, out, shared_options)}")
     elif diff or is_json:
         console.inform("no documents were written: --out FILE writes them")
+
+
+def _write_files(
+    source: Source, cleaner: Cleaner, out: Path, quarantine: Path | None, show: OnCleaned
+) -> CleaningTotals:
+    """Write the cleaned documents to a file and, if there is a quarantine, set documents aside in another."""
+    from stickytoken.cleaning.files import clean_file
+    from stickytoken.data.rewriting import require_same_format
+    from stickytoken.measurement import require_writable, write_atomically
+
+    for path in (out, quarantine):
+        if path is not None:
+            require_same_format(source, path)
+            require_writable(path.absolute().parent)
+    compress = out.suffix.lower() == ".gz"
+    outcome: list[CleaningTotals] = []
+
+    def write(stream: BinaryIO, aside: BinaryIO | None = None) -> None:
+        with console.late_progress(seconds=2) as progress:
+            totals = clean_file(
+                source,
+                cleaner,
+                stream,
+                quarantine=aside,
+                on_cleaned=show,
+                compress=compress,
+                progress=progress,
+            )
+        outcome.append(totals)
+
+    if quarantine is None:
+        write_atomically(out, write)
+    else:
+        write_atomically(quarantine, lambda aside: write_atomically(out, lambda stream: write(stream, aside)))
+    return outcome[0]
+
+
+def _write_to_stdout(
+    source: Source, cleaner: Cleaner, show: OnCleaned, *, only_shows: bool
+) -> CleaningTotals:
+    """Write the cleaned documents to stdout, or nothing if the changes alone are shown.
+
+    A file is written as a whole or, after an error, not at all. Standard input is answered line by line.
+    """
+    from stickytoken.cleaning.files import clean_file
+
+    with ExitStack() as stack:
+        stream: BinaryIO = sys.stdout.buffer
+        if only_shows:
+            stream = stack.enter_context(Path(os.devnull).open("wb"))
+        elif source.is_binary and sys.stdout.isatty():
+            raise InputError(f"{source.name} would be written to a terminal: pass --out FILE, or redirect it")
+        elif source.path is not None:
+            stream = cast(BinaryIO, stack.enter_context(SpooledTemporaryFile(_IN_MEMORY)))
+        progress = stack.enter_context(console.late_progress(seconds=2))
+        totals = clean_file(source, cleaner, stream, on_cleaned=show, progress=progress)
+        if source.path is not None and not only_shows:
+            stream.seek(0)
+            shutil.copyfileobj(stream, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return totals
 
 
 def _inform_totals(totals: CleaningTotals) -> None:
@@ -392,7 +464,7 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
     place = document.id if document.line is None else f"line {document.line}"
     has_other_id = document.id not in (place, "")
     console.print_line(f"{place}, id {document.id}" if has_other_id else place)
-    for line in word_diff(document.text, cleaned):
+    for line in word_diff(document.text, cleaned.removals):
         console.print_line(f"  {line}")
 
 
@@ -417,50 +489,19 @@ def _argument(path: Path) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTotals:
-    """Write the output of ``write`` to stdout, or nothing if it fails, and return its totals."""
-    with SpooledTemporaryFile(_IN_MEMORY) as buffer:
-        totals = write(cast(BinaryIO, buffer))
-        buffer.seek(0)
-        shutil.copyfileobj(buffer, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    return totals
-
-
 def _cleaner(
-    rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool, audit: Path | None
+    rules: Path, audit: Path | None, allow: Path | None, known: Path | None, *, unsafe_fixes: bool
 ) -> Cleaner:
-    """Return the cleaner of a run or rules file, with the changes that the options of the command ask for.
+    """Return the cleaner of a run or rules file, with the lists that the user passed.
 
     Words that bring documents into search results, according to the audit, are treated as flagged.
     """
     from stickytoken.cleaning import open_cleaner
-    from stickytoken.cleaning.spans import Action, SpanKind, actions_of
 
-    action_names: dict[str, str] = {}
-    if remove_suspected:
-        action_names[SpanKind.SUSPECTED.value] = Action.REMOVE.value
-    for value in actions:
-        kind_name, sign, action_name = value.partition("=")
-        if not sign:
-            raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")
-        action_names[kind_name.strip()] = action_name.strip()
-    try:
-        chosen = actions_of(action_names)
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--action") from error
     saved = open_cleaner(rules)
-    new_actions = dict(saved.actions)
-    for name in action_names:
-        new_actions[SpanKind(name)] = chosen[SpanKind(name)]
     flagged_words = opt.words_of_audit(audit, saved.source.get("identity"))
-    return stickytoken.Cleaner(
-        saved.rules.with_words(flagged_words),
-        new_actions,
-        replacement=saved.replacement,
-        source=saved.source,
-        remove_all=remove_all or saved.remove_all,
-    )
+    extended = saved.rules.extended(flagged_words, allow, known)
+    return stickytoken.Cleaner(extended, unsafe_fixes=unsafe_fixes, source=saved.source)
 
 
 def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> None:

@@ -169,6 +169,8 @@ def check(
     documents: opt.Texts[str | None] = None,
     column: opt.TextColumn = None,
     audit: opt.AuditFolder = None,
+    allow: opt.AllowedWords = None,
+    known: opt.KnownDocuments = None,
     fail_on_documents: Annotated[
         list[str] | None,
         opt.method_option(
@@ -214,6 +216,8 @@ def check(
         "folder": folder,
         "documents": documents,
         "column": column,
+        "allow": allow,
+        "known": known,
         "fail_on": fail_on,
         "max_tokens": max_tokens,
         "baseline": baseline,

@@ -199,6 +199,11 @@ class _Tiktoken:
             digest.update(f"{token_id}\0{text}\0".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
+    @property
+    def normalizer(self) -> str:
+        """The normaliser, which does nothing, as the tokenizers library writes it."""
+        return '{"type": "Sequence", "normalizers": []}'
+
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [self._encoding.decode(list(row)) for row in ids]
 

@@ -124,6 +124,18 @@ class HuggingFaceTokenizer:
             self._pipeline = None
 
     @property
+    def normalizer(self) -> str | None:
+        """The normaliser in JSON, as the tokenizers library writes it; None if it isn't known."""
+        if self._pipeline is None:
+            return None
+        from tokenizers import Tokenizer, models, normalizers
+
+        # Only a whole tokenizer can be written. This one has no vocabulary, which may be large.
+        empty = Tokenizer(models.WordLevel({}, ""))
+        empty.normalizer = self._pipeline.normalizer or normalizers.Sequence([])
+        return json.dumps(json.loads(empty.to_str())["normalizer"])
+
+    @property
     def is_fast(self) -> bool:
         """Whether the tokenizer has a Rust pipeline (of the tokenizers library), which can be edited."""
         return _pipeline_of(self._tokenizer) is not None

@@ -1,14 +1,6 @@
-"""Invisible characters, and words that are common in ordinary text."""
+"""Words that are common in ordinary text."""
 
 from __future__ import annotations
-
-# Characters that are not displayed: soft hyphen, joiners, direction marks, Hangul fillers and zero-width
-# spaces. Between the letters of a word they hide the word from a search, and most tokenizers drop them. Like
-# `MARKS`, this is the body of a character class in a regular expression.
-INVISIBLE = "\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
-
-# Characters that change how the preceding character looks: accents, variation selectors and tags.
-MARKS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\U000e0000-\U000e0fff"
 
 # Words and signs that are common in ordinary text.
 _BY_LANGUAGE = (
