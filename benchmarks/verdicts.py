@@ -66,8 +66,9 @@ def planted(
 
     Rows of the word embeddings of all-MiniLM-L6-v2 are overwritten, and a run is made on the sentences of the
     published pairs. --rows is an .npz with token_ids, shape (n,), and rows, shape (n, 384), beside a .csv
-    with token_id and planted_lift. --strength is the share of the way from the original rows to these rows. --published is
-    the folder of the published tables. --quick examines only 300 tokens beside the planted ones.
+    with token_id and planted_lift. --strength is the share of the way from the original rows to these rows.
+    --published is the folder of the published tables. --quick examines only 300 tokens beside the planted
+    ones.
     """
     encoder = planted_encoder(rows, strength, device)
     planted_tokens = pl.read_csv(rows.with_suffix(".csv"))

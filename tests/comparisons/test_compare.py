@@ -135,7 +135,7 @@ def test_names_tell_the_runs_apart(changed, tmp_path, first, second, names):
 def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
     comparison = compare([clean, sample])
     assert set(comparison.comparability.answers.values()) == {CARE}
-    assert "only a random sample, 40 of 335 available tokens" in reasons(comparison)
+    assert "only a random sample, 45 of 335 available tokens" in reasons(comparison)
     whole_row, sample_row = comparison.table.to_dicts()
     assert sample_row["selection"] == "a random sample"
     assert comparison.agreements[0].jaccard is None  # neither has a sticky token
@@ -163,7 +163,7 @@ def test_methods_are_not_compared(clean, planted_run):
     [
         ({"corpus__source": "elsewhere"}, NO, "different texts (test: "),
         ({"identity_parts__corpus": "another"}, NO, "the sentences from test differ"),
-        ({"settings__smallest_push": 1.2}, NO, "the settings differ (smallest push: 1.5: "),
+        ({"settings__smallest_push": 1.2}, NO, "the settings differ (smallest push: 5.0: "),
         ({"settings__budget": 9.0}, CARE, "different effort (budget: 3.4: "),
         ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),
         ({"identity_parts__version": 3}, CARE, "different versions of the method ("),

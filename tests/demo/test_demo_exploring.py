@@ -135,12 +135,12 @@ def test_the_table_is_the_run_flagged_ones_first_and_filters_keep_what_passes_al
     rows = table()
     ids = [row["id"] for row in rows]
     assert sorted(ids) == sorted(content.tokens["token_id"])
-    flagged = content.flagged["token_id"].to_list()
+    flagged = content.run.sticky["token_id"].to_list()
     assert ids[: len(flagged)] == flagged
     rest = [row["erased"] for row in rows[len(flagged) :]]
     assert rest == sorted(rest, reverse=True)
     graded = [row["verdict"] for row in rows if row["severity"] != "–"]
-    assert graded == content.sticky["verdict"].to_list()
+    assert graded == content.run.sticky["verdict"].to_list()
     for filters in (
         {"text": "BA"},
         {"text": "."},
@@ -163,7 +163,7 @@ def test_sticky_tokens_have_the_order_of_the_report(changed):
     run, narrow = changed(verdict=pl.lit("sticky"), severity=grades)
     _, table, _ = narrow("run", "", [], [], [])
     column = table["headers"].index("id")
-    assert [row[column] for row in table["data"]] == read_content(run).flagged["token_id"].to_list()
+    assert [row[column] for row in table["data"]] == read_content(run).run.sticky["token_id"].to_list()
 
 
 def test_the_token_that_is_shown_follows_what_is_searched(startup):

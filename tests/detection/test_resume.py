@@ -125,7 +125,7 @@ def test_ctrl_c_while_a_record_is_written_is_ctrl_c_and_no_other_error(encoder, 
 
     monkeypatch.setattr(RunFolder, "write_record", recorded)
     continued(encoder, tmp_path / "run", tokens=[60])
-    records = {"identity.json", "run.json", "plan.json", "evidence.json", "time.json"}
+    records = {"identity.json", "run.json", "plan.json", "evidence.json", "normalizer.json", "time.json"}
     assert {name for name, _ in written} == records
     for name, record in written:
         moments = 0

@@ -196,7 +196,7 @@ def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
     for empty in ([], tmp_path):
         with pytest.raises(InputError):
             check(run, documents=empty)
-    with pytest.raises(InputError, match="column is 'text', but no documents"):
+    with pytest.raises(InputError, match="column is text, but no documents"):
         check(run, column="text")
 
 
@@ -295,8 +295,7 @@ def test_rules_without_flagged_words_are_noted(write):
     result = check(cleaner, documents=CLEAN)
     assert result.passed
     assert result.model is None
-    (note,) = result.notes
-    assert "names no flagged token" in note
+    assert "names no flagged token" in result.notes[-1]
     assert check(cleaner, documents=["market " * 40], fail_on_documents=["repetition"]).documents.counted == 1
 
 

@@ -168,7 +168,7 @@ def test_json_and_markdown_have_everything(run):
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert titles[:3] == [
         "Sticky tokens",
-        "Strongest unflagged tokens (thresholds: 40%, 1.5×)",
+        "Strongest unflagged tokens (thresholds: 40%, 5.0×)",
         "What to do",
     ]
     assert titles[-3:] == ["All flagged tokens", "What was computed", "How to read the numbers"]

@@ -198,11 +198,11 @@ def test_a_compared_token_has_marks_for_every_run_that_measured_it():
         ComparedToken("y", [TokenInRun(0.1, 0.5, "benign"), TokenInRun(0.4, 0.7, "sticky")]),
     ]
     figure = tokens_by_run(compared(rows, ("a", "b")))
-    first_erased, first_lift, second_erased, second_lift = drawn(figure)
-    assert (first_erased["x"], first_lift["x"]) == ([0.5, 0.1], [1.0, 0.5])
-    assert (second_erased["x"], second_lift["x"]) == ([0.4], [0.7])
-    assert [symbol.endswith("-open") for symbol in first_lift["marker"]["symbol"]] == [False, True]
-    assert figure.table.rows[0] == ["x", "50%", "1.00 SD", "sticky", None, None, None]
+    first_erased, first_push, second_erased, second_push = drawn(figure)
+    assert (first_erased["x"], first_push["x"]) == ([0.5, 0.1], [1.0, 0.5])
+    assert (second_erased["x"], second_push["x"]) == ([0.4], [0.7])
+    assert [symbol.endswith("-open") for symbol in first_push["marker"]["symbol"]] == [False, True]
+    assert figure.table.rows[0] == ["x", "50%", "1.0×", "sticky", None, None, None]
 
 
 def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
@@ -244,13 +244,14 @@ def test_the_worst_tokens_of_a_run_have_their_intervals_and_stand_beside_the_oth
     figure = worst_by_run(compared(runs=[first, second, run_with("std", None, None)]))
     assert "not drawn, because the method does not measure it: std" in figure.alt
     assert "second: erased 72% (70% to 75%) by '</b>x'" in figure.alt
-    _, erased, lift_bars, lifts = drawn(figure)
+    _, erased, push_bars, pushes = drawn(figure)
     assert [name.strip("\u2068\u2069") for name in erased["y"]] == ["second", "first"]
     assert (erased["error_x"]["array"], erased["error_x"]["arrayminus"]) == ([0.03, None], [0.02, None])
-    assert (lift_bars["base"], lift_bars["x"]) == ([0.0, 0.0], [0.3, 0.3])
-    assert lifts["x"] == [0.9, 0.2]
-    assert lifts["marker"]["symbol"] == ["diamond", "diamond-open"]
-    assert "<" not in lifts["text"][0]
+    assert push_bars["base"] == [0.7, 0.7]
+    assert push_bars["x"] == pytest.approx([0.3, 0.3])
+    assert pushes["x"] == [0.9, 0.2]
+    assert pushes["marker"]["symbol"] == ["diamond", "diamond-open"]
+    assert "<" not in pushes["text"][0]
     row = ("erased", "second", "</b>x", "sticky", "72%", "70%", "75%", "0%", "10%")
     assert figure.table.rows[0] == row
 

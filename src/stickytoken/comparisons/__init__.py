@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 
 from stickytoken.detection import IDENTITY_VERSION
-from stickytoken.detection.naming import drawn_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord, is_flagged
 from stickytoken.errors import InputError, RunError
@@ -24,7 +23,6 @@ from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
-from stickytoken.vocabulary import Category
 from stickytoken.words import listed, quoted
 
 __all__ = ["Comparison", "compare"]
@@ -92,13 +90,7 @@ class ComparedRun:
         """Which tokens of the vocabulary the run examined."""
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
-        available = pl.col("category").is_in([category.value for category in Category if category.available])
-        ids = self.run.vocabulary.filter(available)["token_id"].sort().to_list()
-        examined_ids = self.run.tokens["token_id"].sort().to_list()
-        seed = int(self.run.settings.number("seed"))
-        # Tokens of `detect --sample` are exactly the ids that `drawn_ids` draws with the seed of the run.
-        is_sample = len(examined_ids) <= len(ids) and drawn_ids(ids, len(examined_ids), seed) == examined_ids
-        return Examined.SAMPLE if is_sample else Examined.CHOSEN
+        return Examined.CHOSEN if self.run.record.beside_sample is None else Examined.SAMPLE
 
     def largest(self, measure: Measure) -> WorstToken | None:
         """Return the token with the largest value of a measure; None if the run has no values of the measure.
@@ -136,7 +128,8 @@ class ComparedRun:
 
         if self.examined is Examined.CHOSEN:
             return None
-        share = binomtest(len(self.run.sticky), len(self.run.tokens))
+        is_drawn = ~pl.col("token_id").is_in(self.run.record.beside_sample or [])
+        share = binomtest(len(self.run.sticky.filter(is_drawn)), len(self.run.tokens.filter(is_drawn)))
         low, high = share.proportion_ci(self.confidence)
         return ShareOfSticky(float(share.statistic), float(low), float(high))
 

@@ -163,14 +163,19 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
+    chosen_ids = {token.id for token in chosen}
+    added = []
     if name == "profile":
         # Special tokens are measured in every run: they are few, and the first that anyone tries.
-        by_id = {token.id: token for token in (*chosen, *special_tokens(vocabulary, encoder.tokenizer))}
-        chosen = [by_id[token_id] for token_id in sorted(by_id)]
+        special = special_tokens(vocabulary, encoder.tokenizer)
+        added = [token for token in special if token.id not in chosen_ids]
+        chosen = sorted([*chosen, *added], key=lambda token: token.id)
     restricted = tokens is not None or sample is not None
     sampled = tokens is None  # also true if all available tokens are measured
     job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
     record = _record(job, name, model_identity)
+    if sample is not None and tokens is None:
+        record = record.model_copy(update={"beside_sample": [token.id for token in added]})
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
     with resume.resumed(folder, run_folder.RUN, record) as held:

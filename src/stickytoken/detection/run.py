@@ -222,7 +222,7 @@ class Run:
         if not self.is_profile or result.ordinary_push is None:
             return None
         row = self.tokens.filter(pl.col("token_id") == token_id).row(0, named=True)
-        if row["push"] is None:
+        if row["push"] is None or row["found"] is None:
             return None
         return Harm(
             token=row["token"],

@@ -146,6 +146,8 @@ class RunRecord(resume.MeasurementRecord):
     model: ModelRecord
     corpus: CorpusRecord
     tokens: int  # number of tokens to measure
+    # Ids of the special tokens that are measured in addition to a random sample; None if none was drawn.
+    beside_sample: list[int] | None = None
     settings: dict[str, Any]
     versions: dict[str, str]
     hardware: dict[str, str]
