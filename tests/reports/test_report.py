@@ -73,7 +73,7 @@ def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
     assert push.interval.endswith("×")
     assert erased.threshold == "sticky from 40%"
     assert vector.strip is None
-    assert vector.value == "unusual"
+    assert vector.value == "usual"
     assert "unusual from 6 above" in vector.threshold
     for shown in (erased.value, push.value, f"90% interval {push.interval}"):
         assert shown in Page(html).text
@@ -172,7 +172,7 @@ def test_json_and_markdown_have_everything(run):
         "What to do",
     ]
     assert titles[-3:] == ["All flagged tokens", "What was computed", "How to read the numbers"]
-    assert r"| \! | sticky | severe |" in text
+    assert r"| \! | sticky | serious |" in text
 
 
 def test_a_run_without_sticky_tokens_shows_the_strongest_and_says_what_it_did_not_measure(html, clean_run):

@@ -90,8 +90,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     columns = columns_of(column)
     if columns != Columns() and documents is None:
         raise InputError(
-            f"column is {', '.join(columns.names)}, but no documents were passed: pass documents, or leave "
-            "column out"
+            f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
+            "or leave column out"
         )
     failing_kinds = {SpanKind.FLAGGED.value}
     for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
