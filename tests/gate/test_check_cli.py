@@ -395,8 +395,9 @@ def test_help_and_page_define_every_severity():
 def test_the_thresholds_in_the_definition_are_the_defaults():
     settings = ProfileSettings()
     for share, severity in ((UNUSUAL_SHARE, Severity.MILD), (1, Severity.SERIOUS)):
-        erased, lift = share * settings.smallest_erased, share * settings.smallest_lift
-        assert f"an erased share of {erased:.0%} or a lift of {lift:g} SD" in severity.meaning
+        erased = share * settings.smallest_erased
+        push = 1 + share * (settings.smallest_push - 1)
+        assert f"{erased:.0%} or a push of {push:g} times" in severity.meaning
 
 
 # The workflow and the hook of docs/ci.md, run as a build server runs them
