@@ -55,6 +55,8 @@ def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
         after = similarities[evidence.record.pair_copies]
         before = similarities[0]
         readable = [[len(carrier.split()) >= 4] for carrier in evidence.record.carriers]
+        if not np.any(readable):
+            readable = True
         rises = np.where(below & readable, after - before, np.nan)
         mean = (after - before)[below].mean()
         for kind, rise in (

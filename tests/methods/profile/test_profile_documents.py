@@ -151,9 +151,9 @@ def test_a_prediction_counts_the_pairs_that_the_linear_model_lifts_above_their_l
 
 
 @pytest.mark.slow
-def test_copies_in_text_and_in_ids_push_alike(encoder, tmp_path):
+def test_copies_as_words_and_as_ids_push_alike(encoder, tmp_path):
     runs = {}
-    for insertion in (Insertion.IDS, Insertion.TEXT):
+    for insertion in (Insertion.IDS, Insertion.WORDS):
         runs[insertion] = profiled.detect_profile(
             encoder, tmp_path / insertion, sentences=CORPUS, insertion=insertion, tokens=[planted.PLANTED]
         )
