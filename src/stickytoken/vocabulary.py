@@ -19,8 +19,8 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
 from stickytoken.settings.explain import LEAST_BENIGN
 
-# Some tokenizers add a space at the beginning of a text. With these tokenizers, one of these characters is
-# put before an entry when the entry is decoded and encoded.
+# Some tokenizers add a space at the beginning of a text. With these, the characters are put before an entry,
+# one after the other, until its text encodes to it. That of "'s", for example, does so behind a letter only.
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 
 
@@ -193,15 +193,22 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
     To find the category, the entry is decoded and its text is encoded again. If the tokenizer adds a space at
     the beginning of a text, an anchor is put before the entry, so that the space is not added to the entry
-    itself. An entry without a row in the model is unreachable even if its text encodes to it.
+    itself. The entry is reachable if its text encodes to it behind any of the anchors. An entry without a row
+    in the model is unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
     trips: dict[int, _RoundTrip] = {}
+    remaining_ids = list(entries)
     for anchor in [*_usable_anchors(tokenizer), _NO_ANCHOR]:
-        remaining_ids = [token_id for token_id in entries if token_id not in trips]
-        if not remaining_ids:
-            break
-        trips |= _round_trips(tokenizer, remaining_ids, anchor)
+        for token_id, trip in _round_trips(tokenizer, remaining_ids, anchor).items():
+            is_reached = trip.ids == (token_id,)
+            if is_reached or token_id not in trips:
+                trips[token_id] = trip
+        remaining_ids = [
+            token_id
+            for token_id in remaining_ids
+            if token_id not in trips or trips[token_id].ids != (token_id,)
+        ]
     special_ids = tokenizer.special_ids
     row_count = tokenizer.rows if isinstance(tokenizer, EmbeddedTokenizer) else None
     categories = []

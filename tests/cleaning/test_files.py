@@ -474,4 +474,4 @@ def test_a_difference_writes_no_documents_and_says_so(cleaner_file, write):
 def test_cleaning_that_takes_no_time_prints_no_progress(cleaner_file, write):
     path = write("own.txt", "air [SEP] flow\n" * 500)
     _, _, errors = command(cleaner_file, path)
-    assert errors.splitlines() == ["500 of 500 documents changed (special token: 500)"]
+    assert errors.splitlines() == ["read: 500 records", "500 of 500 documents changed (special token: 500)"]

@@ -74,26 +74,26 @@ def lines(capsys):
 def test_a_log_gets_a_line_per_interval_and_at_the_end_of_a_stage(capsys, clock):
     with progress_bar(interval=30) as progress:
         for done in range(101):
-            progress(Progress("score", done, 100, done, 500 * done))
+            progress(Progress("score", done, 100, done, 500 * done, unit="tokens"))
             clock.now += 1 if done < 100 else 0
         progress(Progress("validate", 0, 7))
         clock.now += 2
         progress(Progress("validate", 7, 7, 7))
     assert lines(capsys) == [
-        "score: 30 of 100 after 0:00:30, 500 texts/s, ETA 0:01:10",
-        "score: 60 of 100 after 0:01:00, 500 texts/s, ETA 0:00:40",
-        "score: 90 of 100 after 0:01:30, 500 texts/s, ETA 0:00:10",
-        "score: 100 of 100 in 100 s, 500 texts/s",
+        "score: 30 of 100 after 0:00:30, 1.0 tokens/s, ETA 0:01:10",
+        "score: 60 of 100 after 0:01:00, 1.0 tokens/s, ETA 0:00:40",
+        "score: 90 of 100 after 0:01:30, 1.0 tokens/s, ETA 0:00:10",
+        "score: 100 of 100 in 100 s, 1.0 tokens/s",
         "validate: 7 of 7 in 2 s",
     ]
     # What an earlier session computed does not shorten the estimate.
     with progress_bar(interval=10) as progress:
         for seconds, done, computed in ((0, 0, 0), (0, 900, 0), (10, 900, 0), (10, 910, 10)):
             clock.now += seconds
-            progress(Progress("score", done, 1000, computed=computed, sequences=4 * computed))
+            progress(Progress("score", done, 1000, computed=computed, sequences=computed))
     assert lines(capsys) == [
         "score: 900 of 1,000 after 0:00:10, ETA ?",
-        "score: 910 of 1,000 after 0:00:20, 2.0 texts/s, ETA 0:03:00",
+        "score: 910 of 1,000 after 0:00:20, 0.5 texts/s, ETA 0:03:00",
     ]
 
 
@@ -129,8 +129,8 @@ def test_a_terminal_gets_a_bar_with_an_eta(capsys, clock, monkeypatch):
     with progress_bar() as progress:
         progress(Progress("score", 0, 100))
         clock.now += 60
-        progress(Progress("score", 25, 100, 25, 600))
-    assert re.search(r"score .* 25/100 .*ETA 0:03:00 10 texts/s", STYLES.sub("", capsys.readouterr().err))
+        progress(Progress("score", 25, 100, 25, 25))
+    assert re.search(r"score .* 25/100 .*ETA 0:03:00 0.4 texts/s", STYLES.sub("", capsys.readouterr().err))
 
 
 def test_a_stage_that_ends_soon_is_not_shown_and_a_long_one_is(capsys, clock):

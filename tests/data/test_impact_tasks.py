@@ -240,7 +240,7 @@ def split(*labels):
         ([{"text": "a", "label": "x", "split": "first"}] * 2, "split 'first' is unknown"),
         (split("xxyyz", "x"), "label 'z' occurs only once in the training texts"),
         (split("xxyy", "w"), "label 'w' is missing from the training texts"),
-        ([{"query": "q", "positive": [], "negative": ["a"]}], "not lists of texts|is empty"),
+        ([{"query": "q", "positive": [], "negative": ["a"]}], "is an empty list"),
         ([{"query": "q", "positive": ["a"], "negative": ["a"]}], "among both positives and negatives"),
     ],
 )

@@ -13,18 +13,11 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
-from stickytoken.data import PAPER_DATASETS, load_sentences, sentences_from_hub
-from stickytoken.data.documents import (
-    Document,
-    Meter,
-    NamedColumns,
-    Skipped,
-    lines,
-    open_documents,
-    separated_records,
-    unicode_text,
-)
+from stickytoken.data import PAPER_DATASETS, load_sentences
+from stickytoken.data.documents import Document, NamedColumns, open_documents
+from stickytoken.data.rows import Dialect, Meter, Skipped, lines, separated_rows, unicode_text
 from stickytoken.errors import InputError, MissingExtraError
+from stickytoken.settings.reading import Columns
 from tables import table
 
 TEXTS = ["first one", 'with "quotes", commas\nand lines', "\u00e9\u4e2d\U0001f642"]
@@ -159,7 +152,7 @@ def test_columns_are_named_or_found(write):
     assert_refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
     numbers = write("d.parquet", pl.DataFrame({"text": [1]}))
     assert_refused(numbers, "contains Int64", column="text")
-    assert_refused(numbers, "no column", "contains text (columns: text)")
+    assert_refused(numbers, "contains Int64, not text")
     (record,) = read(write("d.parquet", pl.DataFrame({"text": pl.Series(["hello"], dtype=pl.Categorical)})))
     assert record.text == "hello"
     assert_refused(write("e.txt", "a"), "without columns", column="a")
@@ -180,6 +173,10 @@ def test_standard_input_is_lines_or_json(monkeypatch):
     for content, columns in ((b"one\n", {}), (b'{"body": "one"}\n', {"column": "body"})):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert split(read("-", **columns))[1] == ["one"]
+    with_delimiter = {"column": Columns("body", delimiter=";")}
+    for columns, keyword in (({}, "contains JSON"), (with_delimiter, "delimiter")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"body": "one"}\n')))
+        assert_refused("-", keyword, **columns)
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, write):
@@ -272,12 +269,13 @@ def test_the_english_configuration_is_taken_where_there_are_several(local_hub):
     assert texts_of(f"hub:{local_hub}") == ["en"]
 
 
-def test_several_data_sets_are_put_together(local_hub, tmp_path):
+def test_several_data_sets_are_put_together(local_hub, tmp_path, monkeypatch):
     second = tmp_path / "second"
     second.mkdir()
     (local_hub / "test.csv").write_text("text\na\nb\n")
     (second / "test.csv").write_text("sentence1,sentence2\nb,c\n")
-    corpus = sentences_from_hub((str(local_hub), str(second)))
+    monkeypatch.setattr("stickytoken.data.PAPER_DATASETS", (str(local_hub), str(second)))
+    corpus = load_sentences("paper")
     assert corpus.texts == ("a", "b", "c")
     assert (corpus.source, corpus.duplicates) == ("2 hub data sets", 1)
 
@@ -307,21 +305,133 @@ def test_without_the_package_datasets_the_extra_is_named(monkeypatch):
         load_sentences("paper")
 
 
-@pytest.mark.parametrize("separator", [",", "\t"])
-def test_records_are_split_as_the_csv_module_does(separator):
-    generator = random.Random(0)
-    for _ in range(5_000):
-        text = "".join(generator.choices(f'a{separator}"\n b', weights=[4, 3, 3, 2, 1, 1], k=14))
-        text_lines = text.removesuffix("\n").split("\n")
-        expected = list(csv.reader([f"{line}\n" for line in text_lines], delimiter=separator))
-        records = [fields for _, fields in separated_records(text_lines, separator)]
-        for rows in (records, expected):  # a field that is open at the end keeps its last line break there
-            if rows[-1]:
-                rows[-1][-1] = rows[-1][-1].rstrip("\n")
-        assert records == expected, text
+def separated(lines, delimiter=",", *, quoted=True):
+    stream = [f"{line}\n".encode() for line in lines]
+    header, *rows = separated_rows(stream, "x", Meter(), Dialect(delimiter, quoted), named_delimiter=True)
+    return [header, *(row for row in rows if not isinstance(row.value, Skipped))]
 
 
 def test_a_record_begins_on_the_line_of_its_first_field():
-    text_lines = ["a,b", '"x', "", 'y",z', "", "c,d"]
-    records = list(separated_records(text_lines, ","))
-    assert records == [(1, ["a", "b"]), (2, ["x\n\ny", "z"]), (5, []), (6, ["c", "d"])]
+    header, *rows = separated(["a,b", '"x', "", 'y",z', "", "c,d"])
+    assert (header.line, header.value) == (1, ("a", "b"))
+    assert [(row.line, row.value) for row in rows] == [
+        (2, {"a": "x\n\ny", "b": "z"}),
+        (6, {"a": "c", "b": "d"}),
+    ]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_records_are_split_as_the_csv_module_does(delimiter):
+    generator = random.Random(0)
+    for _ in range(2_000):
+        text = "".join(generator.choices(f'a{delimiter}"\n b', weights=[4, 3, 3, 2, 1, 1], k=14))
+        lines = ["h", *text.split("\n")]
+        width = generator.randint(1, 3)
+        lines[0] = delimiter.join("hij"[:width])
+        try:
+            records = list(csv.reader([f"{line}\n" for line in lines], delimiter=delimiter, strict=True))
+        except csv.Error:
+            continue
+        expected = [fields for fields in records[1:] if len(fields) == width]
+        found = [list(row.value.values()) for row in separated(lines, delimiter)[1:]]
+        assert found == expected, text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.csv", "a.csv.gz", "a.tsv"],
+)
+def test_a_quotation_mark_that_is_never_closed_is_named(write, name):
+    content = b'id\ttext\n1\ta\n2\t"b ""c""\nd' if "tsv" in name else b'id,text\n1,a\n2,"b\n3,c\n'
+    path = write(name, gzip.compress(content) if name.endswith("gz") else content)
+    if "tsv" in name:
+        assert split(read(path))[1] == ["a", '"b ""c""']
+    else:
+        assert_refused(path, "a quotation mark in line 3")
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "other"),
+    [
+        ("a.csv", "id;text;url", ";"),
+        ("a.csv", "id\ttext", "\t"),
+        ("a.csv", "id|text", "|"),
+        ("a.tsv", "id,text", ","),
+    ],
+)
+def test_a_header_with_another_delimiter_is_refused_with_the_option(write, name, header, other):
+    row = other.join(["1", "The wing: more", "https://a.org/?b"][: len(header.split(other))])
+    path = write(name, f"{header}\n{row}\n")
+    assert_refused(path, repr(other), header.encode("unicode_escape").decode())
+    (document,) = read(path, column=Columns("text", delimiter=other))
+    assert document.text == "The wing: more"
+    own = "," if name == "a.csv" else "\t"
+    texts = split(read(path, column=Columns(header, delimiter=own)))[1]
+    assert texts == [row]
+
+
+TSV = "sentence\tother\tn\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "texts"),
+    [
+        ('"a\tx\t1\nb "c\tx\t2\nd"\tx\t3\n', ['"a', 'b "c', 'd"']),  # opens here, closes there
+        ('"a b"\tx\t1\n', ['"a b"']),
+        ('"a ""b"""\tx\t1\n"c"\tx\t2\n', ['a "b"', "c"]),  # doubled
+        ('"a\nb"\tx\t1\n', ["a\nb"]),
+        ('"a\tb"\tx\t1\nc\tx\t2\n', ["a\tb", "c"]),
+    ],
+)
+def test_tsv_has_quoting_only_where_the_file_proves_it(write, rows, texts):
+    assert split(read(write("a.tsv", TSV + rows)))[1] == texts
+
+
+def test_json_is_read_as_what_it_is(write):
+    rows = [{"text": "one", "n": {"a": []}}, {"text": "two]"}]
+    lines_of_json = "".join(json.dumps(row) + "\n" for row in rows)
+    for content in (lines_of_json, json.dumps(rows), json.dumps(rows, indent=2) + "\n", "\n [ ]\n"):
+        texts = split(read(write("a.json", content)))[1]
+        assert texts == ([] if "[ ]" in content else ["one", "two]"])
+    array = write("a.json", json.dumps(rows, indent=2))
+    assert [record.line for record in read(array)] == [2, 8]
+    for damaged in (
+        '[{"text": "a"}',
+        '[{"text": "a"} {"text": "b"}]',
+        '[{"text": "a"}] {}',
+        '{"text":\n"a"}',
+    ):
+        assert_refused(write("a.json", damaged), "a.json")
+
+
+@pytest.mark.parametrize(
+    "content", ['{"text": "a", "text": "b"}\n', '{"m": {"s": "a", "s": "b"}, "text": "c"}\n']
+)
+def test_an_object_with_a_key_twice_is_refused_with_its_line(write, content):
+    path = write("a.jsonl", '{"text": "x", "m": {"s": "y"}}\n' + content)
+    column = "text" if content.startswith('{"text"') else "m.s"
+    assert_refused(path, "line 2", "occurs twice", column=column)
+    if column == "m.s":  # nobody reads it
+        assert split(read(path))[1] == ["x", "c"]
+
+
+def test_several_columns_and_a_template_are_read_and_the_others_named(write):
+    rows = [
+        {"title": "T", "text": "a", "m": {"s": "u", "n": 1}, "list": ["b"]},
+        {"text": "c", "m": [], "late": "d"},
+    ]
+    path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    for column, texts, columns, unread in (
+        (None, ["a", "c"], ["text"], ["title", "m.s", "list", "late"]),
+        (("title", "text"), ["T a", "c"], ["title", "text"], ["m.s", "list", "late"]),
+        ("m.s", ["u"], ["m.s"], ["title", "text", "list", "late"]),
+        (Columns(template="{title}. {m.s}"), ["T. u"], ["title", "m.s"], ["text", "list", "late"]),
+    ):
+        meter = Meter()
+        records = list(open_documents(path, NamedColumns(column)).read(meter))
+        assert split(records)[1] == texts
+        assert (meter.columns, meter.unread, meter.records) == (columns, unread, 2)
+        assert all(name in meter.summary() for name in unread)
+    for wrong in ({"template": "{title"}, {"template": "no column"}, {"column": "a", "template": "{b}"}):
+        with pytest.raises(InputError):
+            Columns(**wrong)

@@ -29,7 +29,6 @@ from stickytoken.data import (
     readable,
     sample_pairs,
     select_pairs,
-    sentences_from_file,
     text_kinds,
     text_kinds_frame,
 )
@@ -60,7 +59,7 @@ def test_a_text_file_holds_a_sentence_a_line(write, monkeypatch):
     ("columns", "expected"),
     [
         ({"sentence1": ["a", "b"], "sentence2": ["c", "a"], "sentence": ["x", "y"]}, ("a", "b", "c")),
-        ({"text": ["x", "y"], "sentence": ["a", "b"]}, ("a", "b")),
+        ({"text": ["a", "b"], "sentence": ["x", "y"]}, ("a", "b")),
         ({"sentence1": ["x", "y"], "text": ["a", "b"]}, ("a", "b")),
         ({"id": [1, 2], "score": [0.5, 1e-3], "phrase": ["a", "b"]}, ("a", "b")),
     ],
@@ -73,7 +72,7 @@ def test_the_usual_columns_are_found(write, columns, expected):
 @pytest.mark.parametrize("ending", TABLES)
 def test_a_named_column_goes_before_the_usual_ones(write, ending):
     path = write(f"s.{ending}", table(ending, {"sentence": ["x", "y"], "other": ["a", "b"]}))
-    assert sentences_from_file(path, column="other").texts == ("a", "b")
+    assert load_sentences(path, column="other").texts == ("a", "b")
     with pytest.raises(InputError, match="has no column 'third': it has sentence, other"):
         load_sentences(path, "third")
 
@@ -83,14 +82,23 @@ def test_blank_and_repeated_sentences_are_left_out_and_counted(write):
     assert corpus == Sentences(("a", "b", "c"), "test", topics=("1", "3", "5"), blank=1, duplicates=1)
     found = load_sentences(write("s.txt", "a b\n\n  \t\na b\n c \nc\na b\n"))
     assert found.texts == ("a b", "c")
-    assert (found.blank, found.duplicates) == (2, 3)
+    assert (found.blank, found.duplicates) == (0, 3)  # a blank line is no record
 
 
 @pytest.mark.parametrize("ending", TABLES)
+@pytest.mark.filterwarnings("ignore:.*without readable text")
 def test_missing_values_of_a_table_count_as_blank(write, ending):
     rows = {"sentence": ["null", None, " ", "b"], "n": [1, 2, 3, 4]}
     corpus = load_sentences(write(f"s.{ending.upper()}", table(ending, rows)))
     assert (corpus.texts, corpus.blank) == (("null", "b"), 2)
+
+
+@pytest.mark.parametrize("line", ["no json", '{"text": NaN}', '{"text": null}', "[1]"])
+def test_a_record_without_readable_text_is_left_out_and_named(write, line):
+    path = write("s.jsonl", f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n')
+    with pytest.warns(StickyTokenWarning, match="left out 1 record without readable text.*line 2: "):
+        corpus = load_sentences(path)
+    assert (corpus.texts, corpus.blank) == (("a", "b"), 1)
 
 
 @pytest.mark.parametrize(
@@ -110,26 +118,21 @@ def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, l
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("s.txt", " \n\t\r\n", "is empty"),
+        ("s.txt", " \n\t\r\n", "has no sentences: every line is blank"),
         ("s.txt", codecs.BOM_UTF8 + b"\n", "has no sentences: every line is blank"),
-        ("s.csv", codecs.BOM_UTF8, "is not a readable csv file"),
+        ("s.csv", codecs.BOM_UTF8, "is empty"),
         ("s.csv", f"text\n{'y' * 200_000}\n", "longer than 100,000 characters, the others blank"),
         ("s.csv", "n,text\n1,7\n2.5,-3e5\n", "has only numbers, such as 7: pass sentences"),
-        ("s.txt", b"a\0b\n", "is a binary file, not text"),
-        ("s.csv", "sentence\ncaf\xe9\n".encode("latin-1"), r"not UTF-8 text \(byte 12\)"),
-        ("s.csv", "sentence,n\na,1,surplus\n", "is not a readable csv file"),
-        ("s.jsonl", '{"text": "a"}\nno json\n', "is not a readable jsonl file: line 2: Expecting value"),
-        ("s.jsonl", '{"text": "a"}\n\n{"text": NaN}\n', "line 3: NaN is not a valid number in JSON"),
+        ("s.txt", b"a\0b\n", "byte 1 is zero, as in a binary file"),
+        ("s.csv", "sentence\ncaf\xe9\n".encode("latin-1"), r"byte 12 \(0xe9\) is not UTF-8"),
+        ("s.csv", "sentence,n\na,1,surplus\n", "line 2: 3 fields, but the header has 2"),
+        ("s.jsonl", "no json\n", "line 1: not JSON: Expecting value"),
         ("s.parquet", table("parquet", {"text": TEXTS})[:-5], "is not a readable parquet file"),
-        (
-            "s.json",
-            '["a b"]',
-            "has the extension '.json': use one of .txt, .csv, .tsv, .jsonl, .ndjson, .parquet",
-        ),
-        ("s.csv", "first,second\na,b\n", "which column of .* It has first, second: name one"),
-        ("s.csv", "id,score\n1,2\n", "which column of .* It has id, score: name one"),
-        ("s.jsonl", '{"text": 5}\n', "column 'text' of .* contains Int64, not text"),
-        ("s.parquet", table("parquet", {}), "which column of .* It has none"),
+        ("s.md", "a b", "has the extension '.md'"),
+        ("s.csv", "first,second\na,b\n", "which column of .* Columns: first, second"),
+        ("s.csv", "id,score\n1,2\n", r"no column of .* \(columns: id, score\)"),
+        ("s.jsonl", '{"text": 5}\n', r"no column of .* contains text \(columns: text\)"),
+        ("s.parquet", table("parquet", {}), "has no sentences"),
         ("s.tsv", "a\ttext\ttext\n1\tx\ty\n", "two columns called 'text': rename or remove one"),
     ],
 )
@@ -144,7 +147,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, con
 
 def test_a_missing_file_a_folder_and_what_has_no_columns_are_named(tmp_path, write):
     for source, keyword in (
-        ((tmp_path / "there.csv",), f"no file '{tmp_path}/there.csv'"),
+        ((tmp_path / "there.csv",), f"no file or folder '{tmp_path}/there.csv'"),
         ((tmp_path,), f"{tmp_path} is a folder: pass a file"),
         ((write("s.txt", "a\n"), "sentence"), "text file without"),
         ((None, "sentence"), "no column can be chosen"),
@@ -422,13 +425,25 @@ def test_a_similarity_may_be_written_in_any_usual_way(write):
             ("p.csv", f'{HEADER}a,b,0.5\nc,d,"{wrong}"\n', "pair 2 .* between -1 and 1")
             for wrong in ("nan", "1.01", "high", "", "0,5")
         ),
-        ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "similarity": [0.5]}\n', "contains List"),
-        ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "similarity": true}\n', "contains Boolean"),
+        (
+            "p.jsonl",
+            '{"sentence1": "a", "sentence2": "b", "similarity": [0.5]}\n',
+            "pair 1 .* between -1 and 1",
+        ),
+        (
+            "p.jsonl",
+            '{"sentence1": "a", "sentence2": "b", "similarity": true}\n',
+            "pair 1 .* between -1 and 1",
+        ),
         ("p.csv", f"{HEADER}a,b,0.5\n  ,b,0.5\n", "pair 2 has a blank sentence"),
         ("p.csv", "sentence1,similarity\na,0.5\n", "lacks the column 'sentence2'"),
         ("p.csv", HEADER, "has no pairs"),
-        ("p.txt", "a\tb\t0.5\n", "only from .csv, .tsv, .jsonl, .ndjson, .parquet"),
-        ("p.jsonl", '{"sentence1": 1, "sentence2": "b", "similarity": 0}\n', "column 'sentence1' of"),
+        ("p.txt", "a\tb\t0.5\n", "only from .csv, .tsv, .jsonl, .ndjson, .json, .parquet"),
+        (
+            "p.jsonl",
+            '{"sentence1": 1, "sentence2": "b", "similarity": 0}\n',
+            "sentence1 in row 1 is 1, not text",
+        ),
     ],
 )
 def test_a_pair_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, content, message):

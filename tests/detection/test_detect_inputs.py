@@ -15,7 +15,7 @@ import stickytoken
 import tiny
 from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.data.metrics import SimilarityTask
-from stickytoken.detection.run import is_run, model_difference, require_same_model
+from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder, flagged_ids
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
@@ -53,6 +53,17 @@ def test_a_model_that_was_moved_and_a_corpus_file_that_was_moved_continue_the_ru
     )
     assert events == []
     assert run.tokens.equals(small_run.tokens)
+
+
+def test_a_run_finds_a_model_that_was_named_by_a_relative_path_from_any_folder(
+    bert_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(bert_folder.parent)
+    options = {"sentences": planted.small_corpus(), "settings": planted.SMALL, "tokens": [60]}
+    run = detect(bert_folder.name, out=tmp_path / "run", evidence=False, **options)
+    monkeypatch.chdir(tmp_path)
+    assert (run.model_name, run.record.model.folder) == (bert_folder.name, str(bert_folder.resolve()))
+    encoder_for(None, open_run("run"), "this test")
 
 
 def test_without_a_folder_the_run_is_named_for_model_method_and_identity(encoder, tmp_path, monkeypatch):
@@ -96,7 +107,7 @@ REFUSED = {
         {"method": "profile"},
         "of type StdSettings, which the method 'profile' does not take: pass a P",
     ),
-    "tokens": ({"tokens": [125]}, r"token id 125 cannot occur in text \(not in the vocabulary\)"),
+    "tokens": ({"tokens": [125]}, "the vocabulary has no token id 125"),
     "seed": ({"seed": -1}, "seed is -1"),
     "pairs": ({"sentences": None, "pairs": []}, "the list of pairs is empty"),
     "both": ({"pairs": "pairs.csv"}, "both given"),

@@ -10,12 +10,14 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
 import impact_files as files
 import planted
 import tiny
+import tiny_architectures
 import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
@@ -29,6 +31,7 @@ from stickytoken.evaluation import (
     Tried,
     _tuning,
     compare,
+    embed_file,
     guess_note,
     read_similarity,
     tune,
@@ -377,12 +380,34 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     planted.assert_refused("embed", folder, *arguments, saying="already exists")
 
 
+def test_one_text_never_costs_the_others(bert_folder, tmp_path):
+    """Too long, it is truncated as sentence-transformers does; missing, it has no vector."""
+    model = SentenceTransformer(str(bert_folder), device="cpu")
+    static = tiny_architectures.static_model()
+    texts = ["the river", None, " ".join(["river", "stones"] * model.max_seq_length), "", "the garden"]
+    whole = [text for text in texts if text is not None]
+    for name, embedder in (("bert", model), ("static", static)):
+        out = tmp_path / f"{name}.parquet"
+        embedded = embed_file(load_encoder(embedder, device="cpu"), texts, out)
+        frame = pl.read_parquet(out)
+        assert frame["text"].to_list() == texts
+        vectors = dict(zip(whole, embedder.encode(whole, normalize_embeddings=True), strict=True))
+        for text, vector in frame.iter_rows():
+            if text is None or (name == "static" and text == ""):
+                assert vector is None
+            else:
+                unit = np.array(vector) / np.linalg.norm(vector)
+                np.testing.assert_allclose(unit, vectors[text], atol=1e-5)
+        assert embedded.truncated == (1 if name == "bert" else 0)
+        assert embedded.without_vector == (() if name == "bert" else ("",))
+
+
 @pytest.mark.parametrize(
     ("source", "output", "reason"),
     [
         ("missing.txt", "out.parquet", "no file"),
         ("texts.txt", "out.csv", "a .parquet file"),
-        ("nulls.jsonl", "out.parquet", "row 2 has no text"),
+        ("nulls.jsonl", "out.parquet", "no column of .* contains text"),
         ("texts.txt", "full.parquet", "cannot be written: No space left"),
     ],
 )
@@ -392,7 +417,7 @@ def test_what_embed_cannot_read_or_write_is_one_line(tmp_path, monkeypatch, sour
         raise OSError(28, "No space left on device")
 
     (tmp_path / "texts.txt").write_text("a\nb\n")
-    (tmp_path / "nulls.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+    (tmp_path / "nulls.jsonl").write_text('{"text": null}\n')
     if output == "full.parquet":
         monkeypatch.setattr(tempfile, "TemporaryFile", full)
     files = ("--input", tmp_path / source, "--out", tmp_path / output)

@@ -295,7 +295,8 @@ def test_rules_without_flagged_words_are_noted(write):
     result = check(cleaner, documents=CLEAN)
     assert result.passed
     assert result.model is None
-    (note,) = result.notes
+    reading, note = result.notes
+    assert reading.startswith("read: ")
     assert "names no flagged token" in note
     assert check(cleaner, documents=["market " * 40], fail_on_documents=["repetition"]).documents.counted == 1
 

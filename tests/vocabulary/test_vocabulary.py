@@ -56,6 +56,7 @@ def byte_level(*, add_prefix_space):
         pieces.spell(word)
         pieces.merge("Ġ", word)
     pieces.merge("Ã", "©")
+    pieces.merge("'", "s")  # only behind a letter or at the beginning, it is a piece of its own
     for orphan in ("orphan", "<gone>", "<7>", "Ċx", "ĠĠ"):
         pieces.entries[orphan] = None
     tokenizer = Tokenizer(pieces.model())
@@ -142,7 +143,7 @@ def slow_entries(tokenizer, special_ids):
     first = encode("test")[:1]
     adds_space = bool(first) and strings[first[0]][0] in " ▁_Ġ"
 
-    def round_trip(token_id):
+    def round_trips(token_id):
         for anchor in "«»¿#:ab" if adds_space else "":
             anchor_ids = encode(anchor)
             if decode(anchor_ids).removeprefix(" ") != anchor:
@@ -150,12 +151,14 @@ def slow_entries(tokenizer, special_ids):
             behind = decode([*anchor_ids, token_id]).removeprefix(" ")
             encoded_ids = encode(behind)
             if behind.startswith(anchor) and encoded_ids[: len(anchor_ids)] == anchor_ids:
-                return behind[len(anchor) :], encoded_ids[len(anchor_ids) :]
+                yield behind[len(anchor) :], encoded_ids[len(anchor_ids) :]
         text = decode([token_id])
-        return text, encode(text)
+        yield text, encode(text)
 
     for token_id in sorted(strings):
-        text, encoded_ids = round_trip(token_id)
+        trips = list(round_trips(token_id))
+        reached = [trip for trip in trips if trip[1] == [token_id]]
+        text, encoded_ids = (reached or trips)[0]
         if text.strip() == "":
             category = "MEANINGLESS"
         elif encoded_ids == [token_id]:
@@ -196,6 +199,7 @@ def test_the_batched_round_trip_equals_a_slow_one_entry_by_entry(tokenizer):
         ("byte-level BPE", {"<gone>": "UNREACHABLE_SPECIAL", "<7>": "UNREACHABLE_MULTI_TOKEN"}),
         # At the start of a text both would be " tip": only behind an anchor they differ.
         ("byte-level BPE that adds a space", {"tip": "OK", "Ġtip": "OK", "Ċx": "UNREACHABLE_MULTI_TOKEN"}),
+        ("byte-level BPE that adds a space", {"'s": "OK"}),
         ("BPE with byte fallback", {"tip": "OK", "▁tip": "OK", "bi": "OK", "<0x41>": "OK"}),
         ("BPE with byte fallback", {"<0x0A>": "MEANINGLESS", "<0x61>": "UNREACHABLE_SINGLE_TOKEN"}),
         ("BPE with byte fallback", {"<0xFF>": "UNDECODEABLE", "▁«": "UNREACHABLE_MULTI_TOKEN"}),

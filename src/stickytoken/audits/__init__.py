@@ -35,6 +35,7 @@ from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods.base import MEASURING, MEASURING_CLOSELY, PLAIN_TEXTS
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.reading import ColumnChoice, columns_of
 from stickytoken.validation import file_path, or_default, require_callable
 
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
@@ -54,7 +55,7 @@ def audit(
     documents: DocumentSource,
     *,
     queries: DocumentSource | None = None,
-    column: str | None = None,
+    column: ColumnChoice = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -72,7 +73,7 @@ def audit(
         documents: the documents to index: anything that `stickytoken.scan` takes.
         queries: the queries, in any format that ``documents`` may have. If None, the queries of a BEIR folder
             are used; for any other documents, the first sentences of some documents serve as queries.
-        column: the column that contains the text of the documents.
+        column: the column that contains the text of the documents, several columns, or `Columns`.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -124,7 +125,7 @@ def _record(
     encoder: protocol.WordEncoder,
     index: Index,
     documents: DocumentSource,
-    column: str | None,
+    column: ColumnChoice,
     settings: AuditSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
@@ -145,7 +146,7 @@ def _record(
         settings=asdict(settings),
         index=index.record,
         documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
-        column=column,
+        column=columns_of(column),
         notes=[],
         versions=resume.package_versions(),
         hardware=resume.hardware(encoder.device),

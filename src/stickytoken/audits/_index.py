@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.audits.results import IndexRecord
-from stickytoken.data.documents import Document, DocumentSource, Meter, NamedColumns, Skipped, open_documents
+from stickytoken.data.documents import Document, DocumentSource, NamedColumns, open_documents
 from stickytoken.data.metrics import fingerprint
+from stickytoken.data.rows import Meter, Skipped
 from stickytoken.data.tasks import QUERIES
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, WordEncoder, similarity_of
@@ -25,6 +26,7 @@ from stickytoken.impacts.statistics import TOP
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
 # is too vague for a query, and a longer one is truncated.
@@ -71,7 +73,7 @@ class Index:
 def read_index(
     source: DocumentSource,
     queries: DocumentSource | None,
-    column: str | None,
+    column: ColumnChoice,
     encoder: WordEncoder,
     settings: AuditSettings,
 ) -> Index:
@@ -93,7 +95,8 @@ def read_index(
         InputError: the documents or queries cannot be read, or there are too few of them.
     """
     collection = open_documents(source, NamedColumns(column))
-    records = list(collection.read(Meter()))
+    meter = Meter()
+    records = list(collection.read(meter))
     skipped = [record for record in records if isinstance(record, Skipped)]
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
@@ -116,7 +119,8 @@ def read_index(
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
         queries = Path(source) / QUERIES
     indexed_texts = [documents[place].text for place in places]
-    chosen_queries = _choose_queries(queries, indexed_texts, collection.name, settings)
+    query_columns = Columns(delimiter=columns_of(column).delimiter)
+    chosen_queries = _choose_queries(queries, query_columns, indexed_texts, collection.name, settings)
     content = [[document.id, document.text] for document in documents]
     without_text = len(read) - len(documents)
     without_tokens = len(sampled) - len(places)
@@ -128,7 +132,8 @@ def read_index(
         blank=without_text + without_tokens,
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
-        text_columns=tuple(dict.fromkeys(name for document in documents for name in document.columns)),
+        text_columns=tuple(meter.columns),
+        unread_columns=tuple(meter.unread),
         queries=len(chosen_queries.texts),
         queries_from=chosen_queries.source,
         fingerprint=fingerprint(AUDIT_INDEX_VERSION, content, chosen_queries.texts),
@@ -167,7 +172,11 @@ class _Queries:
 
 
 def _choose_queries(
-    source: DocumentSource | None, indexed_texts: Sequence[str], name: str, settings: AuditSettings
+    source: DocumentSource | None,
+    columns: Columns,
+    indexed_texts: Sequence[str],
+    name: str,
+    settings: AuditSettings,
 ) -> _Queries:
     """Read the queries, or take the first sentences of some indexed documents if ``source`` is None.
 
@@ -175,7 +184,7 @@ def _choose_queries(
     ``indexed_texts`` are the texts of the documents in the index, and ``name`` is the name of the collection.
     """
     if source is not None:
-        texts = _read_queries(source, settings)
+        texts = _read_queries(source, columns, settings)
         # None of these queries was taken from a document.
         owners = [-1] * len(texts)
         source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
@@ -189,9 +198,9 @@ def _choose_queries(
     return _Queries(texts=texts, owners=owners, source=f"first sentences of {len(texts)} of the documents")
 
 
-def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
+def _read_queries(source: DocumentSource, columns: Columns, settings: AuditSettings) -> list[str]:
     """Return the queries of a source, or a random sample if there are more than the settings allow."""
-    collection = open_documents(source, NamedColumns())
+    collection = open_documents(source, NamedColumns(columns))
     texts = [
         record.text
         for record in collection.read(Meter())

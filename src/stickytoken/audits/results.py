@@ -10,6 +10,7 @@ import polars as pl
 from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.reading import Columns
 from stickytoken.validation import file_path
 
 AUDIT = "audit"
@@ -79,7 +80,8 @@ class IndexRecord(resume.Record):
         blank: number of documents without text.
         skipped: number of records that could not be read.
         skipped_first: reason why the first skipped record could not be read; None if no record was skipped.
-        text_columns: columns whose texts, joined by a space, are the text of a document.
+        text_columns: columns with the text of a document.
+        unread_columns: columns that contain text and were not read.
     """
 
     name: str
@@ -90,6 +92,7 @@ class IndexRecord(resume.Record):
     skipped: int
     skipped_first: str | None
     text_columns: tuple[str, ...] = ()
+    unread_columns: tuple[str, ...] = ()
     queries: int
     queries_from: str
     fingerprint: str
@@ -140,7 +143,7 @@ class AuditRecord(resume.MeasurementRecord):
     Attributes:
         run: the run folder, as the user named it.
         documents: the documents as the user named them, for the suggested commands.
-        column: the column that the user named, for the suggested commands; None if the user named none.
+        column: the columns that the user named, for the suggested commands.
     """
 
     schema_version: int = AUDIT_SCHEMA_VERSION
@@ -151,7 +154,7 @@ class AuditRecord(resume.MeasurementRecord):
     settings: dict[str, Any]
     index: IndexRecord
     documents: str
-    column: str | None = None
+    column: Columns | str | None = None
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]

@@ -14,6 +14,7 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.impacts.statistics import TOP
 from stickytoken.methods import Column
+from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
 from stickytoken.words import counted, interval as interval_of, number, quoted
 
@@ -275,6 +276,8 @@ def title(audit: Audit) -> str:
     if index.text_columns:
         column = "column" if len(index.text_columns) == 1 else "columns"
         text_from = f", text from the {column} {' and '.join(index.text_columns)}"
+    if index.unread_columns:
+        text_from += f"; not read, although they contain text: {', '.join(index.unread_columns)}"
     return (
         f"{audit.record.model} on {index.name} ({counted(index.documents, 'document')}{text_from}) with "
         f"{counted_queries(index.queries)}"
@@ -384,7 +387,7 @@ def next_steps(audit: Audit) -> list[NextStep]:
     """Return the recommended next steps, each with a command."""
     run = quote(audit.record.run)
     documents = quote(audit.record.documents)
-    column = "" if audit.record.column is None else f" --column {quote(audit.record.column)}"
+    column = "".join(f" {quote(word)}" for word in columns_of(audit.record.column).as_options())
     words = "" if audit.helping.is_empty() else f" --audit {quote(str(audit.path))}"
     if audit.result.with_copies:
         purpose = "take the copies out of the documents that have them, then index these documents again"

@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 
 from stickytoken.cleaning import Cleaned, Cleaner, Edit, document_counts
 from stickytoken.cleaning.spans import Fix, SpanKind
-from stickytoken.data.documents import Document, Meter, Skipped
+from stickytoken.data.documents import Document
 from stickytoken.data.rewriting import Source, rewrite
+from stickytoken.data.rows import Meter, Skipped
 from stickytoken.errors import InputError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.validation import beginning
@@ -44,6 +45,7 @@ class CleaningTotals:
             which a repetition was removed.
         skipped: Number of unreadable records, which are written unchanged.
         skipped_first: The first unreadable records, at most 100.
+        meter: What was read.
     """
 
     documents: int = 0
@@ -58,6 +60,7 @@ class CleaningTotals:
     first_repetitions: list[tuple[str, str]] = field(default_factory=list)
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
+    meter: Meter = field(default_factory=Meter)
 
     def summary(self) -> dict[str, Any]:
         """Return the totals as JSON values."""
@@ -72,6 +75,8 @@ class CleaningTotals:
             "unfixable": self.unfixable,
             "skipped": self.skipped,
             "skipped_first": [asdict(record) for record in self.skipped_first],
+            "columns": self.meter.columns,
+            "unread_columns": self.meter.unread,
         }
 
     def headline(self) -> str:
@@ -149,7 +154,7 @@ def clean_file(
         InputError: The file cannot be read, has no document, or does not have the column with the texts.
     """
     totals = CleaningTotals()
-    meter = Meter()
+    meter = totals.meter
 
     def revise(document: Document, texts: Sequence[str]) -> Sequence[Sequence[Edit]] | None:
         """Clean a document, count it, and return the edits of its texts; None to set it aside."""

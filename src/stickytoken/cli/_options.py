@@ -111,6 +111,8 @@ FIELD_DECLARATIONS = {
     "strategy": method_option(),
     "verify": method_option("--verify/--no-verify"),
     "seed": method_option(),
+    "column": texts_option(),
+    "template": texts_option(),
 }
 
 _T = TypeVar("_T")
@@ -185,12 +187,6 @@ _CATEGORY_HELP = "List tokens of one category, such as OK or UNDECODEABLE."
 Source: TypeAlias = Annotated[str, argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")]
 TokenArguments: TypeAlias = Annotated[
     list[str], argument(help="Tokens, as vocabulary strings, texts or #id, such as #101.")
-]
-SentencesColumn: TypeAlias = Annotated[
-    str | None, texts_option(help="Column of --sentences that contains the text. Default: found by name.")
-]
-TextColumn: TypeAlias = Annotated[
-    str | None, texts_option(help="Column that contains the text. Default: found by name.")
 ]
 AuditFolder: TypeAlias = Annotated[
     Path | None,
@@ -401,7 +397,7 @@ def load_for(
     from stickytoken.detection.run import recorded_loading
 
     with _named_by(source):
-        return load(model or run.model.name, _with_recorded(loading, recorded_loading(run)))
+        return load(model or run.model.location, _with_recorded(loading, recorded_loading(run)))
 
 
 def _with_recorded(
@@ -439,7 +435,7 @@ def require_found(
     from stickytoken.detection.run import recorded_loading
     from stickytoken.encoders.loading import require_model
 
-    name = source if run is None else model or run.model.name
+    name = source if run is None else model or run.model.location
     if _names_endpoint(name, loading):
         return name
     if run is None:
@@ -712,7 +708,7 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
 
     A value names either a token or a file of tokens.
     """
-    from stickytoken.data.tables import TABLE_SUFFIXES
+    from stickytoken.data.rows import TABLE_SUFFIXES
     from stickytoken.detection.naming import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize
 

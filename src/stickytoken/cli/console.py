@@ -400,11 +400,11 @@ class _Clock:
         sequences = step.sequences - start.step.sequences
         if computed <= 0:
             return _Pace(seconds, "", "?")
+        # The rate counts what ``done`` and ``total`` count, each of which may stand for several texts.
+        unit = "texts" if sequences == computed else step.unit
         rate = ""
-        if seconds >= _SHORTEST_RATED and sequences > 0:
-            rate = _rate(sequences / seconds, "texts")
-        elif seconds >= _SHORTEST_RATED and step.unit:
-            rate = _rate(computed / seconds, step.unit)
+        if seconds >= _SHORTEST_RATED and unit:
+            rate = _rate(computed / seconds, unit)
         return _Pace(seconds, rate, duration(seconds * (step.total - step.done) / computed))
 
 

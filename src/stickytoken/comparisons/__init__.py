@@ -149,7 +149,7 @@ class ComparedRun:
         ``no`` if the run folder contains no repair.
         """
         try:
-            repair_of_model = finished_repair(Path(self.run.model_name))
+            repair_of_model = finished_repair(Path(self.run.record.model.location))
         except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
             repair_of_model = None
         if repair_of_model is not None:

@@ -11,7 +11,7 @@ import unicodedata
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -20,12 +20,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import tables
+from stickytoken.data._hub import HUB
+from stickytoken.data.documents import PAIR_NAMES, NamedColumns, open_documents
+from stickytoken.data.rows import TABLE_SUFFIXES, Meter, Skipped, format_of
+from stickytoken.data.tables import number_of, read_table
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.machine import digest
+from stickytoken.settings.reading import ColumnChoice, Columns
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import file_path, list_of, shown
 from stickytoken.vocabulary import RoundTripTokenizer
+from stickytoken.words import counted
 
 __all__ = [
     "PAPER_DATASETS",
@@ -34,8 +39,6 @@ __all__ = [
     "bundled_sentences",
     "load_sentences",
     "pairs_from_file",
-    "sentences_from_file",
-    "sentences_from_hub",
     "text_kinds",
     "text_kinds_frame",
 ]
@@ -72,6 +75,7 @@ class Sentences:
         too_long: Number of sentences that were left out because they exceed `LONGEST_SENTENCE`.
         unknown: Share of characters that the model's tokenizer does not know; None if not measured yet.
         bundled: Whether this is the package's own corpus.
+        reading: What was read of a file, in words; empty if the sentences come from elsewhere.
     """
 
     texts: tuple[str, ...]
@@ -82,6 +86,7 @@ class Sentences:
     too_long: int = 0
     unknown: float | None = None
     bundled: bool = False
+    reading: str = field(default="", compare=False)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -125,7 +130,7 @@ def _digest_of_texts(texts: Iterable[str]) -> str:
 
 
 def load_sentences(
-    source: Sentences | str | Path | Iterable[str] | None = None, column: str | None = None
+    source: Sentences | str | Path | Iterable[str] | None = None, column: ColumnChoice = None
 ) -> Sentences:
     """Load a corpus.
 
@@ -134,17 +139,17 @@ def load_sentences(
             split, or ``train`` if there are several); ``paper`` for the test splits of the paper's eleven STS
             datasets; None or ``bundled`` for the package's own corpus; or the sentences themselves, as a list
             or a table column.
-        column: The column that contains the sentences, for files and Hub datasets. If None, the column is
-            chosen as in `sentences_from_file`.
+        column: The column that contains the sentences, for files and Hub datasets; or several, or `Columns`.
+            If None, the columns ``sentence1`` and ``sentence2`` are read or, if they do not exist, the column
+            that all commands read as the text of a document.
 
     Raises:
         InputError: The corpus cannot be read or is empty.
         MissingExtraError: A Hub dataset is requested, but the ``hub`` extra is not installed.
     """
-    if column is not None and not isinstance(column, str):
-        raise InputError(f"column is {column!r}: pass the name of a column")
+    columns = NamedColumns(column, sentence_pairs=True)
     if not isinstance(source, (str, Path)) or str(source) == "bundled":
-        if column is not None:
+        if columns.text != Columns():
             raise InputError(
                 "only files and Hub datasets have columns, so no column can be chosen here: leave the column "
                 "out"
@@ -156,70 +161,45 @@ def load_sentences(
         return _from_values(source)
     name = str(source)
     if name == "paper":
-        return sentences_from_hub(tuple(f"{dataset}@test" for dataset in PAPER_DATASETS), column)
-    if name.startswith(tables.HUB):
-        return sentences_from_hub((name.removeprefix(tables.HUB),), column)
+        sources: list[str | Path] = [f"{HUB}{dataset}@test" for dataset in PAPER_DATASETS]
+        return _sentences_of(sources, columns, f"{len(sources)} hub data sets")
+    if name.startswith(HUB):
+        return _sentences_of([name], columns, name.removeprefix(HUB))
     path = file_path("sentences", source)
-    try:
-        exists = path.exists()
-    except OSError:
-        # Go on: reading the file below raises the same error, with a message for the user.
-        exists = True
-    if isinstance(source, str) and not exists:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: pass a file")
+    if isinstance(source, str) and not path.exists():
         raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
-    return sentences_from_file(path, column)
+    return _sentences_of([path], columns, str(path))
 
 
-def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
-    """Read sentences from txt (one per line), csv, tsv, jsonl or parquet.
-
-    Args:
-        path: The file.
-        column: The column that contains the sentences. If ``column`` is None, the columns ``sentence1`` and
-            ``sentence2`` are read or, if they do not exist, the column ``sentence``, the column ``text`` or
-            the only column with text.
-
-    Raises:
-        InputError: The file or the column cannot be used.
-    """
-    suffix = path.suffix.lower()
-    if suffix in tables.TABLE_SUFFIXES:
-        return collect_sentences(_texts(tables.read_table(path), column, str(path)), str(path))
-    if suffix not in (".txt", ""):
-        raise InputError(
-            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)}"
-        )
-    return collect_sentences(tables.read_lines(path, column), str(path))
-
-
-def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sentences:
-    """Read sentences from one or more Hub datasets.
-
-    Args:
-        names: Repositories, each optionally followed by ``@split``. If no split is given, the only split is
-            read, or ``train`` if there are several.
-        column: The column that contains the sentences. If None, the column is chosen as in
-            `sentences_from_file`.
-
-    Raises:
-        MissingExtraError: `datasets` is not installed.
-        InputError: A dataset cannot be reached, or does not have the column.
-    """
+def _sentences_of(sources: Iterable[str | Path], columns: NamedColumns, name: str) -> Sentences:
+    """Return the sentences of files or Hub datasets. Records without readable text count as blank."""
     texts: list[str | None] = []
-    for name in names:
-        with tables.opened_hub(name) as loaded:
-            frame = pl.DataFrame(loaded.data.table)
-        texts += _texts(frame, column, name)
-    return collect_sentences(texts, names[0] if len(names) == 1 else f"{len(names)} hub data sets")
-
-
-def _texts(frame: pl.DataFrame, column: str | None, name: str) -> list[str | None]:
-    """Return the texts of the named column, or of all sentence columns in turn if no column is named."""
-    columns = (column,) if column else tables.text_columns(frame, name)
-    texts: list[str | None] = []
-    for text_column in columns:
-        texts += tables.text_column(frame, text_column, name)
-    return texts
+    skipped: list[Skipped] = []
+    meter = Meter()
+    for source in sources:
+        # In a table of sentence pairs, all first sentences come before the second ones.
+        first_texts: list[str | None] = []
+        second_texts: list[str] = []
+        for record in open_documents(source, columns).read(meter):
+            if isinstance(record, Skipped):
+                skipped.append(record)
+                first_texts.append(None)
+            elif record.columns == PAIR_NAMES and not columns.text.names:
+                first_texts.append(record.parts[0])
+                second_texts.append(record.parts[1])
+            else:
+                first_texts.append(record.text)
+        texts += [*first_texts, *second_texts]
+    if skipped:
+        first = f"{skipped[0].place}: {skipped[0].reason}"
+        if len(skipped) == len(texts):
+            raise InputError(f"{name} has no readable text; {first}")
+        records = counted(len(skipped), "record")
+        message = f"{name}: left out {records} without readable text, the first of them {first}"
+        warnings.warn(message, StickyTokenWarning, stacklevel=3)
+    return replace(collect_sentences(texts, name), reading=meter.summary())
 
 
 def _is_missing(value: object) -> bool:
@@ -428,20 +408,18 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
         InputError: The file cannot be read, a column is missing, a sentence is blank, or a similarity is
             not between -1 and 1.
     """
-    if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-        raise InputError(f"{path}: pairs can be read only from {', '.join(tables.TABLE_SUFFIXES)} files")
-    frame = tables.read_table(path)
+    if format_of(path)[0] not in TABLE_SUFFIXES:
+        raise InputError(f"{path}: pairs can be read only from {', '.join(TABLE_SUFFIXES)} files")
+    table = read_table(path)
     columns = ("sentence1", "sentence2", "similarity")
-    missing = [column for column in columns if column not in frame.columns]
+    missing = [column for column in columns if column not in table.columns]
     if missing:
         raise InputError(
             f"{path} lacks the column {missing[0]!r}: pairs need the columns {', '.join(columns)}, but the "
-            f"file has {', '.join(frame.columns)}"
+            f"file has {', '.join(table.columns)}"
         )
-    first_sentences = tables.text_column(frame, "sentence1", path)
-    second_sentences = tables.text_column(frame, "sentence2", path)
-    similarities = tables.numbers_or_none(frame["similarity"], path, pl.Null())
-    rows = zip(first_sentences, second_sentences, similarities, strict=True)
+    similarities = map(number_of, table.values_of("similarity"))
+    rows = zip(table.texts("sentence1"), table.texts("sentence2"), similarities, strict=True)
     pairs = []
     for number, (sentence1, sentence2, similarity) in enumerate(rows, start=1):
         pairs.append(_checked_pair(sentence1, sentence2, similarity, f"{path}: pair {number}"))

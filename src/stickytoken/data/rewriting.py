@@ -1,35 +1,42 @@
 """Write documents back in their format, with edits in the text and no other change.
 
-The records come from the reader of `data.documents`. In a JSON line, only the edited characters of the text
-column's string change. In a CSV row, only the edited characters of the text column's field change. In a
-parquet file, only values of the text column change.
+The records come from the reader of `data.documents`. In JSON, only the edited strings are written anew; in
+CSV, only the edited fields; in Parquet, only values of the text columns.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from stickytoken.data import tables
 from stickytoken.data.documents import (
     STDIN,
     Document,
-    Meter,
     NamedColumns,
     Reader,
+    column_with,
+    require_format,
+)
+from stickytoken.data.rows import (
+    JSON,
+    PARQUET,
+    TABLE_SUFFIXES,
+    Dialect,
+    Meter,
     Row,
     Skipped,
+    after_space,
     format_of,
+    one_line,
     opened_file,
-    require_format,
-    unicode_text,
 )
 from stickytoken.errors import InputError, reading, require_package
 from stickytoken.validation import file_path
@@ -42,11 +49,8 @@ Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits] | None]
 
 It returns None for a document that is to be set aside.
 
-``Document.text`` consists of these texts, joined by spaces.
+``Document.text`` consists of these texts, joined by spaces. A template is not filled in.
 """
-
-# Stands for a column in a document that has no columns: a line of text, or a line of JSON that is a string.
-_NO_COLUMN = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Source:
     @property
     def is_binary(self) -> bool:
         """Whether the output is binary, so that a terminal cannot show it."""
-        return self.compressed or self.suffix == tables.PARQUET
+        return self.compressed or self.suffix == PARQUET
 
 
 def open_source(source: str | Path, columns: NamedColumns) -> Source:
@@ -80,7 +84,7 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
         InputError: The file does not exist, is a folder, or has an extension that belongs to no known format.
     """
     if str(source) == STDIN:
-        suffix = tables.JSON_LINES[0] if columns.any_named else ""
+        suffix = JSON[0] if columns.all_names else ""
         return Source("standard input", path=None, suffix=suffix, compressed=False, columns=columns)
     path = file_path("the documents", source)
     with reading(path):
@@ -91,13 +95,13 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
         path.open("rb").close()
     require_format(path, columns)
     suffix, compressed = format_of(path)
-    if suffix == tables.PARQUET:
+    if suffix == PARQUET:
         require_package("pyarrow", "writing a parquet file with its schema", "hub")
     return Source(str(path), path, suffix, compressed, columns)
 
 
-# The extensions .ndjson and .jsonl denote the same format, as do .txt and no extension.
-_SAME_FORMATS = {".ndjson": ".jsonl", ".txt": ""}
+# These extensions denote the same format. A .json file may contain lines or an array, and stays what it is.
+_SAME_FORMATS = {".ndjson": ".jsonl", ".json": ".jsonl", ".txt": ""}
 
 
 def names_format_of(source: Source, out: Path) -> bool:
@@ -114,9 +118,9 @@ def require_same_format(source: Source, out: Path) -> None:
             files.
     """
     suffix, compressed = format_of(out)
-    if source.suffix == tables.PARQUET and (suffix, compressed) != (tables.PARQUET, False):
-        raise InputError(f"{out} will contain parquet data: give it the extension {tables.PARQUET}")
-    names_format = suffix in (*tables.TABLE_SUFFIXES, ".txt")
+    if source.suffix == PARQUET and (suffix, compressed) != (PARQUET, False):
+        raise InputError(f"{out} will contain parquet data: give it the extension {PARQUET}")
+    names_format = suffix in (*TABLE_SUFFIXES, ".txt")
     if names_format and not names_format_of(source, out):
         raise InputError(
             f"the extension of {out} does not match the format of {source.name}, and the format cannot be "
@@ -154,7 +158,7 @@ def rewrite(
         # Standard input has a name for messages, but no path to store in its documents, and no known size.
         reader.path = source.name
         reader.meter.total = source.path.stat().st_size
-        if source.suffix == tables.PARQUET:
+        if source.suffix == PARQUET:
             _rewrite_parquet(source.path, output, reader, revise, skip, set_aside)
             return
     if compress is None:
@@ -231,7 +235,7 @@ def _rewrite_lines(
         else:
             lines, file = stack.enter_context(opened_file(source.path))
             buffer = _Buffer(lines)
-            rows = reader.rows(buffer, source.suffix, Meter())
+            rows = reader.rows(buffer, source.suffix, reader.meter, source.path)
             # Only the size of the compressed file is known, so its progress is counted in compressed bytes.
             bytes_done = file.tell if source.compressed else buffer.position
         for row in rows:
@@ -241,22 +245,30 @@ def _rewrite_lines(
                 # The record's bytes stay in the buffer, and are written before the next record.
                 skip(record)
                 continue
-            texts_by_column = _texts_by_column(reader, row)
-            edits = revise(record, [unicode_text(text) for text in texts_by_column.values()])
+            edits = revise(replace(record, text=" ".join(record.parts)), record.parts)
             bytes_before_record = buffer.take(row.start)
             output.write(bytes_before_record)
-            if is_first and set_aside is not None and source.suffix in tables.SEPARATORS:
+            if is_first and set_aside is not None and reader.dialect is not None:
                 set_aside.write(bytes_before_record)  # the header
             is_first = False
             raw_record = buffer.take(row.end)
             line_end = buffer.take_line_end()
             if edits is None:
+                if row.place.startswith("row "):
+                    raise InputError(
+                        f"{source.name} is a JSON array, from which no document can be set aside: write one "
+                        "object on each line"
+                    )
                 if set_aside is not None:
                     set_aside.write(raw_record + (line_end or b"\n"))
                 continue
             if any(edits):
-                edits_by_column = dict(zip(texts_by_column, edits, strict=True))
-                edited = _edited_record(raw_record.decode("utf-8"), row, edits_by_column, source)
+                texts = {}  # the edited texts, keyed by column
+                columns = record.columns or ("",)
+                for column, text, text_edits in zip(columns, record.parts, edits, strict=True):
+                    if text_edits:
+                        texts[column] = edited_text(text, text_edits)
+                edited = _edited_record(raw_record.decode("utf-8"), row, texts, source, reader.dialect)
                 raw_record = edited.encode("utf-8")
             output.write(raw_record + line_end)
             if source.path is None:
@@ -265,35 +277,32 @@ def _rewrite_lines(
         output.write(buffer.take())
 
 
-def _texts_by_column(reader: Reader, row: Row) -> dict[str, str]:
-    """Return the texts of a document, keyed by column; `_NO_COLUMN` is the key of a text without columns."""
-    return {_NO_COLUMN: row.value} if isinstance(row.value, str) else reader.texts_of(row.value)
-
-
-def _edited_record(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Source) -> str:
-    """Apply the edits of each column to a raw record, and return the edited record.
+def _edited_record(
+    raw: str, row: Row, texts: Mapping[str, str], source: Source, dialect: Dialect | None
+) -> str:
+    """Return a raw record with new texts.
 
     Args:
         raw: The record as the file writes it, without its line ending.
         row: The record as it was read.
-        edits_by_column: Edits of the column's text, keyed by column; `_NO_COLUMN` for a text without columns.
+        texts: The new texts, keyed by column; the key of a text without columns is empty.
         source: The source of the record.
+        dialect: How a CSV or TSV file is divided; None for other formats.
 
     Raises:
-        InputError: The edits would add a line break to a line of text, or the quotes of a CSV row cannot be
-            written back.
+        InputError: The format cannot hold a new text, because a line break would split the document in two.
     """
-    if source.suffix in tables.SEPARATORS:
-        return _edited_fields(raw, row, edits_by_column, tables.SEPARATORS[source.suffix])
-    if source.suffix in tables.JSON_LINES:
-        return _edited_json(raw, edits_by_column)
-    edited = edited_text(raw, edits_by_column[_NO_COLUMN])
-    if "\n" in edited or "\r" in edited:
+    if source.suffix in JSON:
+        return _with_strings(raw, texts)
+    if dialect is not None:
+        return _with_fields(raw, row, texts, dialect)
+    (text,) = texts.values()
+    if "\n" in text or "\r" in text:
         raise InputError(
             f"{source.name}, {row.place}: the replacement contains a line break, which would split the "
             "document in two: use another replacement"
         )
-    return edited
+    return text
 
 
 def edited_text(text: str, edits: Edits) -> str:
@@ -307,242 +316,96 @@ def edited_text(text: str, edits: Edits) -> str:
     return "".join(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class _Literal:
-    """The written form of a text in a record, with its quotes and escapes.
-
-    All positions are 0-based, in characters of the raw record. For example, the record ``1,"a""b"`` has the
-    literal ``"a""b"`` with the start 2, the end 8, the value ``a"b`` and the positions 3, 4, 6 and 7.
-
-    Attributes:
-        start: First position of the literal.
-        end: Position after the literal.
-        value: The text.
-        positions: The position of each of the text's characters, followed by the position of the closing
-            quotation mark, or by ``end`` if the literal does not end with a closing quotation mark.
-    """
-
-    start: int
-    end: int
-    value: str
-    positions: Sequence[int]
+# JSON
 
 
-def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], str]) -> str:
-    """Return the written form of an edited literal, in which unedited characters are written as before.
-
-    Args:
-        raw: The raw record.
-        literal: The literal before the edits.
-        edits: Edits of the text.
-        write: Function that escapes a replacement as the file's format requires.
-    """
+def _with_strings(raw: str, texts: Mapping[str, str]) -> str:
+    """Return a JSON value with new strings, keyed by column; the key of a value that is a string is empty."""
     pieces = []
-    copied_to = literal.start
-    for start, end, replacement in edits:
-        pieces += [raw[copied_to : literal.positions[start]], write(replacement)]
-        copied_to = literal.positions[end]
-    pieces.append(raw[copied_to : literal.end])
-    return "".join(pieces)
+    for column, text in texts.items():
+        start, end = _span_of(raw, after_space(raw, 0), column)
+        is_ascii = raw[start:end].isascii()
+        pieces.append((start, end, json.dumps(text, ensure_ascii=is_ascii)))
+    return edited_text(raw, sorted(pieces))
 
 
-# JSON lines
+def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
+    """Return where a field of the JSON value at a position begins and ends; the value itself without a name.
 
-
-def _edited_json(raw: str, edits_by_column: dict[str, Edits]) -> str:
-    """Apply the edits of each column to a JSON line, and return the edited line."""
-    spans = _json_value_spans(raw)
-    replacements = []
-    for column, edits in edits_by_column.items():
-        start, end = spans[column]
-        literal = _json_literal(raw, start, end)
-        escape = _json_writer(raw[start:end])  # escapes text as the rest of the string does
-        edited = _spliced(raw, literal, edits, escape)
-        # The edits were made after `unicode_text` had replaced each lone surrogate by one character. If an
-        # edit joins two lone surrogates into one character, the whole string is written again.
-        cleaned = edited_text(unicode_text(literal.value), edits)
-        if unicode_text(json.loads(edited)) != cleaned:
-            edited = f'"{escape(cleaned)}"'
-        replacements.append((start, end, edited))
-    return edited_text(raw, sorted(replacements))
-
-
-def _json_value_spans(raw: str) -> dict[str, tuple[int, int]]:
-    """Return the start and the end of each value in a JSON object, keyed by the value's key.
-
-    If a key occurs twice, the span is that of the last value, which `json.loads` returns too. For a line that
-    is just a JSON string, return the span of the string, with the key `_NO_COLUMN`.
+    `value_at` has found the field, so it exists.
     """
     decoder = json.JSONDecoder()
-    position = _skip_space(raw, 0)
-    if raw[position] == '"':
+    if not column:
         _, end = decoder.raw_decode(raw, position)
-        return {_NO_COLUMN: (position, end)}
-    spans = {}
-    position = _skip_space(raw, position + 1)
+        return position, end
+    # Positions of the values, keyed by name.
+    starts = {}
+    position = after_space(raw, position + 1)
     while raw[position] != "}":
-        key, position = decoder.raw_decode(raw, position)
-        colon = _skip_space(raw, position)
-        start = _skip_space(raw, colon + 1)
-        _, end = decoder.raw_decode(raw, start)
-        spans[key] = (start, end)
-        position = _skip_space(raw, end)
+        key, key_end = decoder.raw_decode(raw, position)
+        colon = after_space(raw, key_end)
+        starts[key] = after_space(raw, colon + 1)
+        _, value_end = decoder.raw_decode(raw, starts[key])
+        position = after_space(raw, value_end)
         if raw[position] == ",":
-            position = _skip_space(raw, position + 1)
-    return spans
-
-
-def _skip_space(raw: str, position: int) -> int:
-    """Return the position of the first character at or after ``position`` that is not white space."""
-    while raw[position] in " \t\n\r":
-        position += 1
-    return position
-
-
-def _json_literal(raw: str, start: int, end: int) -> _Literal:
-    """Return the JSON string from ``start`` to ``end`` as a literal."""
-    positions = []
-    position = start + 1
-    while position < end - 1:
-        positions.append(position)
-        position += _length_of_json_character(raw, position)
-    positions.append(end - 1)
-    return _Literal(start, end, json.loads(raw[start:end]), positions)
-
-
-def _length_of_json_character(raw: str, position: int) -> int:
-    """Return the number of characters that a JSON string uses to write the character at ``position``.
-
-    The number is 1 for a plain character, and 2, 6 or 12 for an escape sequence.
-    """
-    if raw[position] != "\\":
-        return 1
-    if raw[position + 1] != "u":
-        return 2
-    first = int(raw[position + 2 : position + 6], 16)
-    is_high_surrogate = 0xD800 <= first <= 0xDBFF
-    if is_high_surrogate and raw[position + 6 : position + 8] == "\\u":
-        second = int(raw[position + 8 : position + 12], 16)
-        if 0xDC00 <= second <= 0xDFFF:
-            return 12
-    return 6
-
-
-def _json_writer(literal: str) -> Callable[[str], str]:
-    """Return a function that escapes text for a JSON string, without adding quotes.
-
-    If ``literal``, the string that is edited, is pure ASCII, the function also escapes non-ASCII characters.
-    """
-    ascii_only = literal.isascii()
-    return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+            position = after_space(raw, position + 1)
+    if column in starts:
+        return _span_of(raw, starts[column], "")
+    containing = [name for name in starts if column.startswith(f"{name}.") and raw[starts[name]] == "{"]
+    outer = min(containing, key=len)
+    return _span_of(raw, starts[outer], column.removeprefix(f"{outer}."))
 
 
 # Rows of CSV and TSV
 
 
-@dataclass(frozen=True, slots=True)
-class _Field(_Literal):
-    """A field of a row.
-
-    Attributes:
-        is_quoted: Whether the whole field is in quotes.
-        is_open: Whether the field begins with a quotation mark, and its quotes are never closed.
-    """
-
-    is_quoted: bool
-    is_open: bool
-
-
-def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separator: str) -> str:
-    """Apply the edits of each column to a CSV or TSV row, and return the edited row.
-
-    An edited field is put in quotes if it would be read differently without them.
+def _with_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
+    """Return a row with new fields, keyed by column. They are quoted if they were, or if they must be.
 
     Raises:
-        InputError: `separated_records` and `_fields` read different values from the row.
+        InputError: A file without quoting cannot hold the text.
     """
-    fields = _fields(raw, separator)
-    # `separated_records` has read the row, and `_fields` parses it again for the positions. Both must find
-    # the same values.
-    if [field.value for field in fields] != list(row.value.values()):
-        raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
+    spans = _field_spans(raw, dialect)
     columns = list(row.value)
-    replacements = []
-    for column, edits in edits_by_column.items():
-        field = fields[columns.index(column)]
-        edited_value = edited_text(field.value, edits)
-        # Keep the written form of all characters that are not edited, if the result is read correctly.
-        written = _spliced(raw, field, edits, _doubled_quotes if field.is_quoted else str)
+    if len(spans) != len(columns):
+        raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
+    pieces = []
+    for column, text in texts.items():
+        start, end = spans[columns.index(column)]
+        breaks_field = dialect.delimiter in text or "\n" in text or "\r" in text
+        if not dialect.quoted:
+            if breaks_field:
+                raise InputError(
+                    f"{row.place}: the replacement contains a tab or a line break, which cannot be written "
+                    "without quoting: use another replacement"
+                )
+            pieces.append((start, end, text))
+            continue
+        was_quoted = raw.startswith('"', start)
         # A row with a single, empty, unquoted field would be read as an empty line, not as a record.
-        would_be_empty_row = len(fields) == 1 and not written
-        # If an edit opens quotes that nothing closes, the quotes would include the fields that follow. Quotes
-        # may stay open only in the last field, and only if they were open before the edit.
-        opens_quotes = _fields(written, separator)[-1].is_open and not field.is_open
-        if would_be_empty_row or opens_quotes or not _is_read_as(written, edited_value, separator):
-            written = f'"{_doubled_quotes(edited_value)}"'
-        replacements.append((field.start, field.end, written))
-    return edited_text(raw, sorted(replacements))
+        is_empty_row = len(spans) == 1 and not text
+        if was_quoted or breaks_field or is_empty_row or text.startswith('"'):
+            text = '"' + text.replace('"', '""') + '"'  # noqa: PLW2901
+        if "\r\n" in raw[start:end]:
+            text = text.replace("\n", "\r\n")  # noqa: PLW2901
+        pieces.append((start, end, text))
+    return edited_text(raw, sorted(pieces))
 
 
-def _doubled_quotes(text: str) -> str:
-    return text.replace('"', '""')
-
-
-def _is_read_as(raw: str, value: str, separator: str) -> bool:
-    """Return whether the raw text is read as a single field with the given value."""
-    return [field.value for field in _fields(raw, separator)] == [value]
-
-
-def _fields(raw: str, separator: str) -> list[_Field]:
-    """Split a row as the csv module does, and return each field with the positions of its characters."""
-    fields = [_field_from(raw, 0, separator)]
-    while fields[-1].end < len(raw):
-        fields.append(_field_from(raw, fields[-1].end + 1, separator))
-    return fields
-
-
-def _field_from(raw: str, start: int, separator: str) -> _Field:
-    """Return the field of a row that starts at the position ``start``.
-
-    A line break within quotes is read as a single ``\\n``, even if it is written as ``\\r\\n``. A field whose
-    quotes are never closed extends to the end of the row.
-
-    For example, the field ``"a""b"`` is quoted and has the value ``a"b``. In the field ``"a"b``, text follows
-    the closing quotation mark, so this field has the value ``ab`` and does not count as quoted.
-    """
-    characters: list[str] = []
-    positions: list[int] = []
-    has_opening_quote = raw.startswith('"', start)
-    in_quotes = has_opening_quote
-    closing_quote = -1  # position of the closing quotation mark; -1 if there is none
-    position = start + 1 if has_opening_quote else start
-    while position < len(raw):
-        character = raw[position]
-        width = 1
-        if in_quotes and character == '"':
-            if not raw.startswith('""', position):
-                in_quotes = False
-                closing_quote = position
-                position += 1
-                continue
-            width = 2
-        elif not in_quotes and character in (separator, "\r", "\n"):
-            # A line break outside quotes ends the field. Only an edit can insert a line break outside quotes,
-            # because in the original file the record would end there.
+def _field_spans(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
+    """Return where each field of a row begins and ends, with its quotation marks."""
+    unquoted = f"[^{re.escape(dialect.delimiter)}]*"
+    quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}|'
+    field = re.compile((quoted if dialect.quoted else "") + unquoted)
+    spans = []
+    position = 0
+    while position <= len(raw):
+        match = field.match(raw, position)
+        if match is None:
             break
-        elif character == "\r":
-            width = 2 if raw.startswith("\r\n", position) else 1
-            character = "\n"
-        characters.append(character)
-        positions.append(position)
-        position += width
-    last_position = position - 1
-    # A field with text after its closing quotation mark counts as unquoted.
-    is_quoted = has_opening_quote and closing_quote == last_position
-    end_of_text = closing_quote if is_quoted else position  # the last entry of `_Literal.positions`
-    return _Field(
-        start, position, "".join(characters), [*positions, end_of_text], is_quoted, is_open=in_quotes
-    )
+        spans.append(match.span())
+        position = match.end() + 1
+    return spans
 
 
 # Parquet
@@ -561,10 +424,6 @@ def _rewrite_parquet(
     from pyarrow import ArrowException, parquet
 
     rows = reader.parquet_rows(path)
-    # The columns are chosen when the first row is read, which must happen before anything is written.
-    first_row = next(rows, None)
-    if first_row is not None:
-        rows = chain([first_row], rows)
     try:
         with ExitStack() as stack:
             file = stack.enter_context(parquet.ParquetFile(path))
@@ -587,7 +446,7 @@ def _rewrite_parquet(
                     table = table.filter(pa.array([row not in aside for row in range(table.num_rows)]))
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
     except (ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be written back: {tables.one_line(error)}") from error
+        raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
 
 
 def _revised(
@@ -606,33 +465,41 @@ def _revised(
         if isinstance(record, Skipped):
             skip(record)
             continue
-        texts = reader.texts_of(row.value)
-        revised = revise(record, list(texts.values()))
+        revised = revise(replace(record, text=" ".join(record.parts)), record.parts)
         if revised is None:
             aside.append(number)
             continue
-        for column, edits in zip(texts, revised, strict=True):
+        for column, text, edits in zip(record.columns, record.parts, revised, strict=True):
             if edits:
-                changed.setdefault(column, {})[number] = edited_text(texts[column], edits)
+                changed.setdefault(column, {})[number] = edited_text(text, edits)
     return changed, aside
 
 
-def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table in which some values of a column are replaced. The column keeps its type.
+def _with_texts(table: Any, name: str, texts: dict[int, str]) -> Any:
+    """Return an Arrow table in which some texts of a column or nested field are replaced.
 
     Args:
-        table: The table.
-        column: Name of the column.
-        texts: The new values, keyed by the 0-based index of their row.
+        table: The table. The column keeps its type.
+        name: Name of the column or of the nested field.
+        texts: The new texts, keyed by the 0-based index of their row.
     """
     from pyarrow import array
 
+    column = column_with(name, table.schema.names) or name
     column_index = table.schema.get_field_index(column)
     field = table.schema.field(column_index)
     values = table.column(column_index).to_pylist()
     for row, text in texts.items():
-        values[row] = text
+        values[row] = _with_text_at(values[row], name.removeprefix(column).removeprefix("."), text)
     return table.set_column(column_index, field, array(values, type=field.type))
+
+
+def _with_text_at(value: Any, name: str, text: str) -> Any:
+    """Return a value in which a nested field is a text; the text itself without a name."""
+    if not name:
+        return text
+    outer = column_with(name, list(value)) or name
+    return value | {outer: _with_text_at(value[outer], name.removeprefix(outer).removeprefix("."), text)}
 
 
 def _compressions(file: Any) -> dict[str, str] | str:

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import polars as pl
-
-from stickytoken.data import metrics, tables, text_kinds
+from stickytoken.data import metrics, text_kinds
 from stickytoken.data.metrics import ClassificationTask, Sample, Task, Values
+from stickytoken.data.rows import TABLE_SUFFIXES, format_of
+from stickytoken.data.tables import Table, read_lines, read_table
 from stickytoken.errors import InputError, require_package
 from stickytoken.validation import suggestion
 
@@ -47,16 +47,17 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
         return _retrieval(path)
     if path.is_dir():
         return _classification_in_folder(path), []
-    if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-        raise InputError(f"{path}: a task is a folder or a {', '.join(tables.TABLE_SUFFIXES)} file. {_KNOWN}")
-    frame = tables.read_table(path)
+    if format_of(path)[0] not in TABLE_SUFFIXES:
+        raise InputError(f"{path}: a task is a folder or a {', '.join(TABLE_SUFFIXES)} file. {_KNOWN}")
+    table = read_table(path)
     for columns, build in _BUILDERS:
-        if set(columns) <= set(frame.columns):
-            if frame.is_empty():
+        if set(columns) <= set(table.columns):
+            if not table.height:
                 raise InputError(f"{path} has no rows")
-            return build(frame, path), []
+            notes = [f"{path.name}: {table.meter.summary()}"] if table.meter.spanning else []
+            return build(table), notes
     raise InputError(
-        f"{path} has an unknown layout, with columns {', '.join(frame.columns) or '(none)'}. {_KNOWN}"
+        f"{path} has an unknown layout, with columns {', '.join(table.columns) or '(none)'}. {_KNOWN}"
     )
 
 
@@ -64,13 +65,13 @@ def _classification_in_folder(folder: Path) -> Task:
     """Read a classification task from a train and a test file."""
     splits = []
     for name in ("train", "test"):
-        files = [folder / f"{name}{suffix}" for suffix in tables.TABLE_SUFFIXES]
+        files = [folder / f"{name}{suffix}" for suffix in TABLE_SUFFIXES]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
             raise InputError(f"the folder {folder} has an unknown layout. {_KNOWN}")
-        frame = tables.read_table(file)
-        tables.require_columns(frame, ("text", "label"), file)
-        splits.append((frame, file))
+        table = read_table(file)
+        table.require(("text", "label"))
+        splits.append(table)
     train, test = splits
     return _classification(train, test, folder)
 
@@ -85,12 +86,13 @@ def _task_name(path: Path) -> str:
     return path.resolve().stem
 
 
-def _pairs(frame: pl.DataFrame, path: Path) -> Task:
+def _pairs(table: Table) -> Task:
     """Build a similarity task from pairs with scores, or a pair classification task from labelled pairs."""
-    has_scores = "score" in frame.columns
-    gold = tables.numbers(frame, "score" if has_scores else "label", path)
-    first = tables.filled_texts(frame, "sentence1", path)
-    second = tables.filled_texts(frame, "sentence2", path)
+    path = table.path
+    has_scores = "score" in table.columns
+    gold = table.numbers("score" if has_scores else "label")
+    first = table.filled_texts("sentence1")
+    second = table.filled_texts("sentence2")
     if has_scores:
         if len(gold) < 3 or len(set(gold)) == 1:
             raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
@@ -100,11 +102,12 @@ def _pairs(frame: pl.DataFrame, path: Path) -> Task:
     return metrics.PairClassificationTask(_task_name(path), first, second, gold)
 
 
-def _reranking(frame: pl.DataFrame, path: Path) -> Task:
+def _reranking(table: Table) -> Task:
     """Build a reranking task. Identical texts become one document."""
-    query_texts = tables.filled_texts(frame, "query", path)
-    positives = tables.text_lists(frame, "positive", path)
-    negatives = tables.text_lists(frame, "negative", path)
+    path = table.path
+    query_texts = table.filled_texts("query")
+    positives = table.text_lists("positive")
+    negatives = table.text_lists("negative")
     id_of: dict[str, str] = {}
     queries: dict[str, str] = {}
     candidates: dict[str, tuple[str, ...]] = {}
@@ -125,32 +128,33 @@ def _reranking(frame: pl.DataFrame, path: Path) -> Task:
     return metrics.RerankingTask(_task_name(path), queries, documents, relevant, candidates)
 
 
-def _split_classification(frame: pl.DataFrame, path: Path) -> Task:
+def _split_classification(table: Table) -> Task:
     """Build a classification task from one file with a column for the split."""
-    if set(tables.labels(frame, "split", path)) == {_ALL_FOLDS}:
-        return _cross_validated(frame, path)
-    train, test = _train_and_test(frame, path)
-    return _classification((train, path), (test, path), path)
+    if set(table.labels("split")) == {_ALL_FOLDS}:
+        return _cross_validated(table)
+    train, test = _train_and_test(table)
+    return _classification(train, test, table.path)
 
 
-def _train_and_test(frame: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _train_and_test(table: Table) -> tuple[Table, Table]:
     """Return the rows of the splits ``train`` and ``test``."""
-    splits = tables.labels(frame, "split", path)
+    splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
         raise InputError(
-            f"{path}: split {unknown[0]!r} is unknown: use train and test, or {_ALL_FOLDS} in every row"
+            f"{table.path}: split {unknown[0]!r} is unknown: use train and test, or {_ALL_FOLDS} in every row"
         )
     for name in ("train", "test"):
         if name not in splits:
-            raise InputError(f"{path} has no rows of the split {name!r}")
-    return frame.filter(pl.Series(splits) == "train"), frame.filter(pl.Series(splits) == "test")
+            raise InputError(f"{table.path} has no rows of the split {name!r}")
+    return table.rows_with("split", "train"), table.rows_with("split", "test")
 
 
-def _cross_validated(frame: pl.DataFrame, path: Path) -> Task:
+def _cross_validated(table: Table) -> Task:
     """Build a task whose texts are predicted fold by fold."""
-    texts = tables.filled_texts(frame, "text", path)
-    labels = tables.labels(frame, "label", path)
+    path = table.path
+    texts = table.filled_texts("text")
+    labels = table.labels("label")
     counts = Counter(labels)
     _require_two_labels(counts, path)
     for label, count in counts.items():
@@ -162,14 +166,15 @@ def _cross_validated(frame: pl.DataFrame, path: Path) -> Task:
     return metrics.CrossValidatedTask(_task_name(path), texts, labels, texts, labels)
 
 
-def _pair_transfer(frame: pl.DataFrame, path: Path) -> Task:
+def _pair_transfer(table: Table) -> Task:
     """Build a task that predicts the labels of pairs from features of their vectors."""
-    train, test = _train_and_test(frame, path)
+    path = table.path
+    train, test = _train_and_test(table)
     columns = {}
     for split, rows in (("train", train), ("test", test)):
-        columns[split] = tables.filled_texts(rows, "sentence1", path)
-        columns[f"{split}_second"] = tables.filled_texts(rows, "sentence2", path)
-        columns[f"{split}_labels"] = tables.labels(rows, "label", path)
+        columns[split] = rows.filled_texts("sentence1")
+        columns[f"{split}_second"] = rows.filled_texts("sentence2")
+        columns[f"{split}_labels"] = rows.labels("label")
     counts = Counter(columns["train_labels"])
     _require_two_labels(counts, path)
     unseen = sorted(set(columns["test_labels"]) - set(counts))
@@ -180,12 +185,12 @@ def _pair_transfer(frame: pl.DataFrame, path: Path) -> Task:
     return metrics.PairTransferTask(_task_name(path), **columns)
 
 
-def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, Path], path: Path) -> Task:
-    """Build a classification task from two tables of texts and labels, each with the path of its file."""
-    train_texts = tables.filled_texts(train[0], "text", train[1])
-    train_labels = tables.labels(train[0], "label", train[1])
-    test_texts = tables.filled_texts(test[0], "text", test[1])
-    test_labels = tables.labels(test[0], "label", test[1])
+def _classification(train: Table, test: Table, path: Path) -> Task:
+    """Build a classification task from two tables of texts and labels."""
+    train_texts = train.filled_texts("text")
+    train_labels = train.labels("label")
+    test_texts = test.filled_texts("text")
+    test_labels = test.labels("label")
     counts = Counter(train_labels)
     for label in sorted({*train_labels, *test_labels}):
         if counts[label] < 2:
@@ -198,10 +203,11 @@ def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, 
     return ClassificationTask(_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
-def _clustering(frame: pl.DataFrame, path: Path) -> Task:
+def _clustering(table: Table) -> Task:
     """Build a clustering task from a table of texts and labels."""
-    texts = tables.filled_texts(frame, "text", path)
-    labels = tables.labels(frame, "label", path)
+    path = table.path
+    texts = table.filled_texts("text")
+    labels = table.labels("label")
     counts = Counter(labels)
     _require_two_labels(counts, path)
     for label, count in counts.items():
@@ -221,7 +227,7 @@ def _require_two_labels(counts: Counter[str], path: Path) -> None:
         )
 
 
-_BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], ...] = (
+_BUILDERS: tuple[tuple[tuple[str, ...], Callable[[Table], Task]], ...] = (
     (("sentence1", "sentence2", "score"), _pairs),
     (("sentence1", "sentence2", "label", "split"), _pair_transfer),
     (("sentence1", "sentence2", "label"), _pairs),
@@ -302,12 +308,12 @@ def _normalized(text: str) -> str:
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
     """Return the texts of a BEIR file, keyed by id. With ``titles``, each text starts with its title."""
-    frame = tables.read_table(path)
-    tables.require_columns(frame, ("_id", "text"), path)
-    texts = [text or "" for text in tables.text_column(frame, "text", path)]
-    if titles and frame.schema.get("title") == pl.String:
-        texts = [f"{title or ''} {text}" for title, text in zip(frame["title"], texts, strict=True)]
-    return dict(zip(tables.ids(frame, "_id", path), map(str.strip, texts), strict=True))
+    table = read_table(path)
+    table.require(("_id", "text"))
+    texts = [text or "" for text in table.texts("text")]
+    if titles and "title" in table.columns:
+        texts = [f"{title or ''} {text}" for title, text in zip(table.texts("title"), texts, strict=True)]
+    return dict(zip(table.ids("_id"), map(str.strip, texts), strict=True))
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -339,10 +345,10 @@ def _read_qrels(
         InputError: A score is not a whole number, two judgements contradict each other, or the collection
             contains none of the judged queries or none of the judged documents.
     """
-    frame = _qrels_table(path)
-    scores = tables.numbers(frame, "score", path)
-    query_ids = tables.labels(frame, "query-id", path)
-    document_ids = tables.labels(frame, "corpus-id", path)
+    table = _qrels_table(path)
+    scores = table.numbers("score")
+    query_ids = table.labels("query-id")
+    document_ids = table.labels("corpus-id")
     judgements: dict[str, dict[str, int]] = defaultdict(dict)
     missing_documents: list[str] = []
     missing_queries: list[str] = []
@@ -395,7 +401,7 @@ def _notes_on_qrels(
     return notes
 
 
-def _qrels_table(path: Path) -> pl.DataFrame:
+def _qrels_table(path: Path) -> Table:
     """Read relevance judgements.
 
     A file with a header has the columns of BEIR. A file without a header has three fields per line, or four
@@ -404,13 +410,12 @@ def _qrels_table(path: Path) -> pl.DataFrame:
     Returns:
         A table with the columns query-id, corpus-id and score.
     """
-    content = tables.decode(tables.read_bytes(path), path)
-    lines = [line for line in content.splitlines() if line.strip()]
+    lines = [line for line in read_lines(path) if line.strip()]
     if "query-id" in lines[0]:
-        frame = tables.read_table(path)
-        tables.require_columns(frame, _QRELS_COLUMNS, path)
-        return frame
-    rows: list[tuple[str, str, str]] = []
+        table = read_table(path)
+        table.require(_QRELS_COLUMNS)
+        return table
+    columns: dict[str, list[str]] = {name: [] for name in _QRELS_COLUMNS}
     for number, line in enumerate(lines, start=1):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) == 4:
@@ -421,8 +426,9 @@ def _qrels_table(path: Path) -> pl.DataFrame:
                 f"{path}: line {number} has {len(fields)} fields: write a header "
                 f"({', '.join(_QRELS_COLUMNS)}), or lines of query, document and score"
             )
-        rows.append((fields[0].strip(), fields[1].strip(), fields[2].strip()))
-    return pl.DataFrame(rows, schema=dict.fromkeys(_QRELS_COLUMNS, pl.String), orient="row")
+        for name, value in zip(_QRELS_COLUMNS, fields, strict=True):
+            columns[name].append(value.strip())
+    return Table(path, _QRELS_COLUMNS, columns.__getitem__, len(lines))
 
 
 def kinds_task() -> ClassificationTask:

@@ -19,7 +19,13 @@ import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.model_files import look_at_model, record_model
-from stickytoken.detection.naming import TokenSource, available_tokens, choose_tokens, token_ids
+from stickytoken.detection.naming import (
+    TokenSource,
+    available_tokens,
+    choose_tokens,
+    reachable_ids,
+    token_ids,
+)
 from stickytoken.detection.run import Run, open_run, record_normalizer
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
@@ -32,7 +38,7 @@ from stickytoken.encoders.protocol import (
     similarity_of,
     without_refused_texts,
 )
-from stickytoken.errors import InputError, ModelError, StickyTokenWarning
+from stickytoken.errors import ModelError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
@@ -40,6 +46,7 @@ from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_pr
 from stickytoken.methods import METHODS, base, choose_method, method_named, probes, small_search
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import RecordedLoading
+from stickytoken.settings.reading import ColumnChoice
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, written
 
@@ -230,6 +237,7 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
         parameters=capabilities.parameters,
         loading=_loading_record(capabilities.spec),
         route=route_of(encoder),
+        folder=_folder_of(capabilities.spec),
     )
     return run_folder.RunRecord(
         identity=digest(parts),
@@ -243,6 +251,11 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
         hardware=resume.hardware(encoder.device),
         started=resume.now(),
     )
+
+
+def _folder_of(spec: EncoderSpec | None) -> str | None:
+    is_folder = spec is not None and spec.endpoint is None and Path(spec.model).is_dir()
+    return str(Path(spec.model).resolve()) if spec is not None and is_folder else None
 
 
 def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
@@ -318,16 +331,10 @@ def probe(
     _warn_unless_cosine(encoder)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
-    probed = []
-    for token_id in token_ids(vocabulary, tokens):
-        index = vocabulary.place(token_id)
-        category = vocabulary.categories[index]
-        if settings.insertion is not Insertion.IDS and not category.available:
-            raise InputError(
-                f"token id {token_id} ({vocabulary.tokens[index]!r}) cannot occur in text "
-                f"({category.value}): to probe it, insert its token id instead of text (insertion 'ids')"
-            )
-        probed.append(vocabulary.token(index))
+    ids = token_ids(vocabulary, tokens)
+    if settings.insertion is not Insertion.IDS:
+        ids = reachable_ids(vocabulary, ids, "to probe it, insert its id instead of text (insertion 'ids')")
+    probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
     return method_named(name).probe(job, progress)
 
@@ -336,7 +343,7 @@ def judge(
     run: Run | str | Path,
     sentences: readers.SentenceSource,
     *,
-    column: str | None = None,
+    column: ColumnChoice = None,
     encoder: AnyModel | None = None,
     anchors: int = ANCHORS,
     queries: readers.SentenceSource | None = None,
@@ -353,7 +360,7 @@ def judge(
     Args:
         run: A finished run, or its folder.
         sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
-        column: The column that contains the texts, for files and Hub datasets.
+        column: The column that contains the texts, several columns, or `Columns`, for files and Hub datasets.
         encoder: The model of the run. If None, the model that the run names is loaded, with the options of
             the run.
         anchors: Maximum number of corpus texts, chosen at random, to use as anchors.

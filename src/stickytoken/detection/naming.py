@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from os import PathLike
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import polars as pl
 
 import stickytoken.validation as checks
 from stickytoken.data import tables
-from stickytoken.errors import InputError
+from stickytoken.data.rows import TABLE_SUFFIXES
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Token
 from stickytoken.validation import shown
 from stickytoken.vocabulary import Vocabulary
@@ -29,6 +30,8 @@ def choose_tokens(
 ) -> list[Token]:
     """Return the tokens to measure, in order of their ids.
 
+    A warning names the tokens in ``ids`` that cannot occur in text, which are left out.
+
     Args:
         vocabulary: The vocabulary.
         ids: Ids of the tokens to choose from. If None, all available tokens are used.
@@ -36,9 +39,12 @@ def choose_tokens(
         seed: Seed for drawing the sample.
 
     Raises:
-        InputError: There are no tokens, a token in ``ids`` is not available, or the sample is too large.
+        InputError: There are no tokens, no token in ``ids`` is available, an id is not in the vocabulary, or
+            the sample is too large.
     """
-    tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
+    tokens = vocabulary.available
+    if ids is not None:
+        tokens = available_tokens(vocabulary, reachable_ids(vocabulary, ids, "leave it out"))
     tokens_by_id = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
     if not tokens_by_id:
         raise InputError(
@@ -58,6 +64,36 @@ def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
     """Draw ids at random without replacement, and return them in ascending order."""
     sampled_ids = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
     return sorted(int(token_id) for token_id in sampled_ids)
+
+
+_NAMED_UNREACHABLE = 5
+
+
+def reachable_ids(vocabulary: Vocabulary, ids: Sequence[int], advice: str) -> list[int]:
+    """Return the ids of entries that can occur in text, and warn about the others.
+
+    Raises:
+        InputError: None of the entries can occur in text. The message ends with the advice.
+    """
+    reachable = []
+    unreachable = []
+    for token_id in dict.fromkeys(ids):
+        index = vocabulary.place(token_id)
+        category = vocabulary.categories[index]
+        if category.available:
+            reachable.append(token_id)
+        else:
+            unreachable.append(f"#{token_id} {vocabulary.tokens[index]!r} ({category.value})")
+    listed = ", ".join(unreachable[:_NAMED_UNREACHABLE])
+    if unreachable and not reachable:
+        raise InputError(f"{listed} cannot occur in text: {advice}")
+    if unreachable:
+        more = len(unreachable) - _NAMED_UNREACHABLE
+        others = f" and {more:,} more" if more > 0 else ""
+        warnings.warn(
+            f"left out, because they cannot occur in text: {listed}{others}", StickyTokenWarning, stacklevel=3
+        )
+    return reachable
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
@@ -160,20 +196,23 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     Raises:
         InputError: The file cannot be read, or a token is not in the vocabulary.
     """
-    if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-        lines = tables.decode(tables.read_bytes(path), path).split("\n")
-        names = [line for line in lines if line.strip()]
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        names = [line for line in tables.read_lines(path) if line.strip()]
     else:
-        frame = tables.read_table(path)
-        if "token_id" in frame.columns:
-            ids = _column_of_ids(frame["token_id"], path)
-            if "token" in frame.columns:
-                _require_agreement(vocabulary, ids, frame["token"].to_list(), path)
+        table = tables.read_table(path)
+        if "token_id" in table.columns:
+            ids = _column_of_ids(table)
+            if "token" in table.columns:
+                _require_agreement(vocabulary, ids, table.values_of("token"), path)
             return ids
-        if "token" not in frame.columns:
-            columns = ", ".join(frame.columns) or "none"
+        if "token" not in table.columns:
+            columns = ", ".join(table.columns) or "none"
             raise InputError(f"{path} has no column 'token_id' or 'token': it has {columns}")
-        names = _column_of_names(frame["token"], path)
+        names = []
+        for row, token_name in enumerate(table.texts("token"), start=1):
+            if not token_name:
+                raise InputError(f"{path}: the token of row {row} is missing")
+            names.append(token_name)
     ids_by_name = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
     ids = []
     for name in names:
@@ -186,29 +225,15 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     return ids
 
 
-def _column_of_ids(values: pl.Series, path: Path) -> list[int]:
+def _column_of_ids(table: tables.Table) -> list[int]:
     """Return the values of the column token_id as whole numbers, or raise an error."""
-    if not values.dtype.is_numeric() and values.dtype != pl.String:
-        raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
-    integers = values.cast(pl.Int64, strict=False)
-    if values.dtype.is_float() or values.dtype.is_decimal():
-        integers = integers.set(values != integers, None)
-    ids: list[int] = integers.to_list()
-    if None in ids:
-        row = ids.index(None) + 1  # type: ignore[arg-type]
-        raise InputError(f"{path}: the token_id of row {row} is not a whole number")
+    ids = []
+    for row, value in enumerate(table.values_of("token_id"), start=1):
+        number = tables.number_of(value)
+        if number is None or not number.is_integer():
+            raise InputError(f"{table.path}: the token_id of row {row} is not a whole number")
+        ids.append(int(number))
     return ids
-
-
-def _column_of_names(values: pl.Series, path: Path) -> list[str]:
-    """Return the values of the column token, or raise an error if any is missing or not text."""
-    if values.dtype != pl.String:
-        raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
-    names: list[str] = values.to_list()
-    if None in names:
-        row = names.index(None) + 1  # type: ignore[arg-type]
-        raise InputError(f"{path}: the token of row {row} is missing")
-    return names
 
 
 def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
@@ -219,7 +244,7 @@ def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequen
     index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
         index = index_by_id.get(token_id)
-        if index is None or name is None:
+        if index is None or not name:
             continue
         token = vocabulary.tokens[index]
         text = vocabulary.decoded[index]

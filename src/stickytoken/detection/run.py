@@ -400,7 +400,7 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
         encoder = load_encoder(model)
     else:
         try:
-            encoder = load_recorded(run.model_name, recorded_loading(run.record))
+            encoder = load_recorded(run.record.model.location, recorded_loading(run.record))
         except ModelError as error:
             advice = "(if it has moved, pass it as encoder)"
             raise ModelError(f"the model of {run.path}: {error} {advice}") from error

@@ -85,6 +85,12 @@ class ModelRecord(resume.Record):
     parameters: int | None  # number of parameters, if known
     loading: LoadingRecord | None = None  # null if the encoder was made from a model object
     route: str | None = None  # route that was measured; null for a model without routes
+    folder: str | None = None  # absolute path of the model's folder; null for a name
+
+    @property
+    def location(self) -> str:
+        """What to load the model from: its folder if it still exists, else its name."""
+        return self.folder if self.folder is not None and Path(self.folder).is_dir() else self.name
 
     @property
     def short_name(self) -> str:

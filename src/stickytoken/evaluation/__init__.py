@@ -1,7 +1,7 @@
 """Score an encoder on labelled data, choose the layers of a language model, and embed the texts of a file."""
 
 from stickytoken.data.tasks import find_task
-from stickytoken.evaluation._embedding import EmbeddedFile, embed_file, require_new_file, texts_of_file
+from stickytoken.evaluation._embedding import EmbeddedFile, embed_file, read_text_file, require_new_file
 from stickytoken.evaluation._scores import (
     Comparison,
     Difference,
@@ -35,8 +35,8 @@ __all__ = [
     "guess_note",
     "layers_scored",
     "read_similarity",
+    "read_text_file",
     "require_new_file",
-    "texts_of_file",
     "tune",
     "tune_contrast",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,22 +12,57 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data.tables import all_texts
-from stickytoken.encoders.protocol import Encoder, require_usable, shown
-from stickytoken.errors import InputError
+from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
+from stickytoken.data.rows import Meter, Skipped
+from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
+from stickytoken.errors import EncodingError, InputError
+from stickytoken.insertion import Insertion
 from stickytoken.measurement import write_atomically
+from stickytoken.settings.reading import ColumnChoice
 
 # Number of texts that are encoded between two progress reports.
 _TEXTS_AT_A_TIME = 2048
 
 
-def texts_of_file(path: Path, column: str | None = None) -> list[str]:
-    """Return the texts of a file in order. Raise an error if a row has no text."""
-    texts, _ = all_texts(path, column)
-    for row, text in enumerate(texts, start=1):
-        if text is None:
-            raise InputError(f"{path}: row {row} has no text")
-    return [str(text) for text in texts]
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """The texts to embed.
+
+    Attributes:
+        texts: One text per record, in order; None for a record that cannot be read. In a text file, blank
+            lines before the last text are empty texts, so that the rows of the output are its lines.
+        skipped: The records that cannot be read.
+        meter: What was read.
+    """
+
+    texts: tuple[str | None, ...]
+    skipped: tuple[Skipped, ...]
+    meter: Meter
+
+
+def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextFile:
+    """Read all texts of a file, as every command reads documents.
+
+    Raises:
+        InputError: The file cannot be read, or none of its records.
+    """
+    meter = Meter()
+    collection = open_documents(source, NamedColumns(column))
+    records = list(collection.read(meter))
+    skipped = tuple(record for record in records if isinstance(record, Skipped))
+    if len(skipped) == len(records):
+        reason = f"; {skipped[0].place}: {skipped[0].reason}" if skipped else ""
+        raise InputError(f"{collection.name} has no readable text{reason}")
+    texts: list[str | None] = []
+    for record in records:
+        if isinstance(record, Skipped):
+            texts.append(None)
+            continue
+        if record.line is not None and not record.columns and not record.is_whole_file:
+            texts += [""] * (record.line - 1 - len(texts))
+        texts.append(record.text)
+    return TextFile(tuple(texts), skipped, meter)
 
 
 def require_new_file(path: Path) -> None:
@@ -49,24 +85,26 @@ class EmbeddedFile:
 
     Attributes:
         dimension: Number of components in each vector.
-        without_vector: Texts that the server returned no vector for. In the file, a text without a vector has
-            a null in the column ``vector``.
+        without_vector: Texts without a vector: a server returned none, or the model's is zero.
+        truncated: Number of texts that were truncated to the length that the model reads.
     """
 
     dimension: int
     without_vector: tuple[str, ...]
+    truncated: int = 0
 
 
 def embed_file(
     encoder: Encoder,
-    texts: Sequence[str],
+    texts: Sequence[str | None],
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EmbeddedFile:
     """Encode texts, and write a Parquet file with one row per text.
 
-    The columns are ``text``, and ``vector`` as an array of float32. If a server returns no vector for a text,
-    the text's ``vector`` is null.
+    The columns are ``text``, and ``vector`` as an array of float32. A text without a usable vector has a null
+    there, and so has a missing text. A text that is too long is truncated after the last token that the model
+    reads, as sentence-transformers does.
 
     Args:
         encoder: The encoder.
@@ -74,42 +112,51 @@ def embed_file(
         path: The file to write, which must not exist.
         progress: Called with the number of texts encoded so far and the total number.
 
-    Returns:
-        The length of the vectors, and the texts without a vector.
-
     Raises:
-        EncodingError: A text has a vector that cannot be used, such as a zero vector.
         InputError: The file exists or cannot be written.
     """
     require_new_file(path)
     vector_chunks = [np.empty((0, encoder.dimension), np.float32)]
+    truncated = 0
     progress(0, len(texts))
     for start in range(0, len(texts), _TEXTS_AT_A_TIME):
         chunk = texts[start : start + _TEXTS_AT_A_TIME]
-        vectors = encoder.encode(chunk, allow_zero=True)
-        _require_no_zero_vectors(encoder, chunk, vectors)
+        vectors = np.full((len(chunk), encoder.dimension), np.nan, np.float32)
+        readable_rows = [row for row, text in enumerate(chunk) if text is not None]
+        encoded, truncated_in_chunk = _encode(encoder, [text for text in chunk if text is not None])
+        vectors[readable_rows] = encoded
+        truncated += truncated_in_chunk
         vector_chunks.append(vectors)
         progress(start + len(chunk), len(texts))
     all_vectors = np.concatenate(vector_chunks)
-    is_missing = np.isnan(all_vectors).any(axis=1)
+    usable = has_vector(all_vectors)
     size = int(all_vectors.shape[1])
     frame = pl.DataFrame(
         {
             "text": pl.Series(texts, dtype=pl.String),
             "vector": pl.Series(all_vectors, dtype=pl.Array(pl.Float32, size)),
-            "missing": is_missing,
+            "usable": usable,
         }
     )
-    frame = frame.select("text", pl.when(~pl.col("missing")).then("vector").alias("vector"))
+    frame = frame.select("text", pl.when("usable").then("vector").alias("vector"))
     write_atomically(path, frame.write_parquet)
-    without_vector = tuple(texts[row] for row in np.flatnonzero(is_missing).tolist())
-    return EmbeddedFile(size, without_vector)
+    unusable_texts = [texts[row] for row in np.flatnonzero(~usable).tolist()]
+    without_vector = tuple(text for text in unusable_texts if text is not None)
+    return EmbeddedFile(size, without_vector, truncated)
 
 
-def _require_no_zero_vectors(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Raise an error if a vector is zero.
-
-    Vectors of NaN are allowed, because each stands for a text that the server returned no vector for.
-    """
-    answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
-    require_usable(vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False)
+def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
+    """Return the vectors of texts, zero or NaN where there is none, and how many texts were truncated."""
+    if not reads_ids(encoder):
+        return encoder.encode(texts, allow_zero=True), 0
+    fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.IDS, name="the texts")
+    contents = [fitted.content.ids for fitted in fitted_texts]
+    vectors = np.full((len(texts), encoder.dimension), np.nan, np.float32)
+    with_tokens = [row for row, content in enumerate(contents) if content]
+    without_tokens = [row for row, content in enumerate(contents) if not content]
+    vectors[with_tokens] = encoder.encode_ids([contents[row] for row in with_tokens], allow_zero=True)
+    if without_tokens:
+        # A model without special tokens has no vector for a text without tokens.
+        with suppress(EncodingError):
+            vectors[without_tokens] = encoder.encode_ids([()], allow_zero=True)
+    return vectors, sum(fitted.cut for fitted in fitted_texts)

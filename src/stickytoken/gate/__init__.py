@@ -20,6 +20,7 @@ from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base
+from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     max_tokens: int | None = None,
     baseline: Run | str | Path | None = None,
     documents: DocumentSource | None = None,
-    column: str | None = None,
+    column: ColumnChoice = None,
     fail_on_documents: Sequence[SpanKind | str] = (SpanKind.FLAGGED,),
     words: Sequence[str] = (),
     allow: str | Path | None = None,
@@ -65,7 +66,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
             ``fail_on_documents`` makes the check fail. A document that cannot be read makes the check
             inconclusive.
-        column: name of the column with the text of the documents.
+        column: column with the text of the documents, several columns, or `Columns`.
         fail_on_documents: kinds of findings in documents that make the check fail: ``flagged``, ``special``,
             ``repetition`` and ``suspected``. Copies of a flagged token always make the check fail.
         words: further words that documents must not repeat, such as the words of an audit.
@@ -86,9 +87,11 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
     """
-    if column is not None and documents is None:
+    columns = columns_of(column)
+    if columns != Columns() and documents is None:
         raise InputError(
-            f"column is {shown(column)}, but no documents were passed: pass documents, or leave column out"
+            f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
+            "or leave column out"
         )
     failing_kinds = {SpanKind.FLAGGED.value}
     for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
@@ -145,6 +148,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         rules += searched.rules
         incomplete += searched.incomplete
         checked_documents = searched.documents
+        notes = [*notes, f"read: {checked_documents.reading}"]
     return Check(
         model=run.model_name,
         run=run.path,
@@ -192,7 +196,7 @@ def _check_documents_only(
             "run or a model in its place"
         )
     searched = search(source)
-    notes = []
+    notes = [f"read: {searched.documents.reading}"]
     if not searched.has_words:
         notes.append(
             f"{rules_file or 'the cleaner'} names no flagged token, so no copies of flagged tokens were "
@@ -239,7 +243,7 @@ def _search_documents(
     origin: Run | Cleaner | str | Path,
     *,
     documents: Any,
-    column: str | None,
+    column: ColumnChoice,
     lists: Mapping[str, Any],
     failing_kinds: set[str],
     progress: ProgressCallback,
@@ -249,7 +253,7 @@ def _search_documents(
     Args:
         origin: the run, the rules file or the cleaner.
         documents: anything that `stickytoken.scan` takes.
-        column: name of the column with the text; if None, a column with a common name is looked for.
+        column: as in `check`.
         lists: what to look for besides the rules, and what to allow; see `check`.
         failing_kinds: kinds of findings that make the check fail.
         progress: called after every step.
@@ -273,6 +277,9 @@ def _search_documents(
             causes=scans.counts_by_kind(failing_documents, failing_kinds),
             found=len(scan.documents),
             kinds=scan.result.kinds,
+            columns=scan.result.columns,
+            unread_columns=scan.result.unread_columns,
+            reading=scan.result.reading,
         ),
         has_words=bool(scan.record.rules["words"]),
     )

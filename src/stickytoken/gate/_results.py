@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -55,6 +55,9 @@ class CheckedDocuments(NamedTuple):
     causes: Mapping[str, int]  # number of documents that make the check fail, keyed by kind of finding
     found: int  # number of documents with findings of any kind
     kinds: Mapping[str, int]  # number of documents with findings, keyed by kind of finding
+    columns: Sequence[str]  # columns whose text was searched
+    unread_columns: Sequence[str]  # columns that contain text and were not searched
+    reading: str  # what was read, in words
 
 
 @dataclass(frozen=True, slots=True)

@@ -456,11 +456,13 @@ class Rows(Generic[S]):
         keys: returns the keys of a shard's rows, in order.
         column: name of the column with the keys.
         size: returns a shard's size in units of progress.
+        unit: plural name of the unit; empty if it has none.
     """
 
     keys: Callable[[S], Sequence[int]]
     column: str
     size: Callable[[S], int]
+    unit: str = ""
 
 
 def run_work(
@@ -500,9 +502,9 @@ def run_work(
         else:
             frames[shard.index] = frame
     done = total - sum(rows.size(shard) for shard in missing)
-    progress(Progress(title, 0, total))
+    progress(Progress(title, 0, total, unit=rows.unit))
     if done:
-        progress(Progress(title, done, total))
+        progress(Progress(title, done, total, unit=rows.unit))
     computed = 0
     sequences = 0
     if missing:
@@ -517,5 +519,5 @@ def run_work(
             frames[index] = folder.write_shard(name, index, result.rows, cost)
             computed += rows.size(result.shard)
             sequences += cost.sequences
-            progress(Progress(title, done + computed, total, computed, sequences))
+            progress(Progress(title, done + computed, total, computed, sequences, unit=rows.unit))
     return [frames[shard.index] for shard in shards]

@@ -36,4 +36,6 @@ class WholeProgress:
             computed += latest.computed * texts_per_unit
         sequences = sum(latest.sequences for latest in self._steps.values())
         total = sum(self._texts.values())
-        self._progress(Progress(self._label, round(done), total, round(computed), sequences, step.note))
+        self._progress(
+            Progress(self._label, round(done), total, round(computed), sequences, step.note, unit="texts")
+        )

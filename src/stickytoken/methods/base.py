@@ -138,6 +138,7 @@ class FolderRunner:
             keys=lambda shard: [token.id for token in shard.tokens],
             column="token_id",
             size=lambda shard: len(shard.tokens),
+            unit="tokens",
         )
 
         def make_work() -> tuple[engines.TokenWork, ShardCost]:
@@ -203,13 +204,14 @@ class MemoryRunner:
         size = max(1, self.shard_probes // stage.probes_per_token)
         rows: list[dict[str, Any]] = []
         sequences = 0
-        self.progress(Progress(stage.name, 0, len(tokens)))
+        self.progress(Progress(stage.name, 0, len(tokens), unit="tokens"))
         for start in range(0, len(tokens), size):
             shard = engines.Shard(start, tuple(tokens[start : start + size]))
             measured, encoded = engines.compute_shard(stage, shard, self.encoder, truncate)
             rows += measured
             sequences += encoded
-            self.progress(Progress(stage.name, len(rows), len(tokens), len(rows), sequences))
+            done = len(rows)
+            self.progress(Progress(stage.name, done, len(tokens), done, sequences, unit="tokens"))
         return pl.DataFrame(rows, infer_schema_length=None)
 
 

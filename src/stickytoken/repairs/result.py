@@ -14,7 +14,8 @@ import polars as pl
 from pydantic import Field
 
 import stickytoken.measurement as store
-from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
+from stickytoken.data.documents import Document, NamedColumns, open_documents
+from stickytoken.data.rows import Meter
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.inputs.lengths import NO_LIMIT
 from stickytoken.encoders.loading.resolution import resolve_model, user_tokenizer
@@ -22,6 +23,7 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement import resume
 from stickytoken.repairs.model_folder import repairable
+from stickytoken.settings.reading import ColumnChoice, columns_of
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import file_path
 
@@ -155,8 +157,6 @@ class RepairRecord(resume.MeasurementRecord):
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
 
 
-# Names of columns that may hold the ids of documents. The first one that a table has is used.
-_ID_COLUMNS = ("id", "_id", "doc_id", "document_id")
 # Number of documents that are tokenized at a time.
 _BATCH = 1000
 
@@ -176,21 +176,16 @@ class Affected:
     count: int
 
 
-def require_documents(path: Path | None, column: str | None) -> None:
+def require_documents(path: Path | None, column: ColumnChoice) -> None:
     """Raise an InputError if the file of documents cannot be used, or a column is named without a file."""
-    if path is None:
-        if column is not None:
-            raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
-        return
-    if not path.expanduser().is_file():
-        raise InputError(f"there is no file {str(path)!r}: pass a file with the documents of an index")
-    if path.suffix.lower() not in (".txt", *TABLE_SUFFIXES):
-        raise InputError(
-            f"{path} has the extension {path.suffix!r}: use one of .txt, {', '.join(TABLE_SUFFIXES)}"
-        )
+    if path is not None:
+        open_documents(path, NamedColumns(column))
+    elif columns_of(column).names:
+        names = ", ".join(columns_of(column).names)
+        raise InputError(f"--column {names!r} is given without --affected: pass --affected too")
 
 
-def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
+def affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Encoder) -> Affected:
     """Find the documents in a file that a repair affects, and list them in a file beside the repaired model.
 
     Args:
@@ -202,14 +197,17 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
     Returns:
         The path of the list file, the number of checked documents, and the number of affected ones.
     """
-    texts, other_columns = all_texts(path.expanduser(), column)
-    ids = None
-    if other_columns is not None:
-        id_columns = [name for name in _ID_COLUMNS if name in other_columns.columns]
-        if id_columns:
-            ids = other_columns[id_columns[0]].cast(pl.String).to_list()
+    texts = []
+    ids = []
+    for record in open_documents(path, NamedColumns(column)).read(Meter()):
+        if isinstance(record, Document):
+            texts.append(record.text)
+            ids.append(record.id)
+        else:
+            texts.append("")
+            ids.append(record.place)
     folder = repairable(require_ids(original, "repair")).folder
-    affected = repair.affected([text or "" for text in texts], folder, ids)
+    affected = repair.affected(texts, folder, ids)
     name = f"{repair.path.name}-affected.parquet"
     store.ResultFolder(repair.path.parent).write_table(name, affected)
     return Affected(str(repair.path.parent / name), len(texts), len(affected))

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import SpanKind
-from stickytoken.data.documents import Collection, Document, Meter, Record, Skipped
+from stickytoken.data.documents import Collection, Document, Record
+from stickytoken.data.rows import Meter, Skipped
 from stickytoken.encoders.protocol import IdReader, content_limit
 from stickytoken.errors import InputError
 from stickytoken.machine import digest
@@ -142,6 +143,8 @@ class Tally:
 
     # Number of clean documents to sample.
     sampled: int
+    # What was read.
+    meter: Meter = field(default_factory=Meter)
     # Digests of the batches, in the order of the collection.
     digests: list[str] = field(default_factory=list)
     # Number of documents that were searched.
@@ -220,8 +223,8 @@ def search(
     Returns:
         The totals over all documents, including stored batches, and the sample.
     """
-    meter = Meter()
     tally = Tally(sampled)
+    meter = tally.meter
     # Batches that wait until all earlier batches have been added to the totals, with the rows of each; keyed
     # by batch number.
     waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from stickytoken.data.documents import (
     Collection as Documents,
     DocumentSource,
     NamedColumns,
-    Skipped,
     open_documents,
 )
+from stickytoken.data.rows import Skipped
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import IdReader, similarity_of
@@ -42,6 +42,7 @@ from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
 from stickytoken.settings import field_type
+from stickytoken.settings.reading import ColumnChoice
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, require_callable, whole_number
 from stickytoken.words import counted
@@ -111,6 +112,9 @@ class ScanResultRecord(resume.Record):
     )
     skipped: int
     skipped_first: list[Skipped]
+    columns: list[str] = Field([], description="columns whose text was searched")
+    unread_columns: list[str] = Field([], description="columns that contain text and were not searched")
+    reading: str = Field("", description="what was read, in words")
     kinds: dict[str, int] = Field(description="documents by kind of finding")
     sources: list[SourceRecord] = Field(
         description="the sources with the most findings; empty without sources"
@@ -273,7 +277,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     run: Run | Cleaner | str | Path,
     documents: DocumentSource,
     *,
-    column: str | None = None,
+    column: ColumnChoice = None,
     id_column: str | None = None,
     source_column: str | None = None,
     allow: str | Path | None = None,
@@ -292,7 +296,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             wrote, or a cleaner. With rules, neither the run nor the model is needed, but effects cannot be
             determined.
         documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
-        column: column with the text. If None, a column with a common name for texts is used.
+        column: column with the text, several columns, or `Columns`. If None, a column with a common name for
+            texts is used.
         id_column: column with the id of a document. If None, a column with a common name for ids is used, if
             there is one.
         source_column: column with the source of a document. If None, a column with a common name for sources
@@ -342,7 +347,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     run: Run | Cleaner | str | Path,
     documents: DocumentSource,
     *,
-    column: str | None = None,
+    column: ColumnChoice = None,
     id_column: str | None = None,
     source_column: str | None = None,
     effect: Effect | str | None = None,
@@ -578,7 +583,7 @@ def _identity(
         "run": origin.run_identity,
         "rules": digest(rules.to_json()),
         "documents": collection.key,
-        "columns": [options.column, options.id_column, options.source_column],
+        "columns": [*astuple(options.text), options.id_column, options.source_column],
     }
 
 
@@ -652,6 +657,9 @@ def _totals(
         matter=None if effects is None else int(documents["matters"].sum()),
         skipped=tally.skipped,
         skipped_first=tally.skipped_first,
+        columns=tally.meter.columns,
+        unread_columns=tally.meter.unread,
+        reading=tally.meter.summary(),
         kinds=dict(tally.kinds.most_common()),
         sources=_sources(tally, documents, has_effects=effects is not None),
         effect=None if effects is None else _effect_record(documents, effects),

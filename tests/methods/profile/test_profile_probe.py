@@ -11,7 +11,7 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.detection import probe
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion
 from stickytoken.methods.probes import SYMPTOM_COPIES
 
@@ -83,10 +83,14 @@ def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
     (evidence,) = probed(encoder, [UNAVAILABLE])  # ids are this method's default
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
     assert (evidence.verdict, evidence.texts) == ("benign", 24)
+    as_text = replace(profiled.SMALL, insertion="text")
     with pytest.raises(
-        InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): to probe it, insert"
+        InputError, match=r"\(UNREACHABLE_SPECIAL\) cannot occur in text: to probe it, insert"
     ):
-        probed(encoder, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
+        probed(encoder, [UNAVAILABLE], as_text)
+    with pytest.warns(StickyTokenWarning, match=r"left out.*'\[unused0\]' \(UNREACHABLE_SPECIAL\)"):
+        (evidence,) = probed(encoder, [RIVER, UNAVAILABLE], as_text)
+    assert evidence.token_id == RIVER
     for token_id in (-1, 365):
         with pytest.raises(InputError, match=f"no token id {token_id}: .* from 0 to 364"):
             probed(encoder, [token_id])

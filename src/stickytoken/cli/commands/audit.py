@@ -11,6 +11,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.insertion import Insertion
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def audit(
     *,
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
-    column: opt.TextColumn = None,
+    columns: Columns,
     runs: Annotated[Path, opt.setting()] = Path("runs"),
     model: opt.RunsModel = None,
     auditing: AuditSettings,
@@ -58,7 +59,8 @@ def audit(
         require_writable(out)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
-    open_documents(documents, NamedColumns(column))  # rejects unreadable documents before the model is loaded
+    # Documents that do not exist are refused before the model is loaded.
+    open_documents(documents, NamedColumns(columns))
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = auditing
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
@@ -67,7 +69,7 @@ def audit(
         measure,
         documents=documents,
         queries=queries,
-        column=column,
+        column=columns,
         runs=runs,
         settings=settings,
     )

@@ -22,26 +22,30 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
+from stickytoken.settings.reading import Columns
 from stickytoken.version import __version__
 from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.cleaning import Cleaned, Cleaner
     from stickytoken.cleaning.files import CleaningTotals, OnCleaned
-    from stickytoken.data.documents import Document, Skipped
+    from stickytoken.data.documents import Document
     from stickytoken.data.rewriting import Source
+    from stickytoken.data.rows import Skipped
     from stickytoken.scanning.scan import Scan
 
 
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
+@command(
+    settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer", "dtype")
+)
 def scan(
     run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
     *,
-    column: opt.TextColumn = None,
+    columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     effect: Annotated[bool, opt.method_option("--effect")] = False,
     predict: Annotated[bool, opt.setting()] = False,
@@ -112,7 +116,7 @@ def scan(
     if effect or predict:
         effect_kind = "measured" if effect else "predicted"
     options: dict[str, Any] = {
-        "column": column,
+        "column": columns,
         "id_column": id_column,
         "source_column": source_column,
         "effect": effect_kind,
@@ -146,7 +150,7 @@ def scan(
         console.inform(f"written: {write_known} ({count:,} more documents)")
     if opened_run is not None:
         measured_on = documents if effect_kind is not None else None
-        _inform_next_steps(opened_run.path, folder, measured_on, column, queries)
+        _inform_next_steps(opened_run.path, folder, measured_on, columns, queries)
 
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
@@ -165,7 +169,7 @@ def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: i
 
 
 def _inform_next_steps(
-    run: Path, folder: Path | None, measured_on: str | None, column: str | None, queries: str | None
+    run: Path, folder: Path | None, measured_on: str | None, columns: Columns, queries: str | None
 ) -> None:
     """Print which commands continue from a scan.
 
@@ -173,13 +177,12 @@ def _inform_next_steps(
         run: The run folder.
         folder: Folder of the scan; None if it was not saved.
         measured_on: The documents, if effects of copies were determined; otherwise None.
-        column: The column with the text; None if none was passed.
+        columns: The columns with the text.
         queries: The file of queries; None if none was passed.
     """
     if measured_on is not None and measured_on != "-":
         arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
-        if column is not None:
-            arguments += ["--column", column]
+        arguments += columns.as_options()
         if queries is not None:
             arguments += ["--queries", queries]
         console.inform(f"for the effect on search results: {shlex.join(arguments)}")
@@ -236,6 +239,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
     documents = f"{result.documents:,} {noun} of {scan.record.documents}"
     # An earlier call may have done some of the work.
     console.print_line(f"{documents}, {result.seconds:,.0f} s in total{folder}")
+    console.inform(f"read: {result.reading}")
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
 
 
@@ -301,7 +305,8 @@ _IN_MEMORY = 64 * 2**20
 def clean(
     rules: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     file: Annotated[Path, opt.argument(show_default=True)] = Path("-"),
-    column: opt.TextColumn = None,
+    *,
+    columns: Columns,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     unsafe_fixes: Annotated[bool, opt.method_option("--unsafe-fixes")] = False,
     audit: opt.AuditFolder = None,
@@ -311,7 +316,6 @@ def clean(
     quarantine: opt.Output[Path | None] = None,
     diff: Annotated[bool, opt.output_option("--diff")] = False,
     rules_out: opt.Output[Path | None] = None,
-    *,
     output_format: opt.FormatChoice[CleanFormat] = CleanFormat.TEXT,
 ) -> None:
     """Remove copies of flagged tokens and special tokens from documents, or set such documents aside.
@@ -356,7 +360,7 @@ def clean(
         console.inform(f"written: {rules_out} ({rules_saved})")
         if file == Path("-"):
             return
-    source = open_source(file, NamedColumns(column, id_column))
+    source = open_source(file, NamedColumns(columns, id_column))
     removals: list[dict[str, Any]] = []
 
     def show(document: Document, cleaned: Cleaned) -> None:
@@ -379,11 +383,10 @@ def clean(
         console.inform(f"note: {unknown}, so words were compared exactly")
     if out is not None:
         console.inform(f"written: {out}" + ("" if quarantine is None else f" and {quarantine}"))
-        lists = {"--audit": audit, "--allow": allow, "--known": known}
+        shared_options = {"--id": id_column, "--audit": audit, "--allow": allow, "--known": known}
         # `scan` chooses the format by the file's extension.
         if names_format_of(source, out):
-            shared_options = {"--column": column, "--id": id_column, **lists}
-            console.inform(f"verify: {_verification(rules, out, shared_options)}")
+            console.inform(f"verify: {_verification(rules, out, columns, shared_options)}")
     elif diff or is_json:
         console.inform("no documents were written: --out FILE writes them")
 
@@ -451,6 +454,7 @@ def _write_to_stdout(
 
 def _inform_totals(totals: CleaningTotals) -> None:
     """Print how many documents were changed, what is left in them, and which records were skipped."""
+    console.inform(f"read: {totals.meter.summary()}")
     console.inform(totals.headline())
     for remark in totals.remarks():
         console.inform(f"note: {remark}")
@@ -468,16 +472,17 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
         console.print_line(f"  {line}")
 
 
-def _verification(rules: Path, out: Path, options: Mapping[str, object]) -> str:
+def _verification(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
     """Return the command that finds what is left in a cleaned file.
 
     Args:
         rules: The run folder or the rules file.
         out: The cleaned file.
+        columns: The columns with the text.
         options: Values of the options that `clean` and `scan` share, keyed by option; None for an option that
             was not passed.
     """
-    words = ["stickytoken", "scan", _argument(rules), _argument(out)]
+    words = ["stickytoken", "scan", _argument(rules), _argument(out), *columns.as_options()]
     for option, value in options.items():
         if value is not None:
             words.append(f"{option}={value}")

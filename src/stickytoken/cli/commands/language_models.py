@@ -14,6 +14,7 @@ from stickytoken.errors import InputError
 from stickytoken.settings import part_of
 from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import ContrastRule, Prompting
+from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from stickytoken.evaluation import Comparison, Difference, Tried, Tuning
 
 
-@command()
+@command(settings=("dtype",))
 def embed(
     model: opt.ModelOrEndpoint,
-    source: Annotated[Path, opt.texts_option("--input")],
+    source: Annotated[str, opt.texts_option("--input")],
     out: opt.Output[Path],
-    column: opt.Texts[str | None] = None,
     *,
+    columns: Columns,
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
@@ -38,18 +39,21 @@ def embed(
     Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
 
     Args:
-        source: A txt file with one text per line, or a csv, tsv, jsonl or parquet file.
+        source: Your texts, as for scan: a txt file with one text per line, a csv, tsv, json, jsonl or parquet
+            file, or a folder.
         out: New parquet file to write.
-        column: Column of --input that contains the text. Default: found by name.
     """
-    from stickytoken.evaluation import embed_file, require_new_file, texts_of_file
+    from stickytoken.evaluation import embed_file, read_text_file, require_new_file
     from stickytoken.measurement.engine import Progress
 
-    texts = texts_of_file(source, column)
+    file = read_text_file(source, columns)
+    texts = file.texts
+    console.inform(f"read: {file.meter.summary()}")
     require_new_file(out)
     encoder = opt.load(model, loading, tokenizer_needed=False)
     opt.tell_layer(encoder)
-    with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
+    readable_texts = [text for text in texts if text is not None]
+    with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(readable_texts)) as progress:
         embedded = embed_file(
             encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
         )
@@ -60,15 +64,28 @@ def embed(
             "texts": len(texts),
             "dimension": embedded.dimension,
             "without_vector": list(missing),
+            "truncated": embedded.truncated,
+            "skipped": [asdict(record) for record in file.skipped],
+            "columns": file.meter.columns,
+            "unread_columns": file.meter.unread,
             "output": str(out),
         }
         console.print_json(document)
         return
-    count = len(texts) - len(missing)
+    count = len(readable_texts) - len(missing)
     console.print_line(f"{count:,} vectors of {embedded.dimension:,} components in {out}")
+    if embedded.truncated:
+        texts_were = counted(embedded.truncated, "text was", "texts were")
+        console.print_line(f"{texts_were} truncated to the length that the model reads")
     if missing:
         texts_are = counted(len(missing), "text is", "texts are")
         console.print_line(f"{texts_are} without a vector, null in the file")
+    if file.skipped:
+        first = file.skipped[0]
+        records = counted(len(file.skipped), "record")
+        console.print_line(
+            f"{records} without readable text, null in the file; {first.place}: {first.reason}"
+        )
 
 
 Preset = StrEnum("Preset", "STS")

@@ -15,7 +15,8 @@ from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import METHODS, choose_method, method_named
-from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
+from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions, part_of
+from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CorpusOptions:
+class CorpusOptions(Columns):
     """The texts into which copies are inserted, and the texts to compare them with.
 
     Attributes:
@@ -35,17 +36,19 @@ class CorpusOptions:
     """
 
     sentences: opt.Texts[str | None] = None
-    column: opt.SentencesColumn = None
     pairs: opt.Setting[Path | None] = None
 
     def read(self) -> Sentences | None:
         """Return the corpus, or None if sentence pairs are used instead."""
         if self.pairs is None or self.sentences is not None:
-            return stickytoken.load_sentences(self.sentences, self.column)
-        if self.column is not None:
+            corpus = stickytoken.load_sentences(self.sentences, part_of(self, Columns))
+            if corpus.reading:
+                console.inform(f"read: {corpus.reading}")
+            return corpus
+        if self.names:
             raise InputError(
-                f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
-                "sentence2 and similarity; leave --column out, or pass --sentences instead of the pairs"
+                f"{' '.join(self.as_options())} is given without --sentences: pairs have the columns "
+                "sentence1, sentence2 and similarity; leave it out, or pass --sentences instead of the pairs"
             )
         return None
 
@@ -156,7 +159,7 @@ def _help_for(name: str, owners: Sequence[str]) -> str:
     return f"{description} Default: {by_method}."
 
 
-@command(settings=("copies",))
+@command(settings=("copies", "template"))
 def detect(
     model: opt.ModelOrEndpoint,
     *,
@@ -245,7 +248,7 @@ def judge(
     run: opt.RunFolder,
     *,
     sentences: Annotated[str, opt.texts_option("--sentences", "--documents")],
-    column: opt.SentencesColumn = None,
+    columns: Columns,
     queries: opt.Texts[str | None] = None,
     anchors: Annotated[int, opt.texts_option(min=2)] = 2000,
     measure_all: Annotated[bool, opt.method_option("--all")] = False,
@@ -277,7 +280,7 @@ def judge(
     opened = stickytoken.open_run(run)
     require_judging(opened)
     with console.status(f"reading {sentences}"):
-        corpus = stickytoken.load_sentences(sentences, column)
+        corpus = stickytoken.load_sentences(sentences, columns)
     encoder = opt.load_for(str(run), opened.record, loading, model)
     query_texts = None if queries is None else stickytoken.load_sentences(queries)
     run_judge = partial(
@@ -375,7 +378,7 @@ def _write_judgement(judgement: Judgement, out: Path) -> None:
     console.inform(f"written: {out}")
 
 
-@command(settings=("route", "token_prepending", "contrast", "copies"))
+@command(settings=("route", "token_prepending", "contrast", "copies", "template"))
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,

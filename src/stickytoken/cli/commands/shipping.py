@@ -18,6 +18,7 @@ from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods import Column
 from stickytoken.methods.measures import Severity, severities_in_words
+from stickytoken.settings.reading import Columns
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.version import __version__
 
@@ -50,7 +51,7 @@ def repair(
     task: opt.Texts[str | None] = None,
     repairing: RepairSettings,
     affected: opt.Texts[Path | None] = None,
-    column: opt.Texts[str | None] = None,
+    columns: Columns,
     model: opt.RunsModel = None,
     loading: opt.ModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -67,13 +68,12 @@ def repair(
             task. Default: a packaged task.
         affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
-        column: Column of the --affected file that contains the text. Default: found by name.
     """
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
     # If an option cannot be used, raise the error before the model is loaded.
     require_place(out)
-    require_documents(affected, column)
+    require_documents(affected, columns)
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
     with console.progress_bar() as progress:
@@ -91,7 +91,7 @@ def repair(
         )
         documents = None
         if affected is not None:
-            documents = affected_in(affected, column, finished_repair, encoder)
+            documents = affected_in(affected, columns, finished_repair, encoder)
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
@@ -167,7 +167,7 @@ def check(
     max_tokens: Annotated[int | None, opt.method_option("--max", min=0)] = None,
     baseline: opt.Method[Path | None] = None,
     documents: opt.Texts[str | None] = None,
-    column: opt.TextColumn = None,
+    columns: Columns,
     audit: opt.AuditFolder = None,
     allow: opt.AllowedWords = None,
     known: opt.KnownDocuments = None,
@@ -215,7 +215,7 @@ def check(
         "revision": revision,
         "folder": folder,
         "documents": documents,
-        "column": column,
+        "column": columns,
         "allow": allow,
         "known": known,
         "fail_on": fail_on,

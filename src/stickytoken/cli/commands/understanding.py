@@ -21,6 +21,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.inspection import AttributionMethod
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.settings.impact import Edits, ImpactSettings
+from stickytoken.settings.reading import Columns
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def explain(
     text: Annotated[list[str] | None, opt.texts_option("--text")] = None,
     *,
     sentences: opt.Texts[str | None] = None,
-    column: opt.SentencesColumn = None,
+    columns: Columns,
     model: opt.RunsModel = None,
     measuring: ExplainSettings,
     loading: opt.ModelOptions,
@@ -65,10 +66,10 @@ def explain(
     for carrier in text or ():
         if not carrier.strip():
             raise InputError(f"--text is {carrier!r}: pass a text with words, or leave --text out")
-    if sentences is None and column is not None:
-        problem = f"--column {column!r} is given without --sentences"
+    if sentences is None and columns != Columns():
+        problem = f"{' '.join(columns.as_options())} is given without --sentences"
         raise InputError(f"{problem}: pass --sentences too, or leave --column out")
-    corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
+    corpus = None if sentences is None else stickytoken.load_sentences(sentences, columns)
     run = opt.run_in(source, model)
     # Without a run or --out, the explanation is printed but not stored.
     folder = out

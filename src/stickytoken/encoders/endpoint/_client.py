@@ -22,7 +22,6 @@ from stickytoken.encoders.endpoint._answers import (
 )
 from stickytoken.errors import ModelError, RunError, require_package
 from stickytoken.settings.endpoint import EndpointOptions
-from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

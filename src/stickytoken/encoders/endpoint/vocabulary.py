@@ -71,8 +71,7 @@ def _candidates_in(path: Path) -> list[str]:
     """
     from stickytoken.data import tables
 
-    lines = tables.decode(tables.read_bytes(path), path).split("\n")
-    candidates = [line.rstrip("\r") for line in lines if line.strip()]
+    candidates = [line.rstrip("\r") for line in tables.read_lines(path) if line.strip()]
     if not candidates:
         raise InputError(f"{path} has no candidates: write one string to examine per line")
     return candidates

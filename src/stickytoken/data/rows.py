@@ -1,0 +1,634 @@
+"""Split files of every format into rows, and say where in the file each row stands.
+
+Lines of text, JSON, CSV, TSV and Parquet are read here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import polars as pl
+
+from stickytoken.errors import InputError, reading
+from stickytoken.words import counted
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+JSON = (".jsonl", ".ndjson", ".json")
+PARQUET = ".parquet"
+TABLE_SUFFIXES = (*SEPARATORS, *JSON, PARQUET)
+LINES = (".txt", "")
+GZIP = ".gz"
+DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+_DAMAGED_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record that cannot be read.
+
+    Attributes:
+        place: Where the record is: its file, its line or row, or both.
+        reason: What is wrong with the record, including the position of the first invalid byte if known.
+    """
+
+    place: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Meter:
+    """How much of a collection has been read, and what was read of it.
+
+    Attributes:
+        done: Bytes or rows read so far.
+        total: Bytes or rows of the whole collection; None if unknown.
+        records: Number of records read, including skipped ones.
+        spanning: Number of records that span several lines, because a quoted field has line breaks.
+        spanned_lines: Number of lines of these records.
+        columns: Columns whose text was read.
+        unread: Columns that contain text and were not read.
+    """
+
+    done: int = 0
+    total: int | None = None
+    records: int = 0
+    spanning: int = 0
+    spanned_lines: int = 0
+    columns: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the collection that has been read; None if the total is not known."""
+        return None if not self.total else min(1.0, self.done / self.total)
+
+    def summary(self) -> str:
+        """Say how many records were read, from which columns, and which columns with text were not read."""
+        sentence = counted(self.records, "record")
+        if self.columns:
+            sentence += f", text from {', '.join(self.columns)}"
+        if self.spanning:
+            sentence += f"; {self.spanning:,} of them span {self.spanned_lines:,} lines, because of quoting"
+        if self.unread:
+            sentence += f"; not read, although they contain text: {_listed(self.unread)}"
+        return sentence
+
+
+_LISTED_COLUMNS = 10
+
+
+def _listed(names: Sequence[str]) -> str:
+    named = ", ".join(names[:_LISTED_COLUMNS])
+    more = len(names) - _LISTED_COLUMNS
+    return f"{named} and {more} more" if more > 0 else named
+
+
+class Row(NamedTuple):
+    """A raw record, before its text is extracted.
+
+    Attributes:
+        place: How messages refer to the record, such as "line 3". If the record has no id, this is also the
+            id of its document.
+        line: 1-based number of the line on which the record begins; None if it was not read from lines of
+            text.
+        value: The content of the record: a text, an object or another JSON value. If the record cannot be
+            read, the value is a `Skipped` that says why.
+        start: Offset of the record's first byte in the file; 0 if the record does not come from lines.
+        end: Offset after the last byte of the record's content; 0 if the record does not come from lines.
+    """
+
+    place: str
+    line: int | None
+    value: Any
+    start: int = 0
+    end: int = 0
+
+
+class Line(NamedTuple):
+    """A line of a file.
+
+    Attributes:
+        number: 1-based number of the line.
+        content: Bytes of the line, without its line ending.
+        offset: Offset of the line's first byte in the file.
+    """
+
+    number: int
+    content: bytes
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Offset after the last byte of the content."""
+        return self.offset + len(self.content)
+
+
+def format_of(path: Path) -> tuple[str, bool]:
+    """Return a file's extension, without ``.gz`` and in lower case, and whether the file is gzipped."""
+    if path.suffix.lower() != GZIP:
+        return path.suffix.lower(), False
+    return Path(path.stem).suffix.lower(), True
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
+    """Open a file, and yield its lines and the file object.
+
+    If the name of the file ends in .gz, the lines are decompressed, but the position in the file object is
+    counted in compressed bytes.
+    """
+    with reading(path), path.open("rb") as file:
+        _, compressed = format_of(path)
+        if compressed:
+            yield _unpacked(file, str(path)), file
+        else:
+            yield file, file
+
+
+def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
+    with gzip.open(file) as stream:
+        while True:
+            try:
+                line = stream.readline()
+            except DAMAGED_GZIP as error:
+                raise InputError(f"{name} is damaged or is not compressed with gzip: {error}") from error
+            if not line:
+                return
+            yield line
+
+
+# Lines of text
+
+
+def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
+    """Yield the lines of a stream with their positions.
+
+    A lone carriage return also ends a line. A byte order mark at the beginning belongs to no line.
+
+    Args:
+        stream: The bytes, split at line feeds.
+        name: Name of the stream in messages.
+        meter: Counts the bytes that have been read.
+
+    Raises:
+        InputError: The stream begins with the byte order mark of UTF-16.
+    """
+    number = 0
+    offset = 0  # number of bytes in the stream before the next line
+    with reading(name):
+        for chunk in stream:
+            content = chunk
+            is_first_chunk = offset == 0
+            if is_first_chunk:
+                content = _without_mark(chunk, name)
+                offset = len(chunk) - len(content)
+            file_lines = [content]
+            # A carriage return directly before the line feed belongs to the line ending. Any other carriage
+            # return ends a line by itself.
+            has_lone_return = b"\r" in content.removesuffix(b"\r\n")
+            if has_lone_return:
+                file_lines = content.splitlines(keepends=True)
+            for line in file_lines:
+                number += 1
+                yield Line(number, line.rstrip(b"\r\n"), offset)
+                offset += len(line)
+            meter.done += len(chunk)
+
+
+def _without_mark(content: bytes, name: str) -> bytes:
+    """Remove the byte order mark of UTF-8 from the beginning of a file, or refuse that of UTF-16."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def text_rows(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Row]:
+    """Yield each line that is not blank."""
+    for line in lines(stream, name, meter):
+        if line.content.strip():
+            place = f"line {line.number}"
+            text, damage = decoded(line.content, line.offset)
+            value = Skipped(f"{name}, {place}", damage) if damage else text
+            yield Row(place, line.number, value, line.offset, line.end)
+
+
+def decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
+    """Decode bytes as UTF-8.
+
+    Returns:
+        The text, with unreadable bytes replaced, and a description of an unreadable byte. The description is
+        empty if all bytes can be read.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        damage = f"byte {offset + error.start} (0x{content[error.start]:02x}) is not UTF-8"
+    else:
+        if "\0" not in text:
+            return text, ""
+        damage = f"byte {offset + content.index(0)} is zero, as in a binary file"
+    return content.replace(b"\0", b"?").decode("utf-8", "replace"), damage
+
+
+def unicode_text(text: str) -> str:
+    """Return a text as valid Unicode. Lone surrogates, which JSON may contain, are replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+# JSON
+
+
+class RepeatedKeys(dict[str, Any]):
+    """A JSON object in which a key occurs twice, so that programs differ in the value that they read."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        self.key = next(name for name in names if names.count(name) > 1)
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    return values if len(values) == len(pairs) else RepeatedKeys(pairs)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object_of)
+
+
+def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> Iterator[Row]:
+    """Yield the values of a JSON file, one on each line.
+
+    A file with the extension ``.json`` may contain a single array instead. The elements of the array are its
+    rows.
+
+    Raises:
+        InputError: The file is ``.json`` and contains neither, or the array is damaged.
+    """
+    chunks = iter(stream)
+    if suffix == ".json":
+        beginning = list(_up_to_content(chunks))
+        chunks = chain(beginning, chunks)
+        if b"".join(beginning).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+            yield from _array_rows(b"".join(chunks), name, meter)
+            return
+    for number, row in enumerate(text_rows(chunks, name, meter)):
+        value = _parsed(row.value, name, row.place) if isinstance(row.value, str) else row.value
+        if suffix == ".json" and number == 0 and isinstance(value, Skipped):
+            raise InputError(
+                f"{name} contains neither an array nor one JSON value on each line: write it as one of these"
+            )
+        yield row._replace(value=value)
+
+
+def _up_to_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the first chunks of a file, up to the first that is not blank."""
+    for chunk in chunks:
+        yield chunk
+        if chunk.removeprefix(codecs.BOM_UTF8).strip():
+            return
+
+
+def _parsed(text: str, name: str, place: str) -> Any:
+    """Return the value of a line of JSON, or a `Skipped` if it is not JSON."""
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        return Skipped(f"{name}, {place}", f"not JSON: {error}")
+
+
+def _array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
+    """Yield the elements of a JSON array."""
+    json_bytes = _without_mark(content, name)
+    offset = len(content) - len(json_bytes)  # offset in the file of the character at `position`
+    text, damage = decoded(json_bytes, offset)
+    if damage:
+        raise InputError(f"{name} is a damaged JSON file: {damage}")
+    meter.done += len(content)
+    line_number = 1
+    position = 0
+    number = 0
+    try:
+        value_start = after_space(text, after_space(text, 0) + 1)
+        while text[value_start] != "]":
+            value, value_end = _DECODER.raw_decode(text, value_start)
+            number += 1
+            line_number += text.count("\n", position, value_start)
+            start = offset + len(text[position:value_start].encode())
+            offset = start + len(text[value_start:value_end].encode())
+            position = value_end
+            yield Row(f"row {number}", line_number, value, start, offset)
+            line_number += text.count("\n", value_start, value_end)
+            value_start = after_space(text, value_end)
+            if text[value_start] == ",":
+                value_start = after_space(text, value_start + 1)
+            elif text[value_start] != "]":
+                raise InputError(f"{name} is damaged after row {number}: a comma or ] is missing")
+    except (ValueError, RecursionError, IndexError) as error:
+        reason = "the array is not closed" if isinstance(error, IndexError) else error
+        raise InputError(f"{name} is a damaged JSON file after row {number}: {reason}") from error
+    if text[value_start + 1 :].strip():
+        raise InputError(f"{name} has more JSON after its array: write one array, or one value on each line")
+
+
+def after_space(text: str, position: int) -> int:
+    """Return the position of the first character at or after ``position`` that is not white space."""
+    while text[position] in " \t\n\r":
+        position += 1
+    return position
+
+
+# CSV and TSV
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the lines of a file are divided into fields.
+
+    Attributes:
+        delimiter: The character between fields.
+        quoted: Whether a field may stand in quotation marks, within which delimiters and line breaks belong
+            to it, and two quotation marks stand for one.
+    """
+
+    delimiter: str
+    quoted: bool = True
+
+    def records(self, texts: Iterable[str]) -> Iterator[list[str]]:
+        """Split lines, each with its line ending, into records, and the records into fields."""
+        # The default limit of a field, 128 KiB, is shorter than documents. It can be raised only for the
+        # whole process.
+        csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+        quoting: Any = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
+        return csv.reader(texts, delimiter=self.delimiter, quoting=quoting)
+
+
+def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
+    """Return the dialect of a CSV or TSV file.
+
+    In CSV, fields may be quoted. TSV often has no quoting, so that a quotation mark is a character like any
+    other. It is read with quoting only where the file proves it: every field that begins with a quotation
+    mark is quoted correctly, and without quoting
+
+    - fewer records would have as many fields as the header, or
+    - a name of the header would be in quotes, or a quoted field would have doubled quotation marks.
+    """
+    dialect = Dialect(delimiter or SEPARATORS[suffix])
+    if suffix != ".tsv":
+        return dialect
+    plain = Dialect(dialect.delimiter, quoted=False)
+    record_count = 0
+    damaged = 0
+    header: list[str] = []
+    has_quotes = False
+    has_doubled_quotes = False
+    for fields in plain.records(_texts_in(path)):
+        if not fields:
+            continue
+        header = header or fields
+        record_count += 1
+        damaged += len(fields) != len(header)
+        for value in fields:
+            if value.startswith('"'):
+                has_quotes = True
+                has_doubled_quotes |= '""' in value[1:-1]
+    if not has_quotes:
+        return plain
+    quoted_header: list[str] = []
+    quoted_count = 0
+    damaged_if_quoted = 0
+    try:
+        for fields in csv.reader(_texts_in(path), delimiter=dialect.delimiter, strict=True):
+            if fields:
+                quoted_header = quoted_header or fields
+                quoted_count += 1
+                damaged_if_quoted += len(fields) != len(quoted_header)
+    except csv.Error:
+        return plain
+    if damaged_if_quoted != damaged:
+        return dialect if damaged_if_quoted < damaged else plain
+    spans_lines = quoted_count < record_count
+    is_proven = has_doubled_quotes or header[0].startswith('"')
+    return dialect if is_proven and not spans_lines else plain
+
+
+def _texts_in(path: Path) -> Iterator[str]:
+    """Yield the lines of a file as text, each with a line ending."""
+    with opened_file(path) as (stream, _):
+        for line in lines(stream, str(path), Meter()):
+            text, _ = decoded(line.content)
+            yield f"{text}\n"
+
+
+_OTHER_DELIMITERS = (";", "\t", "|", ",")
+
+
+def separated_rows(
+    stream: Iterable[bytes], name: str, meter: Meter, dialect: Dialect, *, named_delimiter: bool = False
+) -> Iterator[Row]:
+    """Yield the rows of a CSV or TSV file, whose first record names the columns.
+
+    The value of the first row is the header, as a tuple. The value of every other row is a mapping from
+    columns to texts, or a `Skipped` if the record cannot be decoded or does not have one field per column.
+    Empty lines yield no rows.
+
+    Raises:
+        InputError: The file is empty, its header names a column twice or seems to use another delimiter, or
+            a quotation mark opens a field and is never closed.
+    """
+    # A record may span several lines. These lists hold the lines of the current record, and the problems
+    # found while decoding them. The records take only the lines of one record from `line_texts` before they
+    # yield it, so the lists are read and emptied after each record.
+    record_lines: list[Line] = []
+    record_texts: list[str] = []
+    damages: list[str] = []
+
+    def line_texts() -> Iterator[str]:
+        for line in lines(stream, name, meter):
+            text, damage = decoded(line.content, line.offset)
+            record_lines.append(line)
+            record_texts.append(f"{text}\n")
+            if damage:
+                damages.append(damage)
+            yield record_texts[-1]
+
+    header: tuple[str, ...] = ()
+    for fields in dialect.records(line_texts()):
+        first_line, last_line = record_lines[0], record_lines[-1]
+        line_count = len(record_lines)
+        last_texts = list(record_texts)
+        problem = damages[0] if damages else ""
+        for pending in (record_lines, record_texts, damages):
+            pending.clear()
+        if not fields:
+            continue
+        # The last field of a file is still open if it ends with the line ending.
+        if fields[-1].endswith("\n") and _takes_next_line(last_texts, dialect):
+            raise InputError(
+                f"{name}: a quotation mark in line {first_line.number} opens a field and is never closed: "
+                "close or double it"
+            )
+        if not header:
+            header = tuple(fields)
+            _require_header(header, name, dialect.delimiter, named_delimiter=named_delimiter)
+            yield Row("the header", first_line.number, header, first_line.offset, last_line.end)
+            continue
+        place = f"line {first_line.number}"
+        if not problem and len(fields) != len(header):
+            problem = f"{len(fields)} fields, but the header has {len(header)}"
+        if problem:
+            yield Row(place, first_line.number, Skipped(f"{name}, {place}", problem))
+            continue
+        if line_count > 1:
+            meter.spanning += 1
+            meter.spanned_lines += line_count
+        values = dict(zip(header, fields, strict=True))
+        yield Row(place, first_line.number, values, first_line.offset, last_line.end)
+    if not header:
+        raise InputError(f"{name} is empty")
+
+
+def _takes_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
+    """Return whether a line after these would still belong to their record."""
+    return len(list(dialect.records([*texts, "\n"]))) == 1
+
+
+def _require_header(header: Sequence[str], name: str, delimiter: str, *, named_delimiter: bool) -> None:
+    """Raise an error if a header names a column twice, or seems to be divided by another character."""
+    for column in header:
+        if header.count(column) > 1:
+            raise InputError(f"{name} has two columns called {column!r}: rename or remove one")
+    if len(header) > 1 or named_delimiter:
+        return
+    for other in _OTHER_DELIMITERS:
+        if other in header[0]:
+            raise InputError(
+                f"{name} seems to be divided by {other!r}: its only column is called {header[0]!r}. Pass "
+                f"{other!r} as the delimiter, or {delimiter!r} if this is the name of one column (in a "
+                f"command, --set delimiter={other!r})"
+            )
+
+
+# Parquet
+
+
+class ParquetFile:
+    """A Parquet file, of which only the columns asked for are read.
+
+    Attributes:
+        columns: All columns.
+        height: Number of rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._table = pl.scan_parquet(path, glob=False)
+            self._schema = self._table.collect_schema()
+            self.height = int(self._table.select(pl.len()).collect().item())
+        except _DAMAGED_PARQUET as error:
+            raise InputError(f"{path} is not a readable parquet file: {one_line(error)}") from error
+        self.columns = tuple(self._schema.names())
+
+    def with_text(self) -> list[str]:
+        """Return the columns that can contain text, also within structures and lists."""
+        return [column for column, kind in self._schema.items() if _contains_text(kind)]
+
+    def type_of(self, column: str) -> str:
+        return str(self._schema[column])
+
+    def first_rows(self, columns: Sequence[str], count: int) -> list[dict[str, Any]]:
+        """Return the values of some columns in the first rows."""
+        try:
+            return self._table.select(columns).head(count).collect().to_dicts()
+        except _DAMAGED_PARQUET as error:
+            raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
+
+    def rows(self, columns: Sequence[str], meter: Meter) -> Iterator[Row]:
+        """Yield the rows, with the values of some columns. The file is read in batches."""
+        size = self._path.stat().st_size
+        number = 0
+        try:
+            for batch in self._table.select(columns).collect_batches(chunk_size=4096):
+                for values in batch.iter_rows(named=True):
+                    number += 1
+                    yield Row(f"row {number}", line=None, value=values)
+                meter.done += round(size * batch.height / max(1, self.height))
+        except _DAMAGED_PARQUET as error:
+            raise InputError(f"{self._path} is damaged after row {number}: {one_line(error)}") from error
+
+
+def _contains_text(kind: pl.DataType) -> bool:
+    if isinstance(kind, pl.Struct):
+        return any(_contains_text(struct_field.dtype) for struct_field in kind.fields)  # type: ignore[arg-type]
+    if isinstance(kind, pl.List | pl.Array):
+        return _contains_text(kind.inner)  # type: ignore[arg-type]
+    return isinstance(kind, pl.String | pl.Categorical | pl.Enum)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first 200 characters of an error message, on one line."""
+    return " ".join(str(error).split())[:200]
+
+
+# Nested fields
+
+
+def value_at(values: Mapping[Any, Any], name: str) -> Any:
+    """Return the value of a column, or of a nested field such as ``metadata.summary``; None if missing.
+
+    If the field is in an object that has a key twice, return this object.
+    """
+    if name in values:
+        return values[name]
+    outer, dot, inner = name.partition(".")
+    while dot:
+        value = values.get(outer)
+        if isinstance(value, RepeatedKeys):
+            return value
+        if isinstance(value, Mapping):
+            return value_at(value, inner)
+        head, dot, inner = inner.partition(".")
+        outer = f"{outer}.{head}"
+    return None
+
+
+def fields_with_text(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of the fields of an object that contain text, nested ones as ``metadata.summary``."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from fields_with_text(value, f"{name}.")
+        elif _is_wording(value) or (isinstance(value, list) and any(_has_wording(item) for item in value)):
+            yield name
+
+
+def _has_wording(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(fields_with_text(value))
+    return _is_wording(value)
+
+
+def _is_wording(value: object) -> bool:
+    """Return whether a value is text other than a number."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False

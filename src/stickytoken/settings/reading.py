@@ -1,0 +1,93 @@
+"""Settings that say which parts of a record are its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import TypeAlias
+
+from stickytoken.errors import InputError
+from stickytoken.settings import check_settings
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns contain the text of a record.
+
+    Attributes:
+        column: Column that contains the text, or a nested field such as metadata.summary. Repeatable: several
+            texts are joined by a space. Default: found by name.
+        template: Text made of several columns, as the index embeds it, such as '{title}. {text}'.
+        delimiter: Character between the columns of a csv or tsv file. Default: a comma; a tab for tsv.
+    """
+
+    column: tuple[str, ...] | None = None
+    template: str | None = None
+    delimiter: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", self.column or None)  # Typer passes an empty list
+        check_settings(self)
+        if self.template is not None and self.column:
+            raise InputError(
+                f"template is {self.template!r} and column is {', '.join(self.column)}: the template names "
+                "its columns, so leave column out"
+            )
+        if self.template is not None and not self.fields_of_template():
+            raise InputError(
+                f"template is {self.template!r}: name columns in braces, as in '{{title}}. {{text}}'"
+            )
+        if self.delimiter == "\\t":  # as a shell passes it
+            object.__setattr__(self, "delimiter", "\t")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InputError(f"delimiter is {self.delimiter!r}: pass one character, such as ';'")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns with text that the user named, in order and without duplicates."""
+        return tuple(dict.fromkeys(self.column or self.fields_of_template()))
+
+    def fields_of_template(self) -> tuple[str, ...]:
+        """Return the columns that the template names; empty if there is no template."""
+        return tuple(field for _, field in self._pieces() if field)
+
+    def filled(self, texts: dict[str, str]) -> str:
+        """Return the text of a record whose texts are keyed by column. Missing texts are left out."""
+        if self.template is None:
+            present = [text for text in texts.values() if text.strip()]
+            return " ".join(present) if len(texts) > 1 else next(iter(texts.values()), "")
+        pieces = [literal + texts.get(field, "") for literal, field in self._pieces()]
+        return "".join(pieces).strip()
+
+    def as_options(self) -> list[str]:
+        """Return the options of the command line that choose these columns."""
+        options = []
+        for name in self.column or ():
+            options += ["--column", name]
+        if self.template is not None:
+            options += ["--template", self.template]
+        if self.delimiter is not None:
+            options += ["--set", f"delimiter={self.delimiter}"]
+        return options
+
+    def _pieces(self) -> list[tuple[str, str]]:
+        """Divide the template into pairs of a literal text and the column that follows it."""
+        if self.template is None:
+            return []
+        try:
+            parsed = list(Formatter().parse(self.template))
+        except ValueError as error:
+            raise InputError(f"template is {self.template!r}: {error}") from error
+        return [(literal, field or "") for literal, field, _, _ in parsed]
+
+
+ColumnChoice: TypeAlias = str | Sequence[str] | Columns | None
+"""The column with the text, several columns, or `Columns`; None if the column is found by its name."""
+
+
+def columns_of(choice: ColumnChoice) -> Columns:
+    """Return a choice of columns as `Columns`."""
+    if isinstance(choice, Columns):
+        return choice
+    return Columns(choice)  # type: ignore[arg-type]  # one name becomes a tuple
