@@ -56,7 +56,9 @@ class EditingEncoder:
 
         self._encoder = encoder
         self._condition = condition
-        self._settings = replace(settings, insertion=Insertion.TEXT)
+        self._settings = settings
+        if settings.inserted_as is not Insertion.TEXT:
+            self._settings = replace(settings, insertion=Insertion.TEXT)
         self._room = room
         self._inner: Any = SentenceTransformerEncoderWrapper(task_data.require_module(encoder))
         self.similarity = self._inner.similarity
