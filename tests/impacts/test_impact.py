@@ -17,7 +17,7 @@ from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
-from stickytoken.impacts.editing import random_gaps
+from stickytoken.impacts._editing import random_gaps
 from stickytoken.impacts.results import TABLES
 from stickytoken.impacts.wording import impact_markdown, token_sentences
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids

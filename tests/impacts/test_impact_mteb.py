@@ -11,8 +11,8 @@ import impact_files as files
 import planted
 from stickytoken.data.tasks import PAPER_TASKS, MtebTask, evaluate
 from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.impacts._editing import Condition, Kind
 from stickytoken.impacts._mteb import EditingEncoder, edited_task
-from stickytoken.impacts.editing import Condition, Kind
 from stickytoken.insertion import Placement, Token
 from stickytoken.settings.impact import Edits
 

@@ -14,16 +14,16 @@ import tiny
 from stickytoken import bootstrap as resampling
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
-from stickytoken.impacts import ImpactSettings, editing, statistics, wording
-from stickytoken.impacts.editing import Condition, Kind, make_conditions
+from stickytoken.impacts import ImpactSettings, _editing, _statistics, wording
+from stickytoken.impacts._editing import Condition, Kind, make_conditions
+from stickytoken.impacts._statistics import permutation_test
 from stickytoken.impacts.results import TokenRecord
-from stickytoken.impacts.statistics import permutation_test
 from stickytoken.insertion import Insertion, Placement, Token
 
 
 def test_places_are_a_function_of_the_seed_and_the_text():
     first_draw, again, *others = (
-        editing.random_gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
+        _editing.random_gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
     )
     assert first_draw == again
     assert first_draw not in others
@@ -32,7 +32,7 @@ def test_places_are_a_function_of_the_seed_and_the_text():
 
 @given(kinds=st.integers(1, 5), copies=st.integers(1, 12), seed=st.integers(0, 9))
 def test_a_mixture_has_its_tokens_as_often_as_possible(kinds, copies, seed):
-    counts = np.bincount(editing.random_tokens(seed, "text", kinds, copies), minlength=kinds)
+    counts = np.bincount(_editing.random_tokens(seed, "text", kinds, copies), minlength=kinds)
     assert counts.sum() == copies
     assert counts.max() - counts.min() <= 1
 
@@ -44,7 +44,7 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
     (carrier,) = fit_texts(encoder, ["the old song falls over green glass"], 4, insertion, "t")
     settings = ImpactSettings(placement=placement, insertion=insertion)
     probes = [
-        editing.with_copies(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens
+        _editing.with_copies(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens
     ]
     one, other = (token.id if insertion is Insertion.IDS else token.text for token in tokens)
     first, second = (probe if insertion is Insertion.IDS else probe.split() for probe in probes)
@@ -73,8 +73,8 @@ def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
 
 def test_copies_need_room_for_every_id(encoder):
     conditions = [Condition(Kind.STICKY, (Token(k, word),), 0, 0) for k, word in enumerate(("river", "xyz"))]
-    assert editing.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
-    assert editing.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
+    assert _editing.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
+    assert _editing.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
     fit_texts(encoder, ["a river"], 61, Insertion.IDS, "sts")
     with pytest.raises(InputError, match="copies take 62 tokens, which leaves no room for a text"):
         fit_texts(encoder, ["a river"], 62, Insertion.IDS, "sts")
@@ -160,7 +160,7 @@ def test_the_effect_size_is_the_mean_in_standard_deviations_of_sets_that_are_def
     assert permutation_test(costs[:1], [0])[1] is None
     assert permutation_test(spoiled[3:], [0]) == (None, None)
     # p-values are corrected over the tasks that have one.
-    assert statistics.corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
+    assert _statistics.corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
 
 
 # Rows of effects, on a task whose metric is a mean over its units.
@@ -182,7 +182,7 @@ def test_rows_of_effects_equal_plain_loops():
         for kind, tokens in (("sticky", STICKY), ("benign", BENIGN))
         for token in tokens
     }
-    found = statistics.task_rows(TASK, outcomes, CONDITIONS, SETTINGS, listed)
+    found = _statistics.task_rows(TASK, outcomes, CONDITIONS, SETTINGS, listed)
 
     def score(kind, *tokens):
         matching = [

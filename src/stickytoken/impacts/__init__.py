@@ -21,12 +21,12 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import similarity_of
 from stickytoken.errors import InputError
-from stickytoken.impacts import results, statistics, wording
+from stickytoken.impacts import _statistics, results, wording
+from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
-from stickytoken.impacts.editing import Condition, make_conditions
+from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.impacts.running import VECTORS, Runner, run_task, shard_stage
-from stickytoken.impacts.statistics import Rows
 from stickytoken.insertion import Insertion, Side, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
@@ -148,7 +148,7 @@ def _measure(runner: Runner, held: resume.Resumed[results.ImpactRecord], tasks: 
     cost = folder.total_cost(runner.shards)
     paired_test = None
     if runner.settings.edits is Edits.PAPER:
-        paired_test = statistics.paired_test(rows["effects"], runner.settings.seed)
+        paired_test = _statistics.paired_test(rows["effects"], runner.settings.seed)
     result = results.ImpactResultRecord(
         paired_test=paired_test,
         sequences=cost.sequences,
@@ -181,7 +181,7 @@ def _record(
         "sticky": [token.token_id for token in token_records if token.kind != "benign"],
         "benign": [token.token_id for token in token_records if token.kind == "benign"],
     }
-    named = sorted(token.token_id for token in token_records if token.kind == statistics.NAMED)
+    named = sorted(token.token_id for token in token_records if token.kind == _statistics.NAMED)
     if named:
         inputs["named"] = named
     similarity = similarity_of(encoder)
@@ -297,7 +297,7 @@ def _tokens(
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     token_records = []
     for token in sticky:
-        kind = "sticky" if token.id in sticky_in_run else statistics.NAMED
+        kind = "sticky" if token.id in sticky_in_run else _statistics.NAMED
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind=kind, matched_to=None
         )
@@ -357,12 +357,12 @@ def _run_tasks(
         else:
             outcomes, record = run_task(runner, task)
         measured.records.append(record)
-        rows = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, tokens_by_id)
+        rows = _statistics.task_rows(task, outcomes, runner.conditions, runner.settings, tokens_by_id)
         for table, own_rows in rows.items():
             measured.rows[table] += own_rows
     # Only the p-values of main metrics are corrected for testing several tasks.
     effects = measured.rows["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
-    for row, q_value in zip(effects, statistics.corrected(p_values), strict=True):
+    for row, q_value in zip(effects, _statistics.corrected(p_values), strict=True):
         row["q_value"] = q_value
     return measured

@@ -17,7 +17,7 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts.editing import Condition, needed_room, published_edits, with_copies
+from stickytoken.impacts._editing import Condition, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.impacts.running import UNIT, Group, GroupWork, Runner, shard_stage, task_record
 from stickytoken.insertion import Insertion, Placement, Side

@@ -22,7 +22,7 @@ from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, similarity_of
-from stickytoken.impacts.editing import Condition, by_tokens, needed_room, published_edits, with_copies
+from stickytoken.impacts._editing import Condition, by_tokens, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
-from scipy.stats import binomtest
 
 from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
@@ -60,6 +59,8 @@ def lines(run: Run) -> list[str]:
 
 def _measured_in_documents(run: Run) -> str:
     """Say how many tokens were measured in documents, and what the random ones imply for the others."""
+    from scipy.stats import binomtest
+
     result = run.result
     documents = run.plan.documents
     if documents is None or result.ordinary_push is None:

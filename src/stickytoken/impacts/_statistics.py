@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stickytoken.bootstrap import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.data.tasks import AnyTask
-from stickytoken.impacts.editing import Condition, Kind, by_tokens
+from stickytoken.impacts._editing import Condition, Kind, by_tokens
 from stickytoken.impacts.results import PairedTestRecord, TokenRecord
 from stickytoken.settings.impact import ImpactSettings
 
