@@ -71,10 +71,10 @@ def test_the_answer_comes_first_and_says_the_harm_in_a_search(workspace, run):
 
 def test_the_table_lists_sticky_tokens_before_the_others(run):
     printed = planted.command("show", run).stdout
-    sticky, others = printed.split("Strongest unflagged tokens (thresholds: 40%, 0.50 SD)")
-    assert re.search(r"^! +\d+% +[\d.]+ SD .*sticky, severe$", sticky, re.MULTILINE)
+    sticky, others = printed.split("Strongest unflagged tokens (thresholds: 40%, 1.5×)")
+    assert re.search(r"^! +\d+% .*sticky, serious$", sticky, re.MULTILINE)
     assert not re.search("sticky, ", others)
-    assert others.count("%") >= 8
+    assert others.count("benign") >= 4
 
 
 def test_the_rule_and_the_effort_end_the_answer(run):
@@ -118,10 +118,11 @@ def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path,
         assert re.search(rf"^{token} +−?\d+%", result.stdout, re.MULTILINE)
     lines = planted.lines_of(result.stderr)
     stages = [line.split(":")[0] for line in lines if line[:4] not in ("note", "Next")]
-    assert stages == ["mean similarity", "pilot", "screen", "confirm-1", "evidence", "report"]
+    assert stages == ["read", "mean similarity", "pilot", "screen", "confirm-1", "evidence", "report"]
     (folder,) = Path("runs").iterdir()
     assert re.fullmatch(r"planted-profile-[0-9a-f]{12}", folder.name)
-    assert sorted(open_run(folder).tokens["token"]) == ["!", "a", "river", "stone"]
+    special = ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"]
+    assert sorted(open_run(folder).tokens["token"]) == sorted(["!", "a", "river", "stone", *special])
 
 
 def test_the_options_of_detect_reach_the_run(workspace, options, tmp_path):
@@ -135,7 +136,7 @@ def test_the_options_of_detect_reach_the_run(workspace, options, tmp_path):
     expected = {"seed": 9, "insertion": "text", "budget": 8, "confidence": 0.8, "unusual": 7}
     expected |= {"smallest_push": 1.3, "smallest_erased": 0.35}
     assert run.record.settings.items() >= expected.items()
-    assert len(run.tokens) == 20
+    assert len(run.tokens) == 20 + len(run.record.beside_sample)
 
 
 def test_without_options_a_run_has_the_default_settings(workspace, options, tmp_path):
@@ -158,7 +159,7 @@ def test_without_options_a_run_has_the_default_settings(workspace, options, tmp_
             "--set unusual is not an option of the method std",
         ),
         ("show RUN --sort severity", "profile, which cannot be sorted by 'severity': sort by erased, "),
-        ("show RUN --validated --sort lift", "profile, which judges every token: leave --validated"),
+        ("show RUN --validated --sort push", "profile, which judges every token: leave --validated"),
     ],
 )
 def test_what_a_method_or_a_run_does_not_have_is_refused(
@@ -174,13 +175,13 @@ def test_what_a_method_or_a_run_does_not_have_is_refused(
 def test_probe_prints_evidence_and_curves_and_stores_nothing(workspace, run, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = planted.command("probe", workspace / "planted", "!", "river", *options)
-    assert re.search(r"34 +! +OK +\d+% +\d+% to \d+% +[\d.]+ SD .* sticky, severe", result.stdout)
+    assert re.search(r"34 +! +OK +\d+% +\d+% to \d+% .* sticky, serious", result.stdout)
     assert "'!': leaves " in result.stdout
     for side in ("below", "above"):
         assert f"Similarity of pairs {side} the mean similarity, by number of copies" in result.stdout
     for name in ("!", "river", r"\(ordinary tokens\)"):
         assert len(re.findall(rf"^{name}( +-?\d\.\d{{4}}){{7}} *$", result.stdout, re.MULTILINE)) == 2
-    assert "copies leave at least 40% less of a text's meaning" in result.stdout
+    assert "erase at least 40% more of a text than an ordinary token's copies" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 

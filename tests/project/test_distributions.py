@@ -64,7 +64,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(unpacked):
     assert {path.name for path in unpacked.iterdir()} == {"stickytoken", f"{NAME}.dist-info"}
     assert package_files(unpacked / "stickytoken") == package_files(PACKAGE)
     assert {path.suffix for path in (unpacked / "stickytoken").rglob("*") if path.is_file()} == {
-        ".py", ".j2", ".css", ".js", ".csv", ".json", ".npz", ".parquet", ".typed",
+        ".py", ".j2", ".css", ".js", ".csv", ".json", ".jsonl", ".npz", ".parquet", ".typed",
     }  # fmt: skip
     assert (unpacked / "stickytoken" / "py.typed").is_file()
     licence = unpacked / f"{NAME}.dist-info" / "licenses" / "LICENSE"

@@ -370,11 +370,28 @@ class Dialect:
 
     def records(self, texts: Iterable[str]) -> Iterator[list[str]]:
         """Split lines, each with its line ending, into records, and the records into fields."""
-        # The default limit of a field, 128 KiB, is shorter than documents. It can be raised only for the
-        # whole process.
-        csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
         quoting: Any = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
-        return csv.reader(texts, delimiter=self.delimiter, quoting=quoting)
+        return _with_long_fields(csv.reader(texts, delimiter=self.delimiter, quoting=quoting))
+
+
+# Maximum number of characters in a field. The default of the csv module, 128 KiB, is shorter than documents.
+_LONGEST_FIELD = min(sys.maxsize, 2**31 - 1)
+
+
+def _with_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the records of a CSV reader, whose fields may be long.
+
+    The limit belongs to the whole process, so it is put back after each record.
+    """
+    while True:
+        limit = csv.field_size_limit(_LONGEST_FIELD)
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        finally:
+            csv.field_size_limit(limit)
+        yield fields
 
 
 def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
@@ -412,7 +429,8 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     quoted_count = 0
     damaged_if_quoted = 0
     try:
-        for fields in csv.reader(_texts_in(path), delimiter=dialect.delimiter, strict=True):
+        reader = csv.reader(_texts_in(path), delimiter=dialect.delimiter, strict=True)
+        for fields in _with_long_fields(reader):
             if fields:
                 quoted_header = quoted_header or fields
                 quoted_count += 1
