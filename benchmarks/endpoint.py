@@ -30,9 +30,9 @@ import typer
 from bench import MINILM, ROOT, Results, commands
 from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
-from stickytoken.encoders.endpoint.dry_run import CostEstimate, estimate_cost
+from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages, estimate_cost
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods.profile.rounds import confirming_stage
+from stickytoken.methods.profile.rounds import confirming_stage, most_texts_to_confirm
 from stickytoken.settings.profile import ProfileSettings
 
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -99,7 +99,7 @@ class TokenEstimates:
                     # As in `stickytoken detect`, the dry run must know when the uncertain stage begins.
                     progress=lambda step: dry_run.reached(step.stage),
                 ),
-                uncertain=confirming_stage(1),
+                UncertainStages(confirming_stage(1), most_texts_to_confirm(ProfileSettings(), self._sample)),
             )
         upper_estimate = estimate.most or estimate
         delivered = self._server.delivered_tokens

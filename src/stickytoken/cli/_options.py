@@ -30,9 +30,9 @@ from stickytoken.words import counted
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import LoadingRecord, RunRecord
-    from stickytoken.encoders.endpoint.dry_run import CostEstimate
+    from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-    from stickytoken.measurement.engine import Progress, ProgressCallback
+    from stickytoken.measurement.engine import ProgressCallback
     from stickytoken.measurement.ray_engine import EngineChoice
 
 
@@ -473,12 +473,11 @@ def announced(
     encoder: stickytoken.Encoder | None,
     loading: AnyModelOptions,
     measurement: Callable[[Any, Path], object],
-    uncertain: str | None = None,
+    uncertain: UncertainStages | None = None,
 ) -> Iterator[ProgressCallback]:
     """Yield a progress callback. For a model behind an endpoint, also print an estimate of the cost.
 
-    The estimate is printed before the first request, and the user is asked to confirm it. When a later stage
-    begins, a new estimate is printed if it differs from the last.
+    The estimate is printed before the first request, and the user is asked to confirm it.
 
     Args:
         encoder: The encoder; None if the command uses none.
@@ -486,8 +485,7 @@ def announced(
         measurement: Function that does the work of the command with an encoder and a folder. To estimate the
             cost, this function is called with a stand-in for the encoder, which only counts texts, and with a
             temporary folder.
-        uncertain: Name of the first stage whose texts depend on the results of earlier stages; None if there
-            is no such stage.
+        uncertain: The stages whose texts depend on the results of earlier stages; None if there are none.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 
@@ -495,9 +493,8 @@ def announced(
         if not isinstance(encoder, EndpointEncoder):
             yield progress
             return
-        announcer = _CostAnnouncer(encoder, loading, measurement, uncertain, progress)
-        encoder.before_sending = announcer.ask
-        yield announcer.report
+        encoder.before_sending = partial(_confirm_cost, encoder, loading, measurement, uncertain)
+        yield progress
         sent = encoder.spending
         if sent.requests:
             counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
@@ -505,104 +502,37 @@ def announced(
         _tell_refused(encoder.refused)
 
 
-# A new estimate is printed only if it differs from the last by more than this share of the last estimate.
-_NOTABLE_CHANGE = 0.02
+def _confirm_cost(
+    endpoint: EndpointEncoder,
+    loading: AnyModelOptions,
+    measurement: Callable[[Any, Path], object],
+    uncertain: UncertainStages | None,
+) -> None:
+    """Print an estimate of the cost of a command, and ask the user whether to go on; see `announced`.
 
+    Raises:
+        InputError: The user cannot be asked, because stdin is not a terminal.
+    """
+    from stickytoken.encoders.endpoint.dry_run import estimate_cost
 
-class _CostAnnouncer:
-    """Prints what a command will send to an endpoint, and asks for confirmation; see `announced`."""
-
-    def __init__(
-        self,
-        endpoint: EndpointEncoder,
-        loading: AnyModelOptions,
-        measurement: Callable[[Any, Path], object],
-        uncertain: str | None,
-        progress: ProgressCallback,
-    ) -> None:
-        """Set up the announcements of the texts that one command sends to an endpoint.
-
-        Args:
-            endpoint: The encoder, which sends texts to the endpoint.
-            loading: The options that the user passed.
-            measurement: Function that does the work of the command with an encoder and a folder. It is called
-                with a stand-in for the encoder, which only counts texts, to estimate the cost.
-            uncertain: Name of the first stage whose texts depend on the results of earlier stages; None if
-                there is no such stage. Before this stage, only an upper limit of its cost is known.
-            progress: Function that shows the progress.
-        """
-        self._endpoint = endpoint
-        self._loading = loading
-        self._measurement = measurement
-        self._uncertain = uncertain
-        self._progress = progress
-        self._begun_stages: set[str] = set()  # the stages that `report` has been called for
-        # Total number of tokens in the last printed estimate, including tokens that had already been sent;
-        # None if no estimate has been printed.
-        self._expected_tokens: int | None = None
-
-    def ask(self) -> None:
-        """Print the estimate, and ask the user whether to go on.
-
-        Raises:
-            InputError: The user cannot be asked, because stdin is not a terminal.
-        """
-        with console.bars_hidden():
-            console.inform("counting what to send")
-            estimate = self._estimate()
-            if estimate is not None:
-                self._expected_tokens = estimate.tokens
-                console.inform(f"estimate: {_estimate_line(estimate)}")
-            is_free = self._endpoint.address.is_local and not self._loading.price_per_million
-            if self._loading.yes or is_free:
-                return
-            if not sys.stdin.isatty():
-                raise InputError("cannot ask for confirmation, because stdin is not a terminal: pass --yes")
-            if not typer.confirm("go on?", err=True):
-                raise typer.Exit(1)
-
-    def report(self, step: Progress) -> None:
-        """Show progress. When a later stage begins, also print a new estimate if it differs from the last."""
-        is_new_stage = step.stage not in self._begun_stages and step.done == 0
-        is_later_stage = bool(self._begun_stages) and is_new_stage
-        self._begun_stages.add(step.stage)
-        if is_later_stage:
-            self._announce_change()
-        self._progress(step)
-
-    def _announce_change(self) -> None:
-        """Estimate what is still to be sent. Print the estimate if the expected total has changed notably."""
-        if self._expected_tokens is None:  # no estimate has been printed
-            return
-        sent_tokens = self._endpoint.spending.tokens
-        # Texts that were sent are in the cache, so this estimate covers only the remaining texts.
-        estimate = self._estimate()
-        if estimate is None or not estimate.requests:
-            return
-        # `most` also covers the stages whose texts depend on earlier results. These results are now known, so
-        # `most` is no longer too high. It is None if there are no such stages.
-        estimate = estimate.most or estimate
-        total = sent_tokens + estimate.tokens
-        if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:
-            self._expected_tokens = total
-            with console.bars_hidden():
-                console.inform(f"estimate for the rest: {_estimate_line(estimate)}")
-
-    def _estimate(self) -> CostEstimate | None:
-        """Estimate the cost by doing the work with a stand-in for the encoder; None if that fails."""
-        from stickytoken.encoders.endpoint.dry_run import estimate_cost
-
+    with console.bars_hidden():
+        console.inform("counting what to send")
         with TemporaryDirectory(prefix="stickytoken-") as folder:
             temporary = Path(folder) / "rehearsal"
             try:
-                return estimate_cost(
-                    self._endpoint,
-                    lambda stand_in: self._measurement(stand_in, temporary),
-                    self._uncertain,
+                estimate = estimate_cost(
+                    endpoint, lambda stand_in: measurement(stand_in, temporary), uncertain
                 )
+                console.inform(f"estimate: {_estimate_line(estimate)}")
             except StickyTokenError as error:
                 console.inform(f"the cost cannot be estimated ({error})")
-                return None
+        is_free = endpoint.address.is_local and not loading.price_per_million
+        if loading.yes or is_free:
+            return
+        if not sys.stdin.isatty():
+            raise InputError("cannot ask for confirmation, because stdin is not a terminal: pass --yes")
+        if not typer.confirm("go on?", err=True):
+            raise typer.Exit(1)
 
 
 # Maximum number of texts without a vector to list.

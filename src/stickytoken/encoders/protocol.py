@@ -202,14 +202,11 @@ class Capabilities:
         spec: the name or folder and the options needed to load the encoder again; None if it was not
             loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
-        makes_up_vectors: whether the vectors are artificial, as in a dry run. Results and choices that depend
-            on artificial vectors are meaningless.
     """
 
     noise: float = 0.0
     spec: EncoderSpec | None = None
     parameters: int | None = None
-    makes_up_vectors: bool = False
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import sqlite3
@@ -20,9 +21,10 @@ from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import _answers
-from stickytoken.encoders.endpoint.dry_run import estimate_cost
+from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
+from stickytoken.methods.profile.rounds import most_texts_to_confirm
 
 TEXTS = tiny.sentences(120)
 
@@ -358,29 +360,26 @@ def test_what_depends_on_results_is_told_apart(serve):
     endpoint = serve().encoder()
 
     def measurement(stand_in):
+        stand_in.reached("first")
         stand_in.encode(SENTENCES[:20])
         stand_in.reached("chosen by results")
         stand_in.encode(SENTENCES[:50])
         stand_in.reached("chosen by results")
 
-    estimate = estimate_cost(endpoint, measurement, "chosen by results")
-    assert (estimate.texts, estimate.most.texts) == (20, 50)
-    assert estimate.tokens < estimate.most.tokens
+    estimate = estimate_cost(endpoint, measurement, UncertainStages("chosen by results", 40))
+    assert (estimate.texts, estimate.most.texts) == (20, 90)
+    longest = max(endpoint.counted_by_server([text]) for text in SENTENCES[:50])
+    assert estimate.most.tokens == math.ceil(90 * longest)
     together = estimate_cost(endpoint, lambda stand_in: stand_in.encode(SENTENCES[:50]))
-    assert (together.tokens, together.most) == (estimate.most.tokens, None)
+    assert (together.texts, together.most) == (50, None)
+    assert estimate.tokens < together.tokens < estimate.most.tokens
 
 
-def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
+def test_what_was_answered_costs_nothing(serve):
     endpoint = serve().encoder()
     endpoint.encode(SENTENCES[:20])
-
-    def measurement(stand_in):
-        stand_in.encode(SENTENCES[:20])
-        assert not stand_in.capabilities.makes_up_vectors
-        stand_in.encode(SENTENCES[:21])
-        assert stand_in.capabilities.makes_up_vectors
-
-    assert estimate_cost(endpoint, measurement).answered == 20
+    estimate = estimate_cost(endpoint, lambda stand_in: stand_in.encode(SENTENCES[:21]))
+    assert (estimate.answered, estimate.texts) == (20, 1)
 
 
 @pytest.mark.slow
@@ -400,10 +399,11 @@ def test_a_detection_costs_what_is_estimated_once_the_tokens_to_confirm_are_know
                 )
 
             with tempfile.TemporaryDirectory() as folder:
-                return estimate_cost(encoder, rehearsed, "confirm-1")
+                most_texts = most_texts_to_confirm(profiled.SMALL, len(encoder.tokenizer.entries))
+                return estimate_cost(encoder, rehearsed, UncertainStages("confirm-1", most_texts))
 
         def step_taken(step):
-            if step.stage in ("screen", "confirm-1") and step.done == 0:
+            if step.stage == "screen" and step.done == 0:
                 later[step.stage] = (server.tokens - before, estimated())
 
         before = server.tokens
@@ -415,8 +415,6 @@ def test_a_detection_costs_what_is_estimated_once_the_tokens_to_confirm_are_know
     assert first.tokens < paid <= first.most.tokens
     spent, estimate = later["screen"]
     assert spent + estimate.tokens < paid <= spent + estimate.most.tokens
-    spent, estimate = later["confirm-1"]
-    assert paid == pytest.approx(spent + (estimate.most or estimate).tokens, rel=0.05)
 
 
 # Whatever goes wrong on the way: the same vectors and bill in the end, or a line that says why not.

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 import profiled
@@ -21,7 +20,6 @@ from stickytoken.methods.profile.texts import (
     choose_anchors,
     cluster,
     clustered,
-    longest_carriers,
     representative_carriers,
     text_groups,
 )
@@ -216,12 +214,3 @@ def test_a_short_carrier_that_agrees_worse_is_not_chosen():
 
 def test_among_carriers_in_which_all_tokens_are_alike_the_shortest_are_chosen():
     assert representative_carriers(np.ones((5, 4, 2)), np.array([3, 2, 3, 1]), np.arange(4), 2) == [1, 3]
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.data())
-def test_no_carrier_is_longer_than_the_longest_ones(lengths, data):
-    count = data.draw(st.integers(1, len(lengths)))
-    chosen = longest_carriers(np.array(lengths), count)
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) == count
-    assert sorted(lengths[index] for index in chosen) == sorted(lengths)[len(lengths) - count :]

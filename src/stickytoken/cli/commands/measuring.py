@@ -185,7 +185,9 @@ def detect(
     from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint import names_endpoint
-    from stickytoken.methods.profile.rounds import confirming_stage
+    from stickytoken.encoders.endpoint.dry_run import UncertainStages
+    from stickytoken.methods.profile.rounds import confirming_stage, most_texts_to_confirm
+    from stickytoken.settings.profile import ProfileSettings
 
     engine = computing.choice
     settings = method.settings(corpus.pairs, names_endpoint(model))
@@ -202,11 +204,12 @@ def detect(
         files = look_at_model(model, loading.revision)
     encoder = opt.load(model, loading)
     opt.tell_layer(encoder)
+    ids = opt.named_token_ids(encoder, tokens)
     run_detection = partial(
         stickytoken.detect,
         sentences=sentences,
         pairs=corpus.pairs,
-        tokens=opt.named_token_ids(encoder, tokens),
+        tokens=ids,
         sample=sample,
         settings=settings,
         evidence=write_report,
@@ -220,7 +223,10 @@ def detect(
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
     # The number of texts in the confirming round of profile depends on earlier results.
-    uncertain = confirming_stage(1) if chosen == "profile" else None
+    uncertain = None
+    if isinstance(settings, ProfileSettings):
+        token_count = sample or len(ids or encoder.tokenizer.entries)
+        uncertain = UncertainStages(confirming_stage(1), most_texts_to_confirm(settings, token_count))
     with opt.announced(encoder, loading, rehearse, uncertain=uncertain) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
@@ -273,7 +279,9 @@ def judge(
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
     from stickytoken.detection.run import require_judging
+    from stickytoken.encoders.endpoint.dry_run import UncertainStages
     from stickytoken.methods.base import MEASURING
+    from stickytoken.methods.profile import most_texts_to_judge
 
     if out is not None:
         _require_table(out)
@@ -294,7 +302,9 @@ def judge(
         """
         return run_judge(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
 
-    with opt.announced(encoder, loading, rehearse, uncertain=MEASURING) as progress:
+    most_texts = most_texts_to_judge(opened.tokens, len(corpus), measure_all=measure_all)
+    uncertain = UncertainStages(MEASURING, most_texts)
+    with opt.announced(encoder, loading, rehearse, uncertain=uncertain) as progress:
         judgement = run_judge(encoder=encoder, progress=progress)
     if out is not None:
         _write_judgement(judgement, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -31,13 +32,13 @@ class CostEstimate:
     """The requests that a measurement will send, and their cost.
 
     Attributes:
-        requests: number of requests.
+        requests: number of requests, if the server takes them as they are.
         texts: number of texts in these requests.
         tokens: number of tokens in these requests, as the server counts them.
         answered: number of texts that need not be sent, because the cache has their vectors.
         cost: price of the tokens; None if the price is unknown.
         seconds: expected duration if requests are sent one after another.
-        most: an upper estimate for all stages, including those whose texts depend on earlier results; None if
+        most: an upper limit for all stages, including those whose texts depend on earlier results; None if
             there are no such stages.
     """
 
@@ -50,6 +51,19 @@ class CostEstimate:
     most: CostEstimate | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class UncertainStages:
+    """The stages of a measurement whose texts depend on the results of earlier stages.
+
+    Attributes:
+        first: name of the first such stage.
+        most_texts: how many texts they encode at most.
+    """
+
+    first: str
+    most_texts: int
+
+
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """Stands in for the encoder of an endpoint, and records texts instead of sending them.
 
@@ -58,13 +72,12 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     of a token therefore move an artificial vector roughly as they move a real vector.
     """
 
-    def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
+    def __init__(self, encoder: EndpointEncoder, uncertain: UncertainStages | None = None) -> None:
         """Wrap the encoder whose requests are to be estimated.
 
         Args:
             encoder: the encoder of the endpoint; no texts are sent to its server.
-            uncertain: name of the first stage whose texts depend on earlier results; None if there is no such
-                stage.
+            uncertain: the stages whose texts depend on earlier results; None if there are none.
         """
         super().__init__(encoder)
         self._uncertain = uncertain
@@ -76,6 +89,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._texts_to_send = 0
         self._cached_texts = 0
         self._tokens = 0.0  # a fraction, because a server's tokens per text are an average
+        self._longest = 0.0  # number of tokens in the longest text since the first stage began
+        self._has_begun = False
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Count the texts that would be sent, and return the cached or artificial vectors of all texts.
@@ -113,6 +128,9 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._texts_to_send += len(to_send)
         self._requests += len(self._encoder.batches(to_send))
         self._tokens += self._encoder.counted_by_server(to_send)
+        if self._has_begun:
+            lengths = [self._encoder.counted_by_server([text]) for text in new_texts]
+            self._longest = max([self._longest, *lengths])
         self._recorded.update(texts)
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
@@ -127,24 +145,33 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     @property
     def capabilities(self) -> protocol.Capabilities:
-        has_uncached_texts = self._texts_to_send > 0
-        return replace(super().capabilities, spec=None, makes_up_vectors=has_uncached_texts)
+        return replace(super().capabilities, spec=None)
 
     def reached(self, stage: str) -> None:
-        """Record that a stage begins; if it is the uncertain stage, keep the cost of the stages before it."""
-        if stage == self._uncertain and self._certain is None:
+        """Record that a stage begins; if it is uncertain, keep the cost of the stages before it."""
+        self._has_begun = True
+        if self._uncertain is not None and stage == self._uncertain.first and self._certain is None:
             self._certain = self._recorded_cost()
 
     def estimate(self) -> CostEstimate:
         """Return the estimate for the recorded texts.
 
         If a stage has begun whose texts depend on earlier results, the estimate covers only the stages before
-        this stage, and `CostEstimate.most` covers all stages.
+        it. `CostEstimate.most` covers all stages, as if each text were as long as the longest.
         """
         cost = self._recorded_cost()
-        if self._certain is None or self._certain.requests == cost.requests:
+        if self._certain is None or self._uncertain is None:
             return cost
-        return replace(self._certain, most=cost)
+        # Later stages may have recorded further texts, which are shown in a report.
+        most_texts = cost.texts + self._uncertain.most_texts
+        most_tokens = max(cost.tokens, math.ceil(most_texts * self._longest))
+        most = replace(
+            cost,
+            texts=most_texts,
+            tokens=most_tokens,
+            cost=price(most_tokens, self._encoder.options.price_per_million),
+        )
+        return replace(self._certain, most=most)
 
     def _recorded_cost(self) -> CostEstimate:
         """Return the requests and the cost of all texts recorded so far."""
@@ -189,7 +216,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
 
 def estimate_cost(
-    encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: str | None = None
+    encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: UncertainStages | None = None
 ) -> CostEstimate:
     """Estimate what a measurement would cost, by running it with artificial vectors instead of the server.
 
@@ -197,8 +224,7 @@ def estimate_cost(
         encoder: the encoder of the endpoint.
         measurement: a function that takes a `DryRun` and runs the measurement with the `DryRun` as encoder.
             The function must call `DryRun.reached` when a stage begins.
-        uncertain: name of the first stage whose texts depend on earlier results; None if there is no such
-            stage.
+        uncertain: the stages whose texts depend on earlier results; None if there are none.
     """
     dry_run = DryRun(encoder, uncertain)
     measurement(dry_run)

@@ -18,7 +18,7 @@ from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import estimates, rounds, texts
-from stickytoken.methods.profile._corpus import judge_corpus
+from stickytoken.methods.profile._corpus import judge_corpus, most_texts_to_judge
 from stickytoken.methods.profile._wording import (
     GLOSSARY,
     LISTED,
@@ -62,6 +62,7 @@ __all__ = [
     "key_facts",
     "lines",
     "make_plan",
+    "most_texts_to_judge",
     "notes",
     "plan_facts",
     "plan_texts",

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import capabilities_of, without_refused_texts
+from stickytoken.encoders.protocol import without_refused_texts
 from stickytoken.errors import InputError
 from stickytoken.measurement.engine import ProgressCallback, encode_texts
 from stickytoken.methods import Verdict, base
@@ -19,7 +19,7 @@ from stickytoken.methods.probes import AnchorPanel, Vector
 from stickytoken.methods.profile import estimates, plan as planning, texts
 from stickytoken.methods.profile.estimates import Ids
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Round, round_measurements, round_stage
+from stickytoken.methods.profile.rounds import PILOT_TOKENS, Round, round_measurements, round_stage
 from stickytoken.methods.profile.verdict import Measures, apply_rule, required_shares, select_to_judge
 from stickytoken.methods.statistics import Estimates, Relative, TokenEffects, beyond_ordinary, predicted_lifts
 from stickytoken.settings.profile import ProfileSettings
@@ -113,6 +113,20 @@ def judge_corpus(
         undecided=shortlist.left_out,  # number of tokens
         narrow_limit=corpus.plan.narrow_limit,  # limit for unrelated pairs, or None for the usual limit
     )
+
+
+def most_texts_to_judge(tokens: pl.DataFrame, corpus_texts: int, *, measure_all: bool) -> int:
+    """Return how many texts with copies a judgement encodes at most.
+
+    Args:
+        tokens: the rows of the run's tokens.parquet.
+        corpus_texts: number of texts in the corpus.
+        measure_all: as for `judge_corpus`.
+    """
+    judged = tokens.drop_nulls("verdict")
+    flagged_count = judged.filter(pl.col("verdict") != Verdict.BENIGN).height
+    selected = judged.height if measure_all else min(judged.height, max(_SHORTLIST, flagged_count))
+    return (selected + PILOT_TOKENS) * min(_MOST_CARRIERS, corpus_texts)
 
 
 def _prepared(
@@ -284,10 +298,6 @@ def _measured_lifts(
     wide_confidence = max(_FIRST_CONFIDENCE, settings.confidence)
     wide = mean_lifts(first_lifts, first_ids, wide_confidence).estimates.of_rows(token_rows)
     may_reach = wide.high >= thresholds
-    if capabilities_of(job.encoder).makes_up_vectors:
-        # The cost is only estimated, and made-up vectors do not show which tokens may reach their thresholds.
-        # With all tokens, the estimate is an upper limit.
-        may_reach[:] = True
     other_carriers = range(_FIRST_CARRIERS, len(corpus.plan.carriers))
     if not may_reach.any() or not other_carriers:
         return _CorpusLifts(lifts, carrier_counts, first.ordinary)

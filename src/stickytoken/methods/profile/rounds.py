@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
@@ -103,6 +103,11 @@ def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     return max(LEAST_CONFIRMED, int(texts_left / settings.confirming_texts))
 
 
+def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
+    """Return how many texts the confirming round of a run over these tokens encodes at most."""
+    return min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+
+
 def measure_rounds(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
@@ -160,12 +165,6 @@ def measure_rounds(
     if confirm_all:
         return _with_batch(measured, unconfirmed_ids, 1, measure_batch)
     budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
-    if _has_artificial_vectors(job.encoder):
-        # Artificial vectors do not show which tokens may reach a threshold. The tokens with the longest texts
-        # are taken, so that a run costs at most as much as is estimated.
-        longest_first = sorted(unconfirmed_ids.tolist(), key=lambda token_id: -len(tokens[token_id].text))
-        longest_ids = np.array(sorted(longest_first[:budgeted_tokens]), dtype=np.int64)
-        return _with_batch(measured, longest_ids, 1, measure_batch)
     return confirm_in_batches(measured, unconfirmed_ids, budgeted_tokens, measure_batch)
 
 
@@ -223,20 +222,13 @@ def confirming_stage(batch: int) -> str:
     return f"{Round.CONFIRM}-{batch}"
 
 
-def _has_artificial_vectors(encoder: Encoder) -> bool:
-    """Return whether the encoder makes up vectors for texts, because the run only estimates its cost."""
-    return capabilities_of(encoder).makes_up_vectors
-
-
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
     """Choose the few carriers in which all tokens are measured.
 
     The chosen carriers are short, and the effects of the pilots in them agree well with the mean effects of
-    the pilots in all carriers. They are not among the carriers that copies of random tokens erase most. If
-    the run only estimates its cost, the effects are unknown, and the longest carriers are chosen
-    instead.
+    the pilots in all carriers. They are not among the carriers that copies of random tokens erase most.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.
@@ -246,9 +238,6 @@ def _screening_carriers(
     carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
     copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
     lengths = np.array(carrier_lengths) + np.array(copies)
-    if _has_artificial_vectors(job.encoder):
-        # The carriers that the run will choose are unknown. They cost at most as much as the longest ones.
-        return texts.longest_carriers(lengths, count)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
     candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(plan.carriers)))
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]

@@ -398,16 +398,3 @@ def representative_carriers(
         order = np.lexsort((-agreement[good_enough], lengths[remaining[good_enough]]))
         chosen.append(int(remaining[good_enough[order[0]]]))
     return sorted(chosen)
-
-
-def longest_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Choose the longest carriers, to estimate what a run costs at most without computing vectors.
-
-    Args:
-        lengths: number of tokens in each carrier, including the copies, shape (K,).
-        count: number of carriers to choose.
-
-    Returns:
-        Indices of the chosen carriers, in ascending order.
-    """
-    return sorted(np.argsort(-lengths, kind="stable")[:count].tolist())
