@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -86,7 +87,7 @@ class EndpointEncoder(TextEncoder):
         self.device = "endpoint"
         self.tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
-        self.answers = Answers(address, options.dimensions)
+        self.answers = Answers(address, options)
         self.spending = Spending(options.price_per_million, options.max_cost)
         self.before_sending: Callable[[], None] | None = None
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
@@ -135,7 +136,8 @@ class EndpointEncoder(TextEncoder):
         """What determines the vectors; since the server's modules are unknown, they are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
-        modules = hashlib.sha256(_IDENTITY_NAME.encode()).hexdigest()
+        fields = json.dumps(self.options.fields_of_requests, sort_keys=True)
+        modules = hashlib.sha256(f"{_IDENTITY_NAME} {fields}".encode()).hexdigest()
         return protocol.EncoderIdentity(
             weights=weights,
             tokenizer=vocabulary_hash(self.tokenizer),
