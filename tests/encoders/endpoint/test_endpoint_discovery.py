@@ -34,7 +34,8 @@ def test_what_a_server_does_is_found(serve, behaviour, found):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "said"), [({"scale": 0.0}, "of zeros"), ({"noise": 10.0, "base64": "refuse"}, "no further apart")]
+    ("behaviour", "said"),
+    [({"scale": 0.0}, "of zeros"), ({"noise": 10.0, "base64": "refuse"}, "no further apart")],
 )
 def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, said):
     with pytest.raises(ModelError, match=said):

@@ -39,8 +39,7 @@ CHECKED_EVERY = 200
 """Number of requests after which the fixed texts are sent again, to check that the same model answers."""
 # Maximum number of tokens in a request, far below the sizes that servers refuse.
 _MOST_TOKENS = 8192
-# Part of every endpoint model's identity. If this name changed, stored runs would no longer match their
-# model.
+# Part of every endpoint model's identity, in place of its modules.
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
