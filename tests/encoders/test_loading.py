@@ -421,3 +421,21 @@ def test_a_hub_is_not_tried_behind_a_proxy_or_where_files_are_cached(proxy, hub_
     else:
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     require_hub("model", "someone/model")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_modules", "said"),
+    [
+        (torch.int8, True, "token vectors as I8"),
+        (torch.float32, False, "model2vec folder without modules.json"),
+    ],
+)
+def test_a_static_model_that_cannot_be_loaded_is_told_in_a_line(tmp_path, dtype, has_modules, said):
+    folder = architectures.saved(architectures.static_model(), tmp_path / "static")
+    (folder / "config.json").write_text('{"model_type": "model2vec"}')
+    if not has_modules:
+        (folder / "modules.json").unlink()
+    save_file({"embeddings": torch.ones((8, 4), dtype=dtype)}, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=said) as caught:
+        load_encoder(folder)
+    assert "\n" not in str(caught.value)

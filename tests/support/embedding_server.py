@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -47,6 +47,27 @@ FAULTS = tuple(fault for fault in _PASSING if fault != "other dimension")
 """What a server that goes on may do to a request, however often."""
 
 
+def in_base64(row: np.ndarray, kind: str) -> str:
+    if kind == "bits":
+        content = np.packbits(row > 0).tobytes()
+    elif kind == "bfloat16":
+        content = (row.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    else:
+        scale = 127 if kind == "i1" else 1
+        content = (scale * row).astype(kind).tobytes()
+    return base64.b64encode(content).decode()
+
+
+def as_list(row: np.ndarray, kind: str) -> list[Any]:
+    if kind == "nested":
+        return [row.tolist()]
+    if kind == "integers":
+        return (127 * row).astype(int).tolist()
+    if kind == "bits":
+        return np.packbits(row > 0).tolist()
+    return list(row.tolist())
+
+
 @dataclass
 class Behaviour:
     name: str = "mini"
@@ -55,6 +76,9 @@ class Behaviour:
     max_tokens: int | None = None
     long: str = "truncate"  # or refuse, or fail (HTTP 500)
     base64: str = "answer"  # or refuse, or ignore, which sends numbers
+    base64_kind: str = "<f4"  # NumPy's name of another kind, or bfloat16, or bits
+    listed: str = "numbers"  # or nested, in a list of lists; or integers, or bits
+    required_fields: Mapping[str, str] = field(default_factory=dict)
     noise: float = 0.0  # standard deviation added to every component, differently in every call
     batch_noise: float = 0.0  # the same, but equal for equal requests
     scale: float = 1.0
@@ -172,7 +196,7 @@ class EmbeddingServer:
         items: list[dict[str, Any]] = []
         for position, row in enumerate(vectors):
             packed = encoding == "base64" and behaviour.base64 == "answer"
-            numbers = base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist()
+            numbers = in_base64(row, behaviour.base64_kind) if packed else as_list(row, behaviour.listed)
             if texts_sent[position] in bad_texts:
                 numbers = None
             item = {"object": "embedding", "index": behaviour.index_of(position), "embedding": numbers}
@@ -218,6 +242,9 @@ class EmbeddingServer:
 
     def _require_fields(self, body: dict[str, Any]) -> None:
         behaviour = self.behaviour
+        for name, value in behaviour.required_fields.items():
+            if body.get(name) != value:
+                raise RefusalError(400, f"{name} is required")
         for name in behaviour.refused_fields:
             if name in body:
                 raise RefusalError(422, f"{name}: extra inputs are not permitted")

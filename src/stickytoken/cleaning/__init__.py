@@ -282,7 +282,9 @@ def _cleaned(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix])
                 draft.remove(specials)
                 specials = [span for span in finder.specials_in(draft.text) if span.fix in wanted]
         else:
-            draft.remove(removable)
+            # Copies of flagged words are neighbours of other words, and may make them look like copies.
+            flagged = [span for span in removable if span.kind is SpanKind.FLAGGED]
+            draft.remove(flagged or removable)
         spans = finder.find(draft.text)
     return Cleaned(draft.text, draft.removals(), tuple(spans))
 

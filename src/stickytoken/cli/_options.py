@@ -337,7 +337,8 @@ def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
     flags = {
         "--set tokenizer": loading.tokenizer,
         "--set candidates": loading.candidates,
-        "--set request-dimensions": loading.dimensions,
+        "--set request-dimensions": loading.request_dimensions,
+        "--set request-fields": loading.request_fields,
         "--set key-variable": loading.key_variable,
         "--set price-per-million": loading.price_per_million,
         "--max-cost": loading.max_cost,

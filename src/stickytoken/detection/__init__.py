@@ -269,7 +269,8 @@ def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None
             tokenizer=spec.vocabulary,
             candidates=spec.candidates,
             max_length=spec.max_length,
-            dimensions=spec.endpoint.dimensions,
+            request_dimensions=spec.endpoint.request_dimensions,
+            request_fields=spec.endpoint.request_fields,
             key_variable=spec.endpoint.key_variable,
         )
     return run_folder.LoadingRecord(

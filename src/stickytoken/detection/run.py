@@ -420,7 +420,11 @@ def load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
         truncate_dim=recorded.settings.truncate_dim,
         tokenizer=endpoint.tokenizer,
         candidates=endpoint.candidates,
-        endpoint=EndpointOptions(dimensions=endpoint.dimensions, key_variable=endpoint.key_variable),
+        endpoint=EndpointOptions(
+            request_dimensions=endpoint.request_dimensions,
+            request_fields=endpoint.request_fields,
+            key_variable=endpoint.key_variable,
+        ),
     )
 
 

@@ -37,7 +37,8 @@ class EndpointRecord(resume.Record):
     tokenizer: str | None = None  # folder, name or file of the model's tokenizer
     candidates: str | None = None  # file of strings to examine instead of a tokenizer
     max_length: int | None = None  # the model's maximum input length in tokens, if the user gave one
-    dimensions: int | None = None  # number of vector components to request; null for the model's own number
+    request_dimensions: int | None = None  # number of components to request; null for the model's own number
+    request_fields: str | None = None  # further fields of every request, as a JSON object
     key_variable: str | None = None  # environment variable that holds the key
 
 

@@ -13,6 +13,7 @@ from embedding_server import RefusalError
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import Secret, key_of, parse_address
 from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.settings.endpoint import EndpointOptions
 
 
 @pytest.mark.parametrize(
@@ -33,11 +34,67 @@ def test_what_a_server_does_is_found(serve, behaviour, found):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "said"), [({"scale": 0.0}, "of zeros"), ({"noise": 10.0}, "no further apart")]
+    ("behaviour", "said"),
+    [({"scale": 0.0}, "of zeros"), ({"noise": 10.0, "base64": "refuse"}, "no further apart")],
 )
 def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, said):
     with pytest.raises(ModelError, match=said):
         serve(**behaviour).encoder()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ({"base64_kind": "<f8"}, "in base64 as float64, where the API has float32"),
+        ({"base64_kind": "<f2"}, "in base64 as float16,"),
+        ({"base64_kind": "bfloat16"}, "in base64 as bfloat16,"),
+        ({"base64_kind": ">f4"}, "in base64 as float32 in big-endian order,"),
+        ({"base64_kind": "i1"}, "in base64 as 8-bit integers,"),
+        ({"base64_kind": "bits"}, "in base64 as packed bits,"),
+        ({"base64_kind": "<c16"}, "in base64 as 512 bytes for 32 components,"),
+        ({"listed": "nested"}, r"no usable answer \(a list of lists for one text"),
+        ({"listed": "integers"}, "vectors of whole numbers"),
+        ({"listed": "bits"}, "vectors of whole numbers"),
+    ],
+)
+def test_vectors_that_are_sent_as_something_else_are_refused_by_name(serve, behaviour, said):
+    with pytest.raises(ModelError, match=said):
+        serve(**behaviour).encoder()
+
+
+def test_other_numbers_in_base64_are_noticed_in_a_later_session(serve):
+    served = serve()
+    served.encoder().encode(["river"])
+    served.server.behaviour.base64_kind = "<f8"
+    with pytest.raises(ModelError, match="in base64 as float64"):
+        served.encoder().encode(["stone"])
+
+
+def test_fields_that_an_endpoint_requires_are_sent_and_change_the_identity(serve):
+    served = serve(required_fields={"input_type": "passage"})
+    with pytest.raises(ModelError, match="input_type is required"):
+        served.encoder()
+    passages = served.encoder(request_fields='{"input_type": "passage"}')
+    assert passages.spec.endpoint.request_fields == '{"input_type": "passage"}'
+    served.server.behaviour.required_fields = {}
+    plain = served.encoder()
+    assert passages.identity != plain.identity
+    assert passages.answers.folder != plain.answers.folder
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("passage", "is no JSON"),
+        ("[1]", "which is no object"),
+        ('{"input": "x"}', "request_fields has input, which every request has already"),
+        ('{"API_KEY": "sk-secret"}', "request_fields has API_KEY, but it is recorded"),
+    ],
+)
+def test_fields_that_cannot_be_sent_are_refused(value, said):
+    with pytest.raises(InputError, match=said) as caught:
+        EndpointOptions(request_fields=value)
+    assert "sk-secret" not in str(caught.value)
 
 
 def test_the_noise_between_calls_is_measured(serve):

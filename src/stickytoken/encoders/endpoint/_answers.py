@@ -19,6 +19,8 @@ from pydantic import BaseModel, ValidationError
 _MARKUP = "<"
 # Fields that hold an error message, outermost first: OpenAI nests ``message`` in ``error``.
 _ERROR_FIELDS = ("error", "message", "detail")
+# Smallest cosine between two answers to the same text. Wrongly decoded, a vector has a cosine near 0.
+_LEAST_AGREEMENT = 0.9
 # A count of at least this many tokens for one request must be wrong.
 _IMPOSSIBLE_TOKENS = 2**40
 
@@ -41,8 +43,8 @@ class Answer:
 
 class _Item(BaseModel):
     index: Any = None
-    # Either base64 of float32 numbers, or a list of numbers. Servers write NaN as null.
-    embedding: str | list[float | None] | None = None
+    # Either base64 of float32 numbers, or a list of numbers; `_vector` checks it. Servers write NaN as null.
+    embedding: Any = None
 
 
 class _Body(BaseModel):
@@ -59,14 +61,7 @@ def read_answer(content: str | bytes, count: int) -> Answer:
     Raises:
         ValueError: the answer does not match the request, or none of its vectors is usable.
     """
-    try:
-        body = _Body.model_validate_json(content)
-    except ValidationError as error:
-        first_error = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first_error["loc"]) or "the body"
-        raise ValueError(f"{where}: {first_error['msg']}") from None
-    if len(body.data) != count:
-        raise ValueError(f"{len(body.data)} vectors for {count} texts")
+    body = _items(content, count)
     rows: dict[int, NDArray[np.float32]] = {}
     problems: dict[int, str] = {}
     for position, item in zip(_positions(body.data), body.data, strict=True):
@@ -85,6 +80,19 @@ def read_answer(content: str | bytes, count: int) -> Answer:
     for position, row in rows.items():
         vectors[position] = row
     return Answer(vectors, _counted(body.usage), problems)
+
+
+def _items(content: str | bytes, count: int) -> _Body:
+    """Parse an answer without its vectors; raise a ValueError if it does not have `count` of them."""
+    try:
+        body = _Body.model_validate_json(content)
+    except ValidationError as error:
+        first_error = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first_error["loc"]) or "the body"
+        raise ValueError(f"{where}: {first_error['msg']}") from None
+    if len(body.data) != count:
+        raise ValueError(f"{len(body.data)} vectors for {count} texts")
+    return body
 
 
 def _positions(items: Sequence[_Item]) -> list[int]:
@@ -130,7 +138,65 @@ def _index(value: Any) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
+def encoded_vectors(content: str | bytes, count: int) -> list[bytes] | None:
+    """Return the bytes of each vector in an answer to `count` texts; None if they are not in base64.
+
+    Raises:
+        ValueError: the answer does not match the request.
+    """
+    items = _items(content, count).data
+    encoded: list[bytes] = []
+    for item in items:
+        if not isinstance(item.embedding, str):
+            return None
+        encoded.append(base64.b64decode(item.embedding, validate=True))
+    return encoded
+
+
+def kind_of_numbers(encoded: bytes, vector: NDArray[np.float32]) -> str:
+    """Say how a vector is encoded, by comparing its bytes with the same vector, sent as a list.
+
+    Args:
+        encoded: the bytes.
+        vector: the vector, shape (d,).
+
+    Returns:
+        ``float32``, which is how the API encodes vectors, or what the numbers are instead.
+    """
+    size = len(vector)
+    if len(encoded) == size:
+        return "8-bit integers"
+    if 8 * len(encoded) == size:
+        return "packed bits"
+    decoded: dict[str, NDArray[Any]] = {}
+    if len(encoded) == 4 * size:
+        decoded["float32"] = np.frombuffer(encoded, "<f4")
+        decoded["float32 in big-endian order"] = np.frombuffer(encoded, ">f4")
+    elif len(encoded) == 8 * size:
+        decoded["float64"] = np.frombuffer(encoded, "<f8")
+    elif len(encoded) == 2 * size:
+        decoded["float16"] = np.frombuffer(encoded, "<f2")
+        # The 16 bits of a bfloat16 number are the upper half of a float32 number.
+        upper_halves = np.frombuffer(encoded, "<u2").astype("<u4") << 16
+        decoded["bfloat16"] = upper_halves.view("<f4")
+    for kind, numbers in decoded.items():
+        if _agree(numbers, vector):
+            return kind
+    return f"{len(encoded)} bytes for {size} components"
+
+
+def _agree(numbers: NDArray[Any], vector: NDArray[np.float32]) -> bool:
+    """Whether numbers are a vector, up to the noise of a server; wrongly decoded, they are far from it."""
+    if not np.isfinite(numbers).all():
+        return False
+    first = numbers.astype(np.float64)
+    second = vector.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        cosine = first @ second / (np.linalg.norm(first) * np.linalg.norm(second))
+    return bool(cosine > _LEAST_AGREEMENT)
+
+
+def _vector(embedding: Any) -> NDArray[np.float32]:
     """Decode one vector, and return it with shape (d,).
 
     Raises:
@@ -143,10 +209,17 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
             vector = np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
         except ValueError:
             raise ValueError("a vector that is neither a list of numbers nor base64") from None
+    elif not isinstance(embedding, list):
+        raise ValueError("a vector that is neither a list of numbers nor base64")
+    elif any(isinstance(number, list) for number in embedding):
+        raise ValueError("a list of lists for one text, not one vector: its server may not pool tokens")
     else:
         # Numbers too large for float32 become infinite, and the last check rejects the vector.
         with np.errstate(over="ignore"):
-            vector = np.array(embedding, dtype=np.float64).astype(np.float32)
+            try:
+                vector = np.array(embedding, dtype=np.float64).astype(np.float32)
+            except (TypeError, ValueError):
+                raise ValueError("a vector that is neither a list of numbers nor base64") from None
     if not len(vector):
         raise ValueError("an empty vector")
     if not np.isfinite(vector).all():

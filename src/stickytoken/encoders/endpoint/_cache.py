@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sqlite3
 import threading
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.endpoint import Address
 from stickytoken.errors import RunError
 from stickytoken.machine import cache_folder
+from stickytoken.settings.endpoint import EndpointOptions
 
 _FILE = "answers.sqlite"
 # Maximum number of values in one SQL query. Old versions of SQLite allow at most 999.
@@ -38,8 +40,10 @@ class Answers:
     server. Texts are stored only as hashes, and API keys are not stored.
     """
 
-    def __init__(self, address: Address, dimensions: int | None) -> None:
-        identity = f"{address.base_url}\0{address.model}\0{dimensions}"
+    def __init__(self, address: Address, options: EndpointOptions) -> None:
+        # Everything in a request that can change its vectors.
+        fields = json.dumps(options.fields_of_requests, sort_keys=True)
+        identity = f"{address.base_url}\0{address.model}\0{options.request_dimensions}\0{fields}"
         stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60]
         name = f"{stem or 'model'}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
         self.folder = cache_folder().expanduser() / "endpoints" / name

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint import Address, key_missing, key_of
 from stickytoken.encoders.endpoint._answers import (
+    encoded_vectors,
     error_message,
     is_web_page,
     read_answer,
     seconds_to_wait,
 )
-from stickytoken.errors import ModelError, RunError, require_package
+from stickytoken.errors import InputError, ModelError, RunError, require_package
 from stickytoken.settings.endpoint import EndpointOptions
 
 if TYPE_CHECKING:
@@ -97,15 +98,16 @@ class RequestFormat:
             components.
     """
 
-    encoding: Encoding = "base64"
+    encoding: Encoding = "float"
     dimensions: bool = True
 
 
-_ENCODINGS: tuple[Encoding, ...] = ("base64", "float", "omitted")
+# Vectors in base64 are sent only once they have been compared with lists.
+_ENCODINGS: tuple[Encoding, ...] = ("float", "omitted")
 
 
 def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
-    """Yield every format of a request, beginning with the one that most servers accept.
+    """Yield the formats of a request in which vectors are lists, first the one that most servers accept.
 
     Args:
         dimensions: number of components that the user requests; if None, the ``dimensions`` field is never
@@ -245,6 +247,8 @@ class Client:
         self._key = key_of(address)
         for package in ("openai", "tenacity"):
             require_package(package, "a model behind an endpoint", "endpoint")
+        if self._key and self._key.reveal() in (options.request_fields or ""):
+            raise InputError("request_fields contains the API key, but it is recorded in runs: leave it out")
         import openai
 
         self._sdk = openai
@@ -322,6 +326,29 @@ class Client:
         reply: Reply = retrying(self._attempt, texts, reserved, counts_tokens)
         return reply
 
+    def bytes_in_base64(self, text: str, reserved: float) -> bytes | None:
+        """Ask for a vector in base64, and return its bytes; None if the server does not send base64.
+
+        Args:
+            text: the text.
+            reserved: number of tokens that the request is expected to cost.
+
+        Raises:
+            ModelError: no request will succeed.
+            RunError: the request could exceed the spending limit.
+        """
+        self.spending.reserve(reserved)
+        paid = False
+        try:
+            content, _ = self._post([text], "base64")
+            paid = True
+            encoded = encoded_vectors(content, 1)
+        except (RefusedError, TemporaryError, ValueError):
+            return None
+        finally:
+            self.spending.failed(reserved, paid)
+        return None if encoded is None else encoded[0]
+
     def _attempt(self, texts: Sequence[str], reserved: float, counts_tokens: bool) -> Reply:
         self.spending.reserve(reserved)
         try:
@@ -342,11 +369,23 @@ class Client:
 
         Raises the errors of `request`, except RunError.
         """
+        content, seconds = self._post(texts, self.request_format.encoding)
+        try:
+            answer = read_answer(content, len(texts))
+        except ValueError as error:
+            is_error, message = error_message(content)  # some servers send errors with status 200
+            reason = self._shown(message if is_error else str(error))
+            raise TemporaryError(reason, Failure.UNUSABLE) from None
+        return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
+
+    def _post(self, texts: Sequence[str], encoding: Encoding) -> tuple[str, float]:
+        """Send the texts once; return the body of the response, and the response time in seconds."""
         body: dict[str, Any] = {"model": self.address.model, "input": list(texts)}
-        if self.request_format.encoding != "omitted":
-            body["encoding_format"] = self.request_format.encoding
-        if self.request_format.dimensions and self.options.dimensions is not None:
-            body["dimensions"] = self.options.dimensions
+        body |= self.options.fields_of_requests
+        if encoding != "omitted":
+            body["encoding_format"] = encoding
+        if self.request_format.dimensions and self.options.request_dimensions is not None:
+            body["dimensions"] = self.options.request_dimensions
         started = time.perf_counter()
         problem: Exception | None = None
         content = ""
@@ -360,13 +399,7 @@ class Client:
         seconds = time.perf_counter() - started
         if is_web_page(content):
             raise TemporaryError("the server sent a web page instead of an answer", Failure.WEB_PAGE)
-        try:
-            answer = read_answer(content, len(texts))
-        except ValueError as error:
-            is_error, message = error_message(content)  # some servers send errors with status 200
-            reason = self._shown(message if is_error else str(error))
-            raise TemporaryError(reason, Failure.UNUSABLE) from None
-        return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
+        return content, seconds
 
     def refused(self, reason: object) -> ModelError:
         """Return the error to raise when the server refuses every request.

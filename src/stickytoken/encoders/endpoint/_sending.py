@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.endpoint._client import KEPT, Client, Failure, RefusedError, Reply, TemporaryError
+from stickytoken.encoders.endpoint._client import (
+    ATTEMPTS,
+    KEPT,
+    Client,
+    Failure,
+    RefusedError,
+    Reply,
+    TemporaryError,
+)
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.errors import ModelError
 
@@ -127,7 +135,7 @@ class Sender:
         is_too_large = False
         while waiting:
             texts = waiting.pop()
-            unanswered = self._send_and_keep(texts)
+            unanswered = self._send_and_keep(texts, attempts=1 if one_attempt else ATTEMPTS)
             if self.client.stopped.is_set():
                 return
             if unanswered is None:
@@ -147,7 +155,7 @@ class Sender:
         if is_too_large:
             self.client.most_texts = min(self.client.most_texts, max(1, most_answered))
 
-    def _send_and_keep(self, texts: tuple[str, ...]) -> _Unanswered | None:
+    def _send_and_keep(self, texts: tuple[str, ...], attempts: int) -> _Unanswered | None:
         """Send texts in one request, and keep their vectors.
 
         Returns:
@@ -158,7 +166,7 @@ class Sender:
         """
         started = time.monotonic()
         try:
-            reply = self._send(texts)
+            reply = self._send(texts, attempts)
         except RefusedError as error:
             # A refused batch is divided first.
             if len(texts) == 1 or error.access_error is not None:
@@ -174,10 +182,10 @@ class Sender:
             return None
         return _Unanswered(failed_texts, next(iter(reply.problems.values())), may_be_too_many=False)
 
-    def _send(self, texts: Sequence[str], **options: int | None) -> Reply:
+    def _send(self, texts: Sequence[str], attempts: int | None) -> Reply:
         with self._tokenizing:
             reserved = self.expected_tokens(texts)
-        return self.client.request(texts, reserved, counts_tokens=self.counts_tokens, **options)
+        return self.client.request(texts, reserved, counts_tokens=self.counts_tokens, attempts=attempts)
 
     def _require_other_answer(self, since: float, access_error: ModelError | None) -> None:
         """Check that the server answers other texts than those of a request that it did not answer.

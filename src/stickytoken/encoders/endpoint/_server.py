@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from stickytoken.encoders.endpoint._answers import kind_of_numbers
 from stickytoken.encoders.endpoint._client import (
     ATTEMPTS,
     Client,
@@ -34,6 +35,8 @@ _DRIFT_PER_NOISE = 4.0
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
 # further apart.
 _ROUNDING = 5e-5
+# Index of the fixed text that is also asked for in base64.
+_IN_BASE64 = 1
 # Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
 # The server and the user's tokenizer each count how many more tokens the longer texts below have than the
@@ -158,7 +161,8 @@ def ask_server(
     questions = _Questions(client, count)
     first = questions.first_reply()
     dimension = first.vectors.shape[1]
-    asked_dimension = client.options.dimensions
+    _require_floats(first.vectors, client.address.name)
+    asked_dimension = client.options.request_dimensions
     if asked_dimension is not None and dimension != asked_dimension:
         raise ModelError(
             f"{client.address.name} gives vectors of {dimension} components, not the {asked_dimension} that "
@@ -168,6 +172,7 @@ def ask_server(
         raise ModelError(
             f"{client.address.name} gives a vector of zeros: check which model the server has loaded"
         )
+    questions.use_base64_if_it_agrees(first.vectors)
     calls = [exact_unit_vectors(first.vectors), questions.in_opposite_order(dimension)]
     distance = float(np.linalg.norm(calls[1] - calls[0], axis=1).max())
     _require_distinct_vectors(first.vectors, distance, client.address.name)
@@ -198,7 +203,10 @@ def vectors_of_fixed_texts(
 
     Sets the client's request format, because a server may have been replaced by one that refuses a field.
     """
-    return _Questions(client, count, attempts=None).first_reply().vectors
+    questions = _Questions(client, count, attempts=None)
+    vectors = questions.first_reply().vectors
+    questions.use_base64_if_it_agrees(vectors)
+    return vectors
 
 
 def _require_distinct_vectors(vectors: NDArray[np.float32], noise: float, name: str) -> None:
@@ -217,6 +225,17 @@ def _require_distinct_vectors(vectors: NDArray[np.float32], noise: float, name: 
             f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
             f"the vectors of one text in two requests ({noise:.2g}): check which model the server has loaded"
         )
+
+
+def _require_floats(vectors: NDArray[np.float32], name: str) -> None:
+    """Raise a ModelError if the components of vectors are whole numbers, and so not those of the model."""
+    if not (vectors == np.round(vectors)).all() or not vectors.any():
+        return
+    kind = "packed bits or 8-bit integers" if np.abs(vectors).max() > 1 else "signs or bits"
+    raise ModelError(
+        f"{name} sends vectors of whole numbers ({kind}, such as int8, uint8, binary or ubinary): set the "
+        "server to send float vectors"
+    )
 
 
 def _joined(first: Reply, second: Reply) -> Reply:
@@ -276,7 +295,7 @@ class _Questions:
             ModelError: the server cannot be reached, or refuses every format or fails on it.
         """
         problems: list[RefusedError | TemporaryError] = []
-        for request_format in request_formats(self.client.options.dimensions):
+        for request_format in request_formats(self.client.options.request_dimensions):
             self.client.request_format = request_format
             try:
                 return self.ask(SENTINELS)
@@ -304,6 +323,29 @@ class _Questions:
                 f"{self.name} cannot be reached ({error}): check the URL, and that the server is running"
             )
         return ModelError(f"{self.name} gives no usable answer ({error}): check the server, or try later")
+
+    def use_base64_if_it_agrees(self, vectors: NDArray[np.float32]) -> None:
+        """Ask for one text in base64, which is shorter, and use it from now on if the vector is the same.
+
+        Args:
+            vectors: vectors of the fixed texts, received as lists.
+
+        Raises:
+            ModelError: the server encodes other numbers than those in its lists.
+        """
+        if self.client.request_format.encoding == "omitted":
+            return
+        text = SENTINELS[_IN_BASE64]
+        reserved = sum(self.count([text])) + _MOST_EXTRA_TOKENS
+        encoded = self.client.bytes_in_base64(text, reserved)
+        if encoded is None:
+            return
+        kind = kind_of_numbers(encoded, vectors[_IN_BASE64])
+        if kind != "float32":
+            raise ModelError(
+                f"{self.name} sends vectors in base64 as {kind}, where the API has float32: update the server"
+            )
+        self.client.request_format = replace(self.client.request_format, encoding="base64")
 
     def in_opposite_order(self, dimension: int) -> NDArray[np.float64]:
         """Send the fixed texts in opposite order; return their unit vectors in the usual order, shape (n, d).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -38,8 +39,7 @@ CHECKED_EVERY = 200
 """Number of requests after which the fixed texts are sent again, to check that the same model answers."""
 # Maximum number of tokens in a request, far below the sizes that servers refuse.
 _MOST_TOKENS = 8192
-# Part of every endpoint model's identity. If this name changed, stored runs would no longer match their
-# model.
+# Part of every endpoint model's identity, in place of its modules.
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
@@ -86,7 +86,7 @@ class EndpointEncoder(TextEncoder):
         self.device = "endpoint"
         self.tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
-        self.answers = Answers(address, options.dimensions)
+        self.answers = Answers(address, options)
         self.spending = Spending(options.price_per_million, options.max_cost)
         self.before_sending: Callable[[], None] | None = None
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
@@ -135,7 +135,8 @@ class EndpointEncoder(TextEncoder):
         """What determines the vectors; since the server's modules are unknown, they are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
-        modules = hashlib.sha256(_IDENTITY_NAME.encode()).hexdigest()
+        fields = json.dumps(self.options.fields_of_requests, sort_keys=True)
+        modules = hashlib.sha256(f"{_IDENTITY_NAME} {fields}".encode()).hexdigest()
         return protocol.EncoderIdentity(
             weights=weights,
             tokenizer=vocabulary_hash(self.tokenizer),

@@ -18,6 +18,7 @@ from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.description import require_single_vectors_of
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
+from stickytoken.encoders.loading.stored_rows import FLOATING_TYPES, static_matrix, stored_tensors
 from stickytoken.encoders.protocol import (
     Encoder,
     IdEncoder,
@@ -650,6 +651,23 @@ def _require_model_files(folder: Path, name: str) -> None:
         raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
     if not resolution.has_weights(folder):
         raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
+    weights = folder / "model.safetensors"
+    try:
+        rows = static_matrix(stored_tensors(weights)) if weights.is_file() else None
+    except ModelError:  # a damaged file, which is reported when it is loaded
+        return
+    if rows is None:
+        return
+    if not (folder / "modules.json").is_file():
+        raise ModelError(
+            f"{name!r} is a model2vec folder without modules.json, so sentence-transformers cannot load it: "
+            "load it with model2vec, and save it with save_pretrained"
+        )
+    if rows.dtype not in FLOATING_TYPES:
+        raise ModelError(
+            f"{name!r} stores its token vectors as {rows.dtype}, which sentence-transformers cannot load: "
+            "save them as float32"
+        )
 
 
 def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) -> None:

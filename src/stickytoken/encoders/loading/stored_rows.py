@@ -193,6 +193,12 @@ class TokenRows:
         return stored_rows
 
 
+def static_matrix(tensors: Sequence[StoredTensor]) -> StoredTensor | None:
+    """Return the matrix of a static model saved by model2vec, of any type; None for another kind of model."""
+    matrices = [tensor for tensor in tensors if tensor.name == _MODEL2VEC_ROWS and len(tensor.shape) == 2]
+    return next(iter(matrices), None)
+
+
 def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
     """Find the token rows of a static model among the tensors of its weight file, by their names.
 
