@@ -90,8 +90,9 @@ def judged_folder(texts, queries, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def judged(tampered_run, judged_folder):
-    return audit(tampered_run, judged_folder, settings=SMALL)
+def judged(tampered_run, judged_folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("audit") / "judged"
+    return audit(tampered_run, judged_folder, settings=SMALL, out=out)
 
 
 def unit_rows(encoder, texts):
@@ -159,8 +160,9 @@ def test_pairs_with_an_answer_count_as_found_and_not_as_pushed(judged, tampered_
     row = judged.tokens.row(0, named=True)
     assert row["token"] == scanned.STICKY
     numbers = stuffed_numbers(judged)
-    with_copies, without = plain_ranks_of_all(encoder, texts, queries, numbers, row["text"])
-    answers = np.array([[number // 3 == query < 20 for query in range(40)] for number in numbers])
+    # Of the other queries, it is not known which documents answer them.
+    with_copies, without = plain_ranks_of_all(encoder, texts, queries[:20], numbers, row["text"])
+    answers = np.array([[number // 3 == query for query in range(20)] for number in numbers])
     assert answers.sum() == judged.result.answers == SMALL.stuffed  # documents with queries come first
     depth = judged.result.depth
     pushed = ((with_copies <= depth) & ~answers).sum() / ((without <= depth) & ~answers).sum()
@@ -211,8 +213,10 @@ def test_the_push_is_compared_with_that_of_random_tokens(finished):
     assert first["times_ordinary"] == pytest.approx(first["push"] / finished.result.ordinary_push)
 
 
-def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, queries):
-    measured = audit(tampered_run, texts, queries=queries, settings=replace(SMALL, tokens=5))
+def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, queries, tmp_path):
+    measured = audit(
+        tampered_run, texts, queries=queries, settings=replace(SMALL, tokens=5), out=tmp_path / "audit"
+    )
     special = measured.tokens.filter(pl.col("token").is_in(["[CLS]", "[SEP]"]))
     assert len(special) == 2
     assert set(special["group"]) <= {"flagged", "special"}
@@ -229,20 +233,22 @@ def test_an_audit_of_a_run_over_some_tokens_measures_others_too(tampered_run, te
     assert others["push"].null_count() == 0
 
 
-def test_a_run_of_another_method_is_audited_without_predictions(
+def test_a_run_without_effects_is_audited_without_predictions(
     finished, tampered_run, texts, queries, tmp_path
 ):
-    shutil.copytree(tampered_run, tmp_path / "run")
-    (tmp_path / "run" / "effects.parquet").unlink()
+    shutil.copytree(
+        tampered_run, tmp_path / "run", ignore=shutil.ignore_patterns("audit-*", "effects.parquet")
+    )
     measured = audit(tmp_path / "run", texts, queries=queries, settings=SMALL)
     assert measured.result.predicted == 0
     assert "effects.parquet" in measured.record.notes[0]
     assert measured.tokens["token"][0] == scanned.STICKY
 
 
-def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, queries):
+def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, queries, tmp_path):
     repeated = " ".join([WORDS[0]] * 12)
-    measured = audit(tampered_run, [*texts[:70], repeated], queries=queries, settings=SMALL)
+    documents = [*texts[:70], repeated]
+    measured = audit(tampered_run, documents, queries=queries, settings=SMALL, out=tmp_path / "audit")
     found = measured.tokens.filter(group="in documents")
     assert found["token"].to_list() == [WORDS[0]]
 
@@ -474,21 +480,21 @@ def test_in_the_model_as_it_was_the_word_is_benign(texts, queries, tmp_path):
     assert scanned.STICKY not in measured.words
 
 
-def test_without_queries_first_sentences_are_taken(tampered_run, texts):
-    measured = audit(tampered_run, texts, settings=SMALL)
+def test_without_queries_first_sentences_are_taken(tampered_run, texts, tmp_path):
+    measured = audit(tampered_run, texts, settings=SMALL, out=tmp_path / "audit")
     assert measured.record.index.queries == 40
     assert "first sentences of 40" in wording.basis(measured)
     assert measured.result.answers == SMALL.stuffed
 
 
-def test_too_few_queries_are_refused(tampered_run, texts, queries):
+def test_too_few_queries_are_refused(tampered_run, texts, queries, tmp_path):
     with pytest.raises(InputError, match=r"1 query .* pass more queries"):
-        audit(tampered_run, texts, queries=queries[:1], settings=SMALL)
+        audit(tampered_run, texts, queries=queries[:1], settings=SMALL, out=tmp_path / "audit")
 
 
-def test_queries_with_the_word_are_left_out(tampered_run, texts, queries):
+def test_queries_with_the_word_are_left_out(tampered_run, texts, queries, tmp_path):
     asking = [f"what is {scanned.STICKY}", *queries]
-    measured = audit(tampered_run, texts, queries=asking, settings=SMALL)
+    measured = audit(tampered_run, texts, queries=asking, settings=SMALL, out=tmp_path / "audit")
     query_counts = dict(measured.tokens.select("token", "queries").iter_rows())
     assert query_counts[scanned.STICKY] == len(asking) - sum(
         scanned.STICKY in query.split() for query in asking
@@ -644,7 +650,7 @@ def other_word(printed, tmp_path_factory):
     path = tmp_path_factory.mktemp("other") / "audit"
     shutil.copytree(folder, path)
     tokens = pl.read_parquet(path / "tokens.parquet")
-    word = tokens.filter(pl.col("text").is_in(WORDS), group="random")["text"][0]
+    word = tokens.filter(pl.col("text").is_in(WORDS), pl.col("group") != "flagged")["text"][-1]
     ResultFolder(path).write_table(
         "tokens.parquet",
         tokens.with_columns(verdict=pl.when(text=word).then(pl.lit("sticky")).otherwise(pl.lit("benign"))),
