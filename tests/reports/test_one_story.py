@@ -104,7 +104,7 @@ def test_the_explanation_repeats_the_verdict_of_the_run(content, documents, row)
 
 
 def test_the_web_app_shows_the_numbers_of_the_report(content, row):
-    library = find_runs([content.path], content.path, [])
+    library = find_runs([content.run.path], content.run.path, [])
     narrow = web_app.event_of(Startup("model", library), "change", *web_app.FILTERS)
     _, table, _ = narrow(library.labels[0], "", [], [], [])
     first_row, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]

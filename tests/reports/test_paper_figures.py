@@ -1,6 +1,5 @@
 """The figures of the paper: their numbers are those of the run, and what a run lacks is named."""
 
-import json
 import shutil
 
 import numpy as np
@@ -74,17 +73,6 @@ def test_a_run_of_the_method_std_has_all_three(planted_run):
     figures = figures_of(planted_run)
     assert list(figures) == ["flagged-categories", "mean-shift", "pair-similarities"]
     assert all(figure.table.rows for figure in figures.values())
-
-
-def test_a_run_of_an_earlier_version_lacks_the_pairs(run_copy):
-    record = json.loads((run_copy / "evidence.json").read_text("utf-8"))
-    del record["similarities_before"]
-    (run_copy / "evidence.json").write_text(json.dumps(record), encoding="utf-8")
-    evidence = pl.read_parquet(run_copy / "evidence.parquet").drop("similarities_after")
-    evidence.write_parquet(run_copy / "evidence.parquet")
-    figures = figures_of(run_copy)
-    assert "similarities of pairs" in figures["pair-similarities"].alt
-    assert figures["mean-shift"].table.rows
 
 
 def test_what_a_run_lacks_is_named(run_copy):

@@ -15,6 +15,7 @@ from stickytoken.explanation import files
 from stickytoken.explanation.files import StoredExplanation
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
+from stickytoken.methods.base import PlanRecord
 from stickytoken.repairs.result import RepairRecord, repairs_in
 from stickytoken.scanning.scan import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
@@ -31,6 +32,7 @@ class RunContent:
 
     Attributes:
         run: the run.
+        plan: its plan.
         tokens: its tokens, with the columns that `_with_properties` adds.
         evidence: symptom curves and example pairs; None if they were not stored.
         explanations: one for each explained token.
@@ -39,6 +41,7 @@ class RunContent:
     """
 
     run: Run
+    plan: PlanRecord
     tokens: pl.DataFrame
     evidence: RunEvidence | None
     explanations: tuple[StoredExplanation, ...]
@@ -93,6 +96,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
         missing.insert(0, _WITHOUT_EVIDENCE)
     return RunContent(
         run=run,
+        plan=run.plan,
         tokens=_with_properties(run.tokens, run.vocabulary),
         evidence=run.evidence,
         explanations=tuple(stored_explanations),

@@ -165,7 +165,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         "corpus": record.corpus.model_dump(),
         "result": run.result.model_dump(),
         "settings": dict(record.settings),
-        "plan": run.method.plan_facts(run.plan),
+        "plan": run.method.plan_facts(content.plan),
         "vocabulary": dict(Counter(run.vocabulary["category"]).most_common()),
         "versions": dict(record.versions),
         "hardware": dict(record.hardware),
@@ -329,7 +329,7 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
     if content.evidence is None:
         return []
     curves = curves_of(content)
-    return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.plan.mean_similarity)]
+    return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.plan.mean_similarity)]
 
 
 def paper_figures(content: RunContent) -> list[ReportFigure]:
@@ -354,7 +354,7 @@ def _pair_similarities(content: RunContent) -> ReportFigure:
     similarities for sticky tokens, the figure shows the strongest unflagged token that has similarities.
     """
     run = content.run
-    u = run.plan.mean_similarity
+    u = content.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
     record = content.evidence.record
