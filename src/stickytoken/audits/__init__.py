@@ -1,53 +1,31 @@
-"""Audit a search index: do copies of a word bring documents into results where they don't belong?"""
+"""Audit a search index: which tokens hide or push its documents, and which documents have copies already?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
-from stickytoken.audits import _copies, _index, _stuffing, results
-from stickytoken.audits._index import Index
-from stickytoken.audits._stuffing import Stuffed
-from stickytoken.audits._tokens import Candidates, choose_tokens, predicted_by_id, read_candidates
-from stickytoken.audits.results import (
-    Audit,
-    AuditRecord,
-    AuditResultRecord,
-    RuleRecord,
-    audits_in,
-    open_audit,
-)
+from stickytoken.audits import results
+from stickytoken.audits.results import Audit, AuditRecord, RuleRecord, audits_in, open_audit
 from stickytoken.data.documents import DocumentSource
 from stickytoken.detection.finding import find_run
 from stickytoken.detection.run import Run, encoder_for, restored_settings
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
-from stickytoken.encoders.protocol import similarity_of
 from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.measurement.whole_progress import WholeProgress
-from stickytoken.methods import Verdict
-from stickytoken.methods.base import FolderRunner
-from stickytoken.methods.measures import Severity
-from stickytoken.methods.profile.verdict import Measures, apply_rule, thresholds
-from stickytoken.methods.statistics import Estimates
-from stickytoken.methods.wording import harm_shares
-from stickytoken.scanning.scan import certain_kinds
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
 from stickytoken.validation import file_path, or_default, require_callable
-from stickytoken.words import counted
+
+if TYPE_CHECKING:
+    from stickytoken.audits._index import Index
 
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
@@ -99,6 +77,9 @@ def audit(
         RunError: a run is damaged or belongs to another model, or the folder contains something other than
             this audit.
     """
+    # Reports open audits, and need none of what measures them.
+    from stickytoken.audits import _index, _measuring, _tokens
+
     own_settings = settings is not None
     settings = or_default("settings", settings, AuditSettings())
     began = wall_time.beginning()
@@ -113,9 +94,10 @@ def audit(
         reading = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
         reading = protocol.require_words(model, "audit")
-    candidates = read_candidates(run, reading, similarity_of(reading), settings)
+    candidates = _tokens.read_candidates(run, reading, settings)
+    rule = _rule_of(run)
     index = _index.read_index(documents, queries, column, reading, settings)
-    record = _record(run, reading, index, documents, column, settings)
+    record = _record(run, reading, index, documents, column, settings, rule)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
         folder_path = file_path("out", out)
@@ -124,7 +106,7 @@ def audit(
         if not held.finished:
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, reading) as opened:
-                _measure(run, candidates, index, reading, settings, held, opened, progress)
+                _measuring.measure(run, candidates, index, reading, settings, rule, held, opened, progress)
     return open_audit(folder_path)
 
 
@@ -135,9 +117,9 @@ def _record(
     documents: DocumentSource,
     column: ColumnChoice,
     settings: AuditSettings,
+    rule: ProfileSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
-    rule = _rule_of(run)
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
@@ -164,166 +146,7 @@ def _record(
     )
 
 
-def _measure(
-    run: Run,
-    candidates: Candidates,
-    index: Index,
-    encoder: protocol.WordEncoder,
-    settings: AuditSettings,
-    held: resume.Resumed[AuditRecord],
-    engine: engines.Engine,
-    progress: engines.ProgressCallback,
-) -> None:
-    """Measure tokens and documents, write the tables, and finish the record.
-
-    Copies of each token are inserted into random documents. The documents that already contain copies are
-    ranked with and without these copies.
-    """
-    folder = held.folder
-    texts_by_stage = {  # approximate numbers
-        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
-        _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
-    }
-    whole_progress = WholeProgress("audit", texts_by_stage, progress)
-    scan = _copies.find_copies(run, index, progress)
-    positions = _stuffing.choose_stuffed(index, _copies.numbers_with_findings(scan), settings)
-    search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
-    panel = _stuffing.document_panel(index, search, positions, encoder, settings)
-
-    predicted = predicted_by_id(candidates, panel)
-    groups = choose_tokens(run, candidates, predicted, _copies.words_found(scan), settings)
-    tokens = [candidates.tokens[token_id] for token_id in groups]
-    runner = FolderRunner(engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
-    rule = _rule_of(run)
-    stuffed = _stuffing.measure_stuffed(
-        tokens, panel, _stuffing.WordsOfQueries(index), runner, rule.confidence, settings
-    )
-    token_rows = _token_rows(run, candidates, groups, predicted, stuffed, rule)
-
-    asked = replace(search, queries=search.queries[: index.asked])
-    copies_now = _copies.rank_documents(run, scan, index, asked, encoder, settings, engine, folder, progress)
-    tables = {"tokens.parquet": token_rows, "documents.parquet": copies_now.rows}
-    for name, rows in tables.items():
-        folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
-
-    notes = list(candidates.notes)
-    if stuffed.unanswered:
-        count = counted(len(stuffed.unanswered), "token")
-        notes.append(f"{count} could not be measured, because the server gives no vector for a document")
-    cost = folder.total_cost({_index.INDEX: _index.shard_count(index)})
-    found = panel.is_found
-    result = AuditResultRecord(
-        depth=panel.depth,
-        results_without=_stuffing.results_without(panel) / len(positions),
-        ordinary_push=_ordinary(token_rows, "push", np.median),
-        answers=len(found),
-        found_without=float(found.mean()) if len(found) else None,
-        ordinary_found=_ordinary(token_rows, "found", np.mean),
-        stuffed_ids=[index.document_at(position).id for position in positions],
-        predicted=len(predicted),
-        sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
-        with_copies=scan.result.found,
-        suspected=scan.result.suspected,
-        causes=certain_kinds(scan.result.kinds),
-        searched=scan.result.documents,
-        ranked=copies_now.ranked,
-        sequences=cost.sequences + runner.cost.sequences,
-        seconds=round(folder.seconds, 1),
-    )
-    held.finish(held.record.model_copy(update={"result": result, "notes": notes}))
-
-
 def _rule_of(run: Run) -> ProfileSettings:
     """Return the thresholds of the run; those of profile by default if it is of another method."""
     settings = restored_settings(run)
     return settings if isinstance(settings, ProfileSettings) else ProfileSettings()
-
-
-# Columns that a token has in a run of profile, and keeps in an audit.
-_OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "confirmed")
-
-
-def _token_rows(
-    run: Run,
-    candidates: Candidates,
-    groups: Mapping[int, str],
-    predicted: Mapping[int, float],
-    stuffed: Stuffed,
-    rule: ProfileSettings,
-) -> list[dict[str, Any]]:
-    """Return the rows of tokens.parquet, worst first.
-
-    The push is measured in these documents. The erased share and the vector deviation are those of the run;
-    they are missing for a token that the run does not have.
-    """
-    ids = np.array([token.id for token in stuffed.tokens], dtype=np.int64)
-    known = [name for name in _OF_RUN if name in run.tokens.columns]
-    of_run = pl.DataFrame({"token_id": ids}).join(
-        run.tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left"
-    )
-    missing = [pl.lit(None, results.TABLES["tokens.parquet"][name]).alias(name) for name in _OF_RUN]
-    of_run = of_run.with_columns(column for column in missing if column.meta.output_name() not in known)
-
-    def column(name: str) -> NDArray[np.float64]:
-        return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
-
-    deviations = column("vector_deviation")
-    measures = Measures(
-        ids=ids,
-        erased=Estimates(column("erased"), column("erased_low"), column("erased_high")),
-        push=stuffed.push,
-        vector_deviation=deviations,
-        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy(),
-    )
-    judged = apply_rule(measures, rule)
-    _, push_thresholds = thresholds(deviations, rule)
-    is_undecided = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
-    is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
-    ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
-    rows = []
-    for index, token in enumerate(stuffed.tokens):
-        push, push_low, push_high = (float(end[index]) for end in stuffed.push)
-        found: tuple[float | None, ...] = (None, None, None)
-        if stuffed.found is not None:
-            found = tuple(float(end[index]) for end in stuffed.found)
-        verdict = judged.verdicts[index]
-        row = {
-            "token_id": token.id,
-            "token": candidates.vocabulary.tokens[candidates.vocabulary.place(token.id)],
-            "text": token.text,
-            "group": groups[token.id],
-            "predicted": predicted.get(token.id),
-            "queries": stuffed.queries[index],
-            "push": push,
-            "push_low": push_low,
-            "push_high": push_high,
-            "times_ordinary": push / ordinary_push if ordinary_push else None,
-            **dict(zip(("found", "found_low", "found_high"), found, strict=True)),
-            **of_run.select(_OF_RUN).row(index, named=True),
-            "verdict": verdict,
-            "severity": judged.severities[index],
-            "reason": judged.reasons[index],
-            "undecided": bool(is_undecided[index]) and verdict is Verdict.BENIGN,
-        }
-        rows.append(row)
-    return sorted(rows, key=_badness)
-
-
-def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Sort key of the rows of tokens.parquet; the worst token has the smallest key."""
-    severity = row["severity"]
-    severity_rank = -1 if severity is None else list(Severity).index(severity)
-    return (
-        -severity_rank,
-        not row["undecided"],
-        -max(harm_shares(row)),
-        row["token_id"],
-    )
-
-
-def _ordinary(
-    rows: Sequence[Mapping[str, Any]], column: str, average: Callable[[list[float]], Any]
-) -> float | None:
-    """Return the average of a column over the random tokens; None if none has a value."""
-    values = [row[column] for row in rows if row["group"] == results.ORDINARY and row[column] is not None]
-    return float(average(values)) if values else None

@@ -11,7 +11,7 @@ import polars as pl
 from stickytoken.audits.results import FLAGGED, FOUND, ORDINARY, SPECIAL, STRONGEST, UNUSUAL
 from stickytoken.cleaning import key_function
 from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.methods.profile.documents import DocumentPanel, predict_push
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, read_effects
@@ -40,10 +40,9 @@ class Candidates:
     notes: list[str]
 
 
-def read_candidates(
-    run: Run, encoder: Encoder, similarity: Similarity, settings: AuditSettings
-) -> Candidates:
+def read_candidates(run: Run, encoder: Encoder, settings: AuditSettings) -> Candidates:
     """Read the vocabulary, and what the run measured of its tokens."""
+    similarity = similarity_of(encoder)
     vocabulary = categorize(encoder.tokenizer)
     available = vocabulary.available
     if settings.insertion is not Insertion.IDS:
