@@ -700,10 +700,14 @@ COPY_COUNTS = (4, 8, 16, 32)
 CLUSTERED_SHARE = 0.3
 
 
+def packaged_tokenizer() -> Tokenizer:
+    """Return the tokenizer of the packaged model."""
+    return Tokenizer.from_file(str(Path(resolve_model(MINILM).location) / "tokenizer.json"))
+
+
 def tokenizers_to_try() -> dict[str, Tokenizer]:
     """Return tokenizers with different normalisers, keyed by name."""
-    model = Path(resolve_model(MINILM).location)
-    tokenizers = {MINILM: Tokenizer.from_file(str(model / "tokenizer.json"))}
+    tokenizers = {MINILM: packaged_tokenizer()}
     for name in REAL_TOKENIZERS:
         path = SHARED / "tokenizers" / name / "tokenizer.json"
         tokenizers[name] = Tokenizer.from_file(str(path))
@@ -712,7 +716,7 @@ def tokenizers_to_try() -> dict[str, Tokenizer]:
         ("cased BERT", normalizers.BertNormalizer(lowercase=False)),
     ):
         # The vocabulary of the packaged model, read by another normaliser.
-        tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+        tokenizer = packaged_tokenizer()
         tokenizer.normalizer = normalizer
         tokenizers[name] = tokenizer
     return tokenizers
@@ -786,7 +790,7 @@ def structure(
     cleaned with foreign letters as flagged words, and again with the words that fill their cells.
     """
     texts = structured_documents(documents)
-    normalizer = HuggingFaceTokenizer(tokenizers_to_try()[MINILM]).normalizer
+    normalizer = HuggingFaceTokenizer(packaged_tokenizer()).normalizer
     foreign = CleaningRules(words=FOREIGN_WORDS, normalizer=normalizer)
     ordinary = CleaningRules(words=(*FOREIGN_WORDS, *STATES, *NAMES), normalizer=normalizer)
     draw = random.Random(SEED)

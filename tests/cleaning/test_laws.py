@@ -105,6 +105,13 @@ def test_words_between_copies_stay():
     assert Cleaner(RULES, unsafe_fixes=True)(text) == "wings are not safe at this speed"
 
 
+def test_a_part_of_a_number_or_of_a_compound_stays():
+    rules = CleaningRules(words=("zebra",))
+    text = "zebra one zebra-crossing two zebra three zebra four zebra's five zebra"
+    expected = "one zebra-crossing two three four zebra's five"
+    assert Cleaner(rules, unsafe_fixes=True)(text) == expected
+
+
 # B: two spellings are copies if the model reads them alike
 
 

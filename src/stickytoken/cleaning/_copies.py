@@ -84,6 +84,15 @@ class Document:
         """Return whether a unit is the only one in its field."""
         return not self.joins(index) and not self.joins(index + 1)
 
+    def is_attached(self, chain: range) -> bool:
+        """Return whether punctuation alone joins units to another word, as in "0.6" or "ship's"."""
+        gaps = []
+        if chain.start > 0:
+            gaps.append(self.gap(chain.start))
+        if chain.stop < len(self):
+            gaps.append(self.gap(chain.stop))
+        return any(gap and not any(map(str.isspace, gap)) for gap in gaps)
+
     def chains(self, indices: Sequence[int]) -> Iterator[range]:
         """Yield groups of units that follow each other in the same field.
 

@@ -241,7 +241,8 @@ class SpanFinder:
         fix = Fix.SAFE if is_run else Fix.UNSAFE
         if in_row or has_entity or any(_markup.UNTOUCHABLE in gap for gap in gaps):
             fix = Fix.NONE
-        if not is_run and document.is_alone(chain.start):  # the content of a table cell or a line
+        is_cell = document.is_alone(chain.start)  # the content of a table cell or a line
+        if not is_run and (is_cell or document.is_attached(chain)):
             fix = Fix.NONE
         for piece in _pieces(document, chain, gaps):
             keys = Counter(document.keys[piece.first : piece.last + 1])

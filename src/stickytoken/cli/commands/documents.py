@@ -320,8 +320,7 @@ def clean(
 ) -> None:
     """Remove copies of flagged tokens and special tokens from documents, or set such documents aside.
 
-    By default, only what is certain is removed: flagged tokens in a row, and special tokens. Other findings
-    are counted, because they may be part of the document.
+    By default, flagged tokens in a row and special tokens go. The rest is counted.
 
     Only the text changes: the format, other columns and unreadable records stay as they are.
 
