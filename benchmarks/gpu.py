@@ -214,7 +214,7 @@ def correctness(visit: Visit) -> bool:
         precision_name = str(precision or "float32")
         run = run_detection(on_device, precision, precision_name)
         name = f"verdicts of {len(token_ids)} tokens, {len(planted_ids)} of them planted"
-        check_verdicts(visit, f"{name}, screened in {precision_name}", expected, run, len(token_ids))
+        check_verdicts(visit, f"{name}, screened in {precision_name}", expected, run, len(expected.tokens))
     return True
 
 

@@ -51,7 +51,7 @@ def visit(model, tmp_path, monkeypatch):
 def test_verdicts_in_lower_precision_are_those_of_float32(visit):
     document = visit("correctness")
     assert document["finished"] == ["correctness"]
-    assert [check["ours"].split(" (")[0] for check in document["checks"]] == ["6 of 6", "6 of 6"]
+    assert [check["ours"].split(" (")[0] for check in document["checks"]] == ["10 of 10", "10 of 10"]
     assert all(check["passed"] for check in document["checks"])
 
 

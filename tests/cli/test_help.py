@@ -181,12 +181,6 @@ def test_a_setting_can_have_another_name_on_the_command_line():
     assert (values["documents"], values["most_documents"]) == ("d.txt", 50)
 
 
-def test_an_option_with_several_values_is_repeated():
-    values = values_of("impact", "r", "--copies", "4", "--copies", "16")
-    assert values["copies"] == [4, 16]
-    assert tuple(values_of("impact", "r")["copies"]) == ImpactSettings().copies
-
-
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -579,7 +579,8 @@ def find_mteb_task(source: Any, languages: list[str] | None = None) -> MtebTask:
             str(source), [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)]
         )
         raise InputError(
-            f"{str(source)!r} is neither a file or folder nor an MTEB task{hint}. {_KNOWN}"
+            f"{str(source)!r} is neither a file or folder nor an MTEB task{hint}: pass a table with the "
+            "columns of a task, a folder in the layout of BEIR, or the name of an MTEB task"
         ) from error
 
 

@@ -249,19 +249,20 @@ class HuggingFaceTokenizer:
 
         The published category tables do not count that token as special.
         """
-        return self.marked_ids - {getattr(self._tokenizer, "cls_token_id", None)}
+        by_role = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
+        marked = self.marked_ids - {getattr(self._tokenizer, "cls_token_id", None)}
+        return frozenset(token_id for token_id in by_role | marked if token_id is not None)
 
     @cached_property
     def marked_ids(self) -> frozenset[int]:
         """Ids of all tokens that the tokenizer marks as special."""
-        special = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
-        special.add(getattr(self._tokenizer, "cls_token_id", None))
+        marked = {getattr(self._tokenizer, f"{role}_token_id", None) for role in (*_SPECIAL_ROLES, "cls")}
         if hasattr(self._tokenizer, "all_special_ids"):
-            special |= set(self._tokenizer.all_special_ids)
+            marked |= set(self._tokenizer.all_special_ids)
         else:  # the tokenizers library stores which tokens are special, but not the role of each
             added = self._tokenizer.get_added_tokens_decoder()
-            special |= {token_id for token_id, token in added.items() if token.special}
-        return frozenset(token_id for token_id in special if token_id is not None)
+            marked |= {token_id for token_id, token in added.items() if token.special}
+        return frozenset(token_id for token_id in marked if token_id is not None)
 
     @cached_property
     def unknown_id(self) -> int | None:
