@@ -179,9 +179,13 @@ class PlainSearch:
         return encoded(self.model, rows)
 
     def with_text(self, ids: list[str], token: str) -> NDArray[np.float64]:
-        """Return vectors of documents with copies written as text in front."""
+        """Return vectors of documents with copies written as text, in front and behind in turn."""
         copies = " ".join([token] * COPIES)
-        return units(self.model.encode([f"{copies} {self.texts[document_id]}" for document_id in ids]))
+        texts = []
+        for turn, document_id in enumerate(ids):
+            text = self.texts[document_id]
+            texts.append(f"{text} {copies}" if turn % 2 else f"{copies} {text}")
+        return units(self.model.encode(texts))
 
 
 def check_time(results: Results, title: str, processor_seconds: float | None) -> None:
@@ -263,11 +267,10 @@ def check_clean(results: Results, run: Path, cranfield: Path, reuse: bool) -> No
     ours = f"{row['verdict']}, {row['push']:.2f} ({row['push_low']:.2f} to {row['push_high']:.2f})"
     results.check("the clean model: [CLS]", "sticky, because it pushes", ours, pushes)
     search = PlainSearch(open_run(run).model_name, cranfield)
-    ids = list(search.texts)
-    depth = audit.result.depth
-    plain = search.push(ids, search.with_text(ids, "[CLS]"), "[cls]", depth)
+    ids = audit.result.stuffed_ids
+    plain = search.push(ids, search.with_text(ids, "[CLS]"), "[cls]", audit.result.depth)
     relative = abs(row["push"] / plain - 1)
-    title = "its push and that of text in front of all documents differ by"
+    title = "its push and that of copies written as text differ by"
     is_close = relative <= TEXT_TOLERANCE
     results.check(title, f"{TEXT_TOLERANCE:.0%}", f"{relative:.0%}", is_close, push=[row["push"], plain])
     check_time(results, "time, clean model", processor_seconds)

@@ -314,6 +314,13 @@ def test_the_largest_change_of_rank_is_named(finished):
     assert largest["query"][:20] in sentence
 
 
+def test_what_suspected_copies_change_is_said_too(finished):
+    changed = with_changes(finished, first=2, second=0, third=0, fourth=0)
+    changed.documents = changed.documents.with_columns(suspected_only=pl.lit(value=True))
+    changed.result = changed.result.model_copy(update={"with_copies": 0, "suspected": 4})
+    assert wording.document_conclusions(changed)[-1].startswith("In top 10s, 1 gains 2 places")
+
+
 def test_documents_without_a_change_are_said_to_have_none(finished):
     unchanged = with_changes(finished, first=0, second=0, third=0, fourth=0)
     assert any("more or fewer queries" in line for line in wording.document_conclusions(unchanged))

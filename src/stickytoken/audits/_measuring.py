@@ -177,7 +177,8 @@ def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         -severity_rank,
         not row["undecided"],
-        -max(harm_shares(row)),
+        -max(0.0, *harm_shares(row)),
+        -row["push"],
         row["token_id"],
     )
 

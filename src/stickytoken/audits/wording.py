@@ -137,9 +137,16 @@ def document_conclusions(audit: Audit) -> list[str]:
     number_of, causes = document_counts(result.with_copies, result.searched, result.causes)
     verb = "has" if result.with_copies <= 1 else "have"
     sentences = [f"{number_of[0].upper()}{number_of[1:]} {verb} copies now{causes}."]
+    is_suspected = pl.col("suspected_only")
     if result.with_copies:
-        sentences += _changes(audit)
-    unread = audit.documents.filter(~pl.col("suspected_only"), ~pl.col("copies_read"))
+        certain = audit.documents.filter(~is_suspected)
+        changes = _changes(certain)
+        sentences += changes or [
+            f"None of them is in the top {TOP} of more or fewer queries because of its copies."
+        ]
+        if audit.sticky.is_empty() and not certain.filter(pl.col("change") > 0).is_empty():
+            sentences.append(f"Copies of any word help a document that is close to a top {TOP} already.")
+    unread = audit.documents.filter(~is_suspected, ~pl.col("copies_read"))
     if not unread.is_empty():
         documents = counted(len(unread), "document")
         ids = ", ".join(unread["id"].head(_NAMED_DOCUMENTS).to_list())
@@ -153,31 +160,28 @@ def document_conclusions(audit: Audit) -> list[str]:
         sentences.append(
             f"In {counted(result.suspected, noun)}, copies are only suspected: look at the text."
         )
+        sentences += _changes(audit.documents.filter(is_suspected))
     return sentences
 
 
-def _changes(audit: Audit) -> list[str]:
-    """Return sentences on how many top 10 lists documents lose and gain because of their copies."""
-    certain = audit.documents.filter(~pl.col("suspected_only"))
-    losing = certain.filter(pl.col("change") < 0)
-    gaining = certain.filter(pl.col("change") > 0)
-    if losing.is_empty() and gaining.is_empty():
-        return [f"None of them is in the top {TOP} of more or fewer queries because of its copies."]
+def _changes(documents: pl.DataFrame) -> list[str]:
+    """Return a sentence on the top 10 lists that documents lose and gain by copies; empty if there are none."""
+    changed = documents.filter(pl.col("change") != 0)  # in the order of the table
+    if changed.is_empty():
+        return []
     clauses = []
-    for verb, changing in (("lose", losing), ("gain", gaining)):
+    for verb, changing in (
+        ("lose", changed.filter(pl.col("change") < 0)),
+        ("gain", changed.filter(pl.col("change") > 0)),
+    ):
         if not changing.is_empty():
             places = counted(int(changing["change"].abs().sum()), "place")
             ending = "s" if len(changing) == 1 else ""
             clauses.append(f"{len(changing):,} {verb}{ending} {places}")
-    # The table is in this order too.
-    changed = certain.filter(pl.col("change") != 0)
     named = [_change(row) for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)]
     if len(changed) > len(named):
         named.append(f"and {len(changed) - len(named):,} more")
-    sentences = [f"In top {TOP}s, {' and '.join(clauses)} because of the copies: {'; '.join(named)}."]
-    if audit.sticky.is_empty() and not gaining.is_empty():
-        sentences.append(f"Copies of any word help a document that is close to a top {TOP} already.")
-    return sentences
+    return [f"In top {TOP}s, {' and '.join(clauses)} because of the copies: {'; '.join(named)}."]
 
 
 def _change(document: Mapping[str, Any]) -> str:
