@@ -266,7 +266,7 @@ def check_clean(results: Results, run: Path, cranfield: Path, reuse: bool) -> No
     pushes = row["verdict"] == "sticky" and row["push_low"] >= audit.record.rule.smallest_push
     ours = f"{row['verdict']}, {row['push']:.2f} ({row['push_low']:.2f} to {row['push_high']:.2f})"
     results.check("the clean model: [CLS]", "sticky, because it pushes", ours, pushes)
-    search = PlainSearch(open_run(run).model_name, cranfield)
+    search = PlainSearch(str(resolve_model(open_run(run).model_name, None).location), cranfield)
     ids = audit.result.stuffed_ids
     plain = search.push(ids, search.with_text(ids, "[CLS]"), "[cls]", audit.result.depth)
     relative = abs(row["push"] / plain - 1)

@@ -165,7 +165,7 @@ def document_conclusions(audit: Audit) -> list[str]:
 
 
 def _changes(documents: pl.DataFrame) -> list[str]:
-    """Return a sentence on the top 10 lists that documents lose and gain by copies; empty if there are none."""
+    """Return a sentence on the top 10 lists that copies cost or bring documents; empty if there are none."""
     changed = documents.filter(pl.col("change") != 0)  # in the order of the table
     if changed.is_empty():
         return []
