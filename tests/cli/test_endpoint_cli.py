@@ -192,7 +192,7 @@ def test_a_token_without_vectors_has_no_verdict(service, tmp_path, monkeypatch):
     bad = next(token for token in full["decoded"].to_list() if len(token) > 4 and token.isalpha())
     monkeypatch.setattr(service.server.behaviour, "bad_text", f"{bad} {bad}")
     encoder = load_encoder(f"{service.url}#mini", tokenizer=str(service.folder / "model"))
-    run = profiled.detect_profile(encoder, tmp_path / "run", smallest_erased=0.9, insertion="words")
+    run = profiled.detect_profile(encoder, tmp_path / "run", insertion="words")
     assert run.sticky["token"].to_list() == [scanned.STICKY]
     row = run.tokens.filter(pl.col("decoded") == bad).row(0, named=True)
     assert (row["erased"], row["contraction"], row["verdict"]) == (None, None, None)
