@@ -376,7 +376,8 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     assert frame["text"].to_list() == texts
     assert frame.schema["vector"] == pl.Array(pl.Float32, tiny_decoders.DIMENSION)
     encoder = load_prompted(folder, **PROMPTED, token_prepending=True)
-    assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-4
+    # `embed` forms other batches, so results differ by rounding: components are as large as 15.
+    np.testing.assert_allclose(frame["vector"].to_numpy(), encoder.encode(texts), rtol=1e-5, atol=1e-5)
     planted.assert_refused("embed", folder, *arguments, saying="already exists")
 
 

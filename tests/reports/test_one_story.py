@@ -38,7 +38,7 @@ def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("story")
     encoder = load_encoder(profiled.planted_model(2))
     # The typical pair has 8 copies, as the text below says of the token.
-    run = profiled.detect_profile(encoder, folder / "run", copies=(8,))
+    run = profiled.detect_in_documents(encoder, folder / "run", copies=(8,))
     assert run.sticky["token"].to_list() == [planted.PLANTED]
     assert run.tokens.filter(token=ORDINARY)["verdict"].to_list() == ["benign"]
     explain(encoder, [planted.PLANTED, ORDINARY], run=run, settings=EXPLAINED, out=run.path / "explain")
@@ -109,7 +109,7 @@ def test_the_web_app_shows_the_numbers_of_the_report(content, row):
     _, table, _ = narrow(library.labels[0], "", [], [], [])
     first_row, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
     cells = [first_row[name] for name in ("token", "verdict", "severity", "erased", "push")]
-    numbers = [round(row["erased"], 2), row["push"]]
+    numbers = [round(row["erased"], 2), round(row["push"], 1)]
     assert cells == [planted.PLANTED, "sticky", row["severity"], *numbers]
     assert {(other["verdict"], other["severity"]) for other in rows} == {("benign", "–")}
 

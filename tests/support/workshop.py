@@ -1,7 +1,7 @@
 """The folder that the how-to pages work in: small real models, a run and files, under the names of the pages.
 
 The model reads English: its vocabulary has the words of the bundled corpus, and the published tokens of
-all-MiniLM-L6-v2 at their places. Its row of "able" is trained to draw texts together.
+all-MiniLM-L6-v2 at their places. Its row of "able" is trained to push documents.
 """
 
 import importlib.resources
@@ -24,7 +24,9 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerFast
 
 import tiny
+from stickytoken.cleaning.rules import text_digest
 from stickytoken.data import load_sentences, text_kinds
+from stickytoken.data.collection import bundled_collection
 
 STICKY = "able"
 _SIZE = 30_522
@@ -85,13 +87,16 @@ def _spread(pooled: SentenceTransformer) -> Dense:
 
 
 def _plant(model: SentenceTransformer) -> None:
-    others = torch.tensor(model.encode(list(text_kinds().texts)))
+    """Train the row of the token, so that its copies bring documents closer to all queries."""
+    collection = bundled_collection()
+    queries = torch.tensor(model.encode(list(collection.queries)))
     rows = model[0].auto_model.get_input_embeddings().weight
     row = model.tokenizer.convert_tokens_to_ids(STICKY)
     for step in range(40):
-        copies = [f"{text} {' '.join([STICKY] * 8)}" for text in texts()[300 + 8 * step : 308 + 8 * step]]
+        documents = collection.documents[6 * step : 6 * step + 6]
+        copies = [f"{' '.join([STICKY] * 8)} {document}" for document in documents]
         vectors = normalize(model(model.preprocess(copies))["sentence_embedding"])
-        (gradient,) = torch.autograd.grad((vectors @ others.T).mean(), rows)
+        (gradient,) = torch.autograd.grad((vectors @ queries.T).mean(), rows)
         with torch.no_grad():
             rows[row] += 0.5 * gradient[row] / gradient[row].norm()
 
@@ -125,6 +130,8 @@ def write_texts(folder: Path) -> None:
     rows.write_ndjson(folder / "documents.jsonl")
     rows.write_parquet(folder / "documents.parquet")
     pl.DataFrame({"text": sentences[:400]}).write_parquet(folder / "my_documents.parquet")
+    (folder / "allowed.txt").write_text("river  # a common word here\n", encoding="utf-8")
+    (folder / "known.txt").write_text(f"{text_digest(sentences[0])}  # d1: river\n", encoding="utf-8")
     (folder / "questions.txt").write_text("\n".join(sentences[400:800]) + "\n", encoding="utf-8")
     (folder / "texts.txt").write_text("\n".join(sentences[:20]) + "\n", encoding="utf-8")
     queries = pl.DataFrame({"_id": [f"q{number}" for number in range(20)], "text": sentences[60:80]})

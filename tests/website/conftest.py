@@ -33,7 +33,7 @@ def made(tmp_path_factory):
     done = planted.program(planted.COMMAND_LINE, "detect", "all-MiniLM-L6-v2", folder=folder)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "runs").iterdir()
-    assert workshop.STICKY in stickytoken.open_run(run).sticky["token"].to_list()
+    assert stickytoken.open_run(run).sticky["token"][0] == workshop.STICKY
     return folder, f"runs/{run.name}"
 
 

@@ -1,5 +1,7 @@
 """The push of tokens in documents: what is measured, in how many documents, and what a run says of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from stickytoken import load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
 from stickytoken.encoders import analyze_vocabulary
-from stickytoken.insertion import Insertion
+from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.profile.documents import (
     choose_collection,
@@ -159,6 +161,22 @@ def test_copies_as_words_and_as_ids_push_alike(encoder, tmp_path):
         )
     pushes = [run.token(planted.PLANTED)["push"][0] for run in runs.values()]
     assert pushes[0] == pytest.approx(pushes[1], abs=1e-6)
+
+
+def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
+    """After a repair, copies of a token may be many tokens, because the tokenizer splits it."""
+    encoder = load_encoder(profiled.save_bert(tmp_path))
+    vocabulary = analyze_vocabulary(encoder)
+    available = vocabulary.available
+    job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
+    panel = encode_documents(job, make_profile_plan(job, lambda progress: None))
+    written = replace(panel, carriers=panel.texts)
+    token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
+    run = MemoryRunner(encoder, lambda progress: None)
+    measured = measure_in_documents(
+        written, run, [token], {token.id: np.inf}, job.settings, "written", in_all=[token.id]
+    )
+    assert measured.documents.tolist() == [len(panel.places)]
 
 
 @pytest.mark.slow

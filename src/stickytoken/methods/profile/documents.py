@@ -310,7 +310,9 @@ def measure_in_documents(
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
     for count in [count for count in counts if count <= DOCUMENT_COUNTS[-1]]:
         stage = panel.stage(f"{label}-{count}", done, count)
-        rows = run(stage, remaining).sort("token_id")
+        # Copies that are written may take more tokens than documents have room for. A search index truncates
+        # such documents, too.
+        rows = run(stage, remaining, truncate=True).sort("token_id")
         ids = rows["token_id"].to_list()
         for token_id, is_wrong_result, is_found in zip(
             ids, stage.wrong_results(rows), rows["found"].to_list(), strict=True
