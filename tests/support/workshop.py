@@ -25,13 +25,13 @@ from transformers import PreTrainedTokenizerFast
 
 import tiny
 from stickytoken.cleaning.rules import text_digest
-from stickytoken.data import load_sentences, text_kinds
+from stickytoken.data import load_sentences
 from stickytoken.data.collection import bundled_collection
 
 STICKY = "able"
 _SIZE = 30_522
 _WIDTH = 64
-_SHARED = 1.4
+_SHARED = 4.0
 _WORDS = 900
 # Words that the commands of the pages name.
 _NAMED = "able river trajectory token text bicycle repairs old man girl brushes combs her hair woman flow air"
@@ -74,7 +74,9 @@ def save_planted(folder: Path) -> Path:
 
 def _spread(pooled: SentenceTransformer) -> Dense:
     """A layer after which texts point everywhere alike, but for a little that they share."""
-    vectors = torch.tensor(pooled.encode([*text_kinds().texts, *texts()[:80]]), dtype=torch.float64)
+    collection = bundled_collection()
+    spread_texts = [*collection.documents, *collection.queries, *texts()[:80]]
+    vectors = torch.tensor(pooled.encode(spread_texts), dtype=torch.float64)
     values, axes = torch.linalg.eigh(torch.cov(vectors.T))
     # A normalised layer leaves one axis without variance.
     scales = torch.where(values > 1e-6 * values.max(), values, torch.inf).rsqrt()
@@ -92,13 +94,14 @@ def _plant(model: SentenceTransformer) -> None:
     queries = torch.tensor(model.encode(list(collection.queries)))
     rows = model[0].auto_model.get_input_embeddings().weight
     row = model.tokenizer.convert_tokens_to_ids(STICKY)
-    for step in range(40):
-        documents = collection.documents[6 * step : 6 * step + 6]
+    for step in range(80):
+        first = 6 * step % len(collection.documents)
+        documents = collection.documents[first : first + 6]
         copies = [f"{' '.join([STICKY] * 8)} {document}" for document in documents]
         vectors = normalize(model(model.preprocess(copies))["sentence_embedding"])
         (gradient,) = torch.autograd.grad((vectors @ queries.T).mean(), rows)
         with torch.no_grad():
-            rows[row] += 0.5 * gradient[row] / gradient[row].norm()
+            rows[row] += gradient[row] / gradient[row].norm()
 
 
 def save_language_model(folder: Path) -> Path:

@@ -77,7 +77,6 @@ STATUSES = {
     "stickytoken check all-MiniLM-L6-v2": 10,
     "stickytoken check runs/my_model": 10,
     "stickytoken check my_model --documents": 10,
-    "stickytoken check my_model --fail-on serious": 10,
     "stickytoken check rules.json": 10,
 }
 # How the description of a JSON document (or of an entry of a list) begins, and a command that prints it.
