@@ -121,11 +121,6 @@ def __getattr__(name: str) -> Any:
 
 
 def _placeholder(name: str, error: MissingExtraError) -> Any:
-    """Return a placeholder for a function whose extra is not installed.
-
-    `help` and ``import *`` accept the placeholder, but calling it raises ``error``.
-    """
-
     def placeholder(*_: Any, **__: Any) -> None:
         raise error.with_traceback(None)
 

@@ -290,13 +290,10 @@ def _require_text(name: str, text: object) -> None:
 
 
 def _mean_similarity_of(model: IdEncoder) -> float:
-    """Estimate the mean cosine between two random vocabulary entries."""
     return mean_similarity(model, most=_ENTRIES_FOR_U).value
 
 
 def _watch(stage: str, progress: ProgressCallback) -> Watch:
-    """Return a callback that reports a stage's progress, given its numbers of finished and total steps."""
-
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, done))
 
@@ -309,7 +306,6 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 def _attribution_by(
     method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
 ) -> Attribute:
-    """Return the function that ``method`` uses to divide a text's vector among the parts of the text."""
     if method is AttributionMethod.DELETION:
         return partial(_shapley_contributions, model)
     return _by_jacobians(model, texts, similarity)
@@ -344,7 +340,6 @@ def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadTe
 
 
 def _ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
-    """Return the token ids of all parts, in order."""
     return tuple(token_id for part in parts for token_id in part.token_ids)
 
 
@@ -377,10 +372,6 @@ def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, 
 
 
 def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
-    """Return how many of the first ids fit into the model together with its special tokens and prompt.
-
-    If not even the first id fits, return the number of all ids.
-    """
     if encoder.max_length is None or encoder.fits(ids):
         return len(ids)
     fitting = 0
@@ -396,7 +387,6 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
 
 
 def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    """Return the pieces that cover the first ``count`` ids, truncating the last piece if needed."""
     kept_pieces = []
     missing = count
     for piece in pieces:
@@ -407,16 +397,11 @@ def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int,
 
 
 def _joined_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Join neighbouring pieces into `_MAX_PARTS` spans whose numbers of pieces differ by at most one."""
     groups = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
     return [tuple(token_id for index in group for token_id in pieces[index]) for group in groups]
 
 
 def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
-    """Return the display name of a part: its decoded text, or else its vocabulary strings.
-
-    Some tokens do not decode to readable text, such as a single byte of a multi-byte character.
-    """
     name = decoded.strip()
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
         return name
@@ -463,12 +448,6 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 
 
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return the weight of every step that adds one of ``count`` parts to a set of other parts.
-
-    The parts can be added one by one in many orders. The weight of a step is the share of all orders in which
-    the parts of the set come first, directly followed by the added part. With two parts, for example, there
-    are four steps, each with the weight 1/2.
-    """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
@@ -480,14 +459,6 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
-    """Use random orders of the parts to estimate the weights that `_exact_weights` computes exactly.
-
-    Each random order is also used in reverse.
-
-    Returns:
-        For each step that occurs in an order, the share of the orders that contain the step. A step that
-        occurs in no order has the weight 0, and is left out.
-    """
     generator = np.random.default_rng((0, count))
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
@@ -566,7 +537,6 @@ def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity
 
 
 def _groups_of_copies(text: ReadText) -> list[range]:
-    """Divide the part indices into ranges: one per sequence of equal sticky parts, one per remaining part."""
     starts = []
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
@@ -581,16 +551,6 @@ def _groups_of_copies(text: ReadText) -> list[range]:
 def _merged_copies(
     text: ReadText, groups: Sequence[range], sticky_count: int, sticky_effect: float | None
 ) -> ReadText:
-    """Return the text with the parts of each group merged into one.
-
-    Args:
-        text: The text.
-        groups: Indices of the parts to merge, from `_groups_of_copies`.
-        sticky_count: Number of sticky parts in both texts.
-        sticky_effect: Change in the similarity when all sticky parts of both texts are deleted; None if
-            unknown. A merged part that contains all sticky parts gets ``sticky_effect`` as its deletion
-            effect. The deletion effect of any other merged part is None.
-    """
     parts = []
     for group in groups:
         part = text.parts[group.start]
@@ -630,16 +590,6 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _notes_on_length(name: str, text: ReadText) -> list[str]:
-    """Return notes on a long text.
-
-    Args:
-        name: ``first`` or ``second``.
-        text: The text.
-
-    Returns:
-        A sentence if the model does not read the end of the text, and another sentence if the parts of the
-        text are spans of several words.
-    """
     notes = []
     if text.left_out:
         notes.append(
@@ -651,15 +601,7 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
 
 
 def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
-    """Return sentences on what makes the two texts similar, such as the sticky tokens of the texts.
-
-    Args:
-        result: The attribution. With a run, the sentences name the sticky parts of the texts and say how many
-            of the strongest pairs contain a sticky part. If the texts have no sticky part, the sentences name
-            the strongest pair. Without a run, the sentences name a part that recurs in the strongest pairs
-            or, if no part recurs, the strongest pair.
-        pairs: The strongest pairs, strongest first.
-    """
+    """Return sentences on what makes the two texts similar, such as the sticky tokens of the texts."""
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
     if result.run is None:
@@ -684,7 +626,6 @@ def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
 
 
 def _recurring_part_sentence(result: Why, pairs: Sequence[TokenPair]) -> str | None:
-    """Return a sentence that names a part in most of the strongest pairs; None if there is no such part."""
     first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
     second_and_first = [(second, first) for first, second in first_and_second]
     for named_pairs in (first_and_second, second_and_first):

@@ -164,7 +164,6 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
 
 
 def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
-    """Return the indices of the rows that belong to a reserved vocabulary entry or to no entry."""
     mark = vocabularies.word_mark(vocabulary.tokens)
     is_trained = np.zeros(row_count, bool)
     is_trained[np.array(vocabulary.ids)] = True
@@ -178,7 +177,6 @@ def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]
 
 
 def _as_series(columns: dict[str, Any], count: int) -> list[pl.Series]:
-    """Return all measurement columns with their types; values that are NaN or were not computed are null."""
     series_list = []
     for name, dtype in _COLUMNS.items():
         values = columns.get(name)
@@ -192,20 +190,6 @@ def _under_trained(
     is_ordinary: NDArray[np.bool_],
     distances_of_untrained: NDArray[np.float64],
 ) -> NDArray[np.bool_] | None:
-    """Return which entries are under-trained.
-
-    An under-trained entry is about as near to the mean of the untrained rows as the untrained rows
-    themselves, and far nearer than ordinary entries.
-
-    Args:
-        distances: Distance of each of N entries from the mean of the untrained rows, shape (N,).
-        is_ordinary: Whether each entry is ordinary, shape (N,).
-        distances_of_untrained: Distances of the untrained rows from their own mean.
-
-    Returns:
-        Booleans, shape (N,). None if there are too few ordinary entries, or if more than half of them have
-        the same distance.
-    """
     nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
     if is_ordinary.sum() < _LEAST_ORDINARY:
         return None
@@ -219,22 +203,6 @@ def _under_trained(
 
 
 def _vector_deviations(matrix: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Measure how unusual the row of each available entry is among the rows of all available entries.
-
-    The statistic of a row is its squared Mahalanobis distance from the mean row, divided by its squared
-    Euclidean distance from the mean row. `vector_deviations_of` does the computation; this function reads the
-    rows.
-
-    Args:
-        matrix: The rows of all entries, which are read block by block.
-        available: Row indices of the available entries, in ascending order.
-
-    Returns:
-        For each available entry, how many median absolute deviations the logarithm of its row's statistic
-        lies above the median; NaN for a row that equals the mean row. None if there are too few available
-        entries, or if more than half of them have the same statistic.
-    """
-
     def blocks() -> Iterator[NDArray[np.float64]]:
         """Yield the rows of the available entries, one block after the other."""
         for start, block in matrix.blocks():
@@ -253,13 +221,6 @@ def _distances(
     scatter: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], Any]:
     """Compute the Euclidean and cosine distances of all rows from the mean of the untrained rows.
-
-    Args:
-        matrix: The rows, shape (N, D).
-        untrained: Indices of the untrained rows.
-        squared_lengths: Squared lengths of all rows, shape (N,).
-        scatter: Scatter matrix of the rows around their mean, shape (D, D). If None, only Euclidean distances
-            are computed.
 
     Returns:
         The Euclidean distances, and the cosine distances after the first principal component is removed from
@@ -344,11 +305,6 @@ class _Matrix:
 def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matrix, _Matrix | None]:
     """Find the embedding matrices of a model among the tensors of its weight files.
 
-    Args:
-        model: Folder or name of the model.
-        revision: Branch, tag or commit on the hub; None for the default branch.
-        entry_count: Minimum number of rows of the matrices.
-
     Returns:
         The input matrix and the output matrix. The input matrix has the most common name for input matrices
         among all floating-point matrices with enough rows. The output matrix has a usual name for output
@@ -390,10 +346,6 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
 
 
 def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix | None:
-    """Return a matrix whose name contains one of ``names``; None if there is none.
-
-    The names are tried in order, and the first matrix whose name contains the tried name is returned.
-    """
     for name in names:
         for matrix in matrices:
             if name in matrix.name:
@@ -431,7 +383,6 @@ def _weight_files(model: str, revision: str | None) -> list[Path]:
 
 
 def _listed_shards(index: Path) -> set[str]:
-    """Return the names of the shards that an index lists."""
     try:
         return set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -441,7 +392,6 @@ def _listed_shards(index: Path) -> set[str]:
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
-    """Download the weights of a model from the hub, and return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 

@@ -100,14 +100,12 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
 
 def _command(name: str, properties: Mapping[str, str], message: str) -> str:
-    """Return a workflow command, such as ``::error file=a.txt,line=3::MESSAGE``, with all values escaped."""
     escaped = {key: _escaped(value).replace(":", "%3A") for key, value in properties.items()}
     listed = ",".join(f"{key}={value.replace(',', '%2C')}" for key, value in escaped.items())
     return f"::{name} {listed}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:
-    """Return a text that is safe in a workflow command."""
     # `visible` escapes line breaks, so the text cannot end the workflow command that contains it.
     return visible(text).replace("%", "%25")
 
@@ -173,13 +171,11 @@ def _case_of(finding: Finding) -> ET.Element:
 
 
 def _case(rule: str, name: str) -> ET.Element:
-    """Return an empty JUnit test case, which counts as a passed test."""
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
 
 
 @cache
 def _root(folder: Path) -> Path:
-    """Return the root of the git repository that contains a folder; the folder itself if there is none."""
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return candidate.resolve()
@@ -297,11 +293,6 @@ def _notification(level: str, message: str) -> dict[str, Any]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    """Return the SARIF location of a finding.
-
-    For a finding without a file in the repository, a logical location is added. The logical location is named
-    after the values that identify the finding or, if the finding has no such values, after its rule.
-    """
     line = finding.line or 1
     if finding.path is not None:
         return _physical(finding.path, _IN_REPOSITORY, line)
@@ -315,15 +306,10 @@ def _location(finding: Finding) -> dict[str, Any]:
 
 
 def _is_absolute(path: str) -> bool:
-    """Return whether a path is absolute on Unix (``/data/x``) or on Windows (``C:/data/x``)."""
     return PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
 
 
 def _physical(path: str, base: str, line: int) -> dict[str, Any]:
-    """Return the SARIF location of a line in a file.
-
-    The URI of the file is relative to ``base``; special characters in it are percent-encoded.
-    """
     try:
         uri = quote(path, errors="surrogateescape")  # preserves bytes that are not valid UTF-8
     except UnicodeEncodeError:
@@ -342,7 +328,6 @@ def message_text(text: str) -> str:
 
 
 def _visible_value(value: JsonValue) -> JsonValue:
-    """Escape the strings in a JSON value."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list):

@@ -214,15 +214,6 @@ def _text_of_copy(token: Token) -> str:
 def _texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
 ) -> Iterator[str]:
-    """Insert copies between the words of a text one by one, and yield the text after each insertion.
-
-    Args:
-        copies: The texts of the copies.
-        text: The text.
-        path: For each copy, the number of words before it, including earlier copies.
-        joining: How spaces separate a copy from the words. A copy is attached to the word before it with
-            `Joining.ATTACHED`, and is a word of its own otherwise.
-    """
     for copy, gap in _copies_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
@@ -242,17 +233,6 @@ def _texts_at_random(
 def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
-    """Insert copies between the words of a text one by one, and yield all words after each insertion.
-
-    Args:
-        copies: The token ids of the copies.
-        text: The text.
-        path: For each copy, the number of words before it.
-
-    Yields:
-        The ids of each word, including the copies so far. Every insertion yields the same list object,
-        extended by one word.
-    """
     words = list(text.words)
     for copy, gap in _copies_with_gaps(copies, path):
         words.insert(_checked_gap(gap, len(words)), (copy,))
@@ -260,11 +240,6 @@ def _words_at_random(
 
 
 def _copies_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
-    """Yield each copy with its gap: the number of words before it.
-
-    Raises:
-        InputError: The path has fewer gaps than there are copies.
-    """
     if len(path) < len(copies):
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
@@ -273,11 +248,6 @@ def _copies_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[t
 
 
 def _checked_gap(gap: int, word_count: int) -> int:
-    """Return the gap if it lies within a sentence of ``word_count`` words.
-
-    Raises:
-        InputError: The gap lies outside the sentence.
-    """
     if not 0 <= gap <= word_count:
         raise InputError(
             f"gap {gap} of a random placement lies outside a sentence of {word_count} words: pass a gap "

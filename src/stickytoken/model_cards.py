@@ -87,7 +87,6 @@ def _list_of_tokens(run: Run) -> list[str]:
 
 
 def _facts(row: Mapping[str, Any]) -> str:
-    """Return the measures of a token as text, with their intervals and units."""
     facts = []
     for measure in MEASURES:
         value = row.get(measure.key)
@@ -130,7 +129,6 @@ def _rows(run: Run) -> list[tuple[str, str]]:
 
 
 def _line_of(marker: str) -> re.Pattern[bytes]:
-    """Return a pattern that matches a marker on a line of its own."""
     return re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE)
 
 

@@ -169,7 +169,6 @@ def push_ratios(
 
 
 def _sample_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
-    """Return how often each bootstrap sample contains each unit, shape (samples, units)."""
     samples = bootstrap_samples(units, _SAMPLES, key)
     offsets = np.arange(_SAMPLES)[:, None] * units
     counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * units)

@@ -140,7 +140,6 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def _columns_of(values: object) -> list[str] | None:
-    """Return the column names of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
     if isinstance(values, type):
         return None
     schema = getattr(values, "collect_schema", None)

@@ -238,7 +238,6 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that encoding and decoding preserve; none if the tokenizer does not add a space."""
     first_ids = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
     if not adds_space:
@@ -255,12 +254,6 @@ def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
 def _round_trips(
     tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
 ) -> dict[int, _RoundTrip]:
-    """Decode each entry after the ids of an anchor, and encode the resulting text.
-
-    Returns:
-        The round trip of each entry, keyed by token id. An entry is left out if the anchor's text or the
-        anchor's ids are not preserved when the entry follows the anchor.
-    """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
     for token_id, text in zip(token_ids, texts, strict=True):
@@ -276,7 +269,6 @@ def _round_trips(
 
 
 def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
-    """Return the category of an entry that has a row in the model."""
     text, ids = trip
     if not text.strip():
         return Category.MEANINGLESS
@@ -391,13 +383,6 @@ def _draw_benign(
     The tokens of a block depend on the earlier blocks, but not on ``count``. A larger ``count`` therefore
     only adds blocks at the end.
 
-    Args:
-        vocabulary: The vocabulary.
-        index: Index of the token to match.
-        excluded: Ids that must not be drawn.
-        count: Number of tokens to draw.
-        seed: Seed of the random draw.
-
     Returns:
         Indices of the drawn tokens. The number of drawn tokens is ``count`` rounded up to a multiple of 16,
         or less if the vocabulary has too few tokens.
@@ -423,12 +408,6 @@ def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int],
 
     Two tokens are similar if their texts have similar lengths, and if they are close to each other in the
     vocabulary.
-
-    Args:
-        vocabulary: The vocabulary.
-        index: Index of the token.
-        excluded: Ids to leave out.
-        count: Number of tokens that will be drawn from the pool.
 
     Returns:
         Indices of at most ``_POOL * count`` tokens that text can produce, most similar first. All tokens in
@@ -554,7 +533,6 @@ def script_of(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _script_of_character(character: str) -> str | None:
-    """Return the script of a letter; None for any other character."""
     match = _SCRIPT.match(character)
     return str(match.lastgroup) if match else None
 
@@ -597,7 +575,6 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 def _copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    """Return, keyed by index, how many of an entry's eight copies the tokenizer reads as the entry."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)

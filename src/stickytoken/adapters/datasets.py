@@ -74,14 +74,12 @@ class ColumnCleaner:
         return cleaned
 
     def _require_columns(self, batch: Mapping[str, Any]) -> None:
-        """Raise InputError if the batch lacks a column that is to be cleaned."""
         for column in self.columns:
             if column not in batch:
                 column_names = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
 
     def _cleaned(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
-        """Return the cleaned value, and a note on what was found, which is empty if nothing was found."""
         if value is None:
             return None, ""
         text, note = cleaned_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")

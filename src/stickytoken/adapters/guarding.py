@@ -88,7 +88,6 @@ class GuardedModel(SentenceTransformer):
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _cleaned(self, value: Any) -> Any:
-        """Return an input with its texts cleaned; other values, such as images, are returned unchanged."""
         if isinstance(value, dict):
             return {key: self._cleaned(item) if key in _TEXT_KEYS else item for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -103,7 +102,6 @@ class GuardedModel(SentenceTransformer):
 
 
 def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
-    """Return a model of class ``kind`` that shares all modules with ``model``."""
     guarded = kind.__new__(kind)
     guarded.__dict__.update(
         (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()
@@ -112,20 +110,17 @@ def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    """Return the class that a guarded class is based on; a plain class is returned unchanged."""
     plain = (ancestor for ancestor in kind.__mro__ if not issubclass(ancestor, GuardedModel))
     return next(ancestor for ancestor in plain if issubclass(ancestor, SentenceTransformer))
 
 
 @cache
 def _guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
-    """Return the guarded subclass of a model class."""
     if plain is SentenceTransformer:
         return GuardedModel
     return type(f"Guarded{plain.__name__}", (GuardedModel, plain), {"__doc__": GuardedModel.__doc__})
 
 
 def _empty(plain: type[SentenceTransformer]) -> GuardedModel:
-    """Return a guarded model without attributes; pickle then restores the attributes."""
     kind = _guarded_class(plain)
     return kind.__new__(kind)

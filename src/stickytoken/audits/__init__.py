@@ -147,6 +147,5 @@ def _record(
 
 
 def _rule_of(run: Run) -> ProfileSettings:
-    """Return the thresholds of the run; those of profile by default if it is of another method."""
     settings = restored_settings(run)
     return settings if isinstance(settings, ProfileSettings) else ProfileSettings()

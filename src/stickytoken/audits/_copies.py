@@ -177,7 +177,6 @@ def _compared(
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of documents.parquet with the findings of a document, and None in the rank columns."""
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
     row["number"] = finding["number"]

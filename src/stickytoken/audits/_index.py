@@ -204,10 +204,6 @@ class _JudgedQuery(NamedTuple):
 
 
 def _judged_queries(source: DocumentSource | None, settings: AuditSettings) -> list[_JudgedQuery]:
-    """Return the queries of a BEIR folder that have relevant documents, or a random sample of them.
-
-    The list is empty if ``source`` is not a file of queries with relevance judgements beside it.
-    """
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
@@ -223,7 +219,6 @@ def _judged_queries(source: DocumentSource | None, settings: AuditSettings) -> l
 
 
 def _with_positions(judged: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str) -> _Queries:
-    """Return judged queries with the index positions of the documents that answer them."""
     position_of = {document.id: position for position, document in enumerate(indexed)}
     answers = [frozenset(position_of[id_] for id_ in query.answers if id_ in position_of) for query in judged]
     texts = [query.text for query in judged]
@@ -260,7 +255,6 @@ def _choose_queries(
 
 
 def _read_queries(source: DocumentSource, columns: Columns, settings: AuditSettings) -> list[str]:
-    """Return the queries of a source, or a random sample if there are more than the settings allow."""
     collection = open_documents(source, NamedColumns(columns))
     texts = [
         record.text
@@ -274,7 +268,6 @@ def _read_queries(source: DocumentSource, columns: Columns, settings: AuditSetti
 
 
 def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
-    """Return the first sentences of random texts as queries, and the indices of these texts."""
     order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
     sentences: dict[int, str] = {}
     for number in order:

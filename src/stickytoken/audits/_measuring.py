@@ -171,7 +171,6 @@ def _token_rows(
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Sort key of the rows of tokens.parquet; the worst token has the smallest key."""
     severity = row["severity"]
     severity_rank = -1 if severity is None else list(Severity).index(severity)
     return (
@@ -186,6 +185,5 @@ def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _ordinary(
     rows: Sequence[Mapping[str, Any]], column: str, average: Callable[[list[float]], Any]
 ) -> float | None:
-    """Return the average of a column over the random tokens; None if none has a value."""
     values = [row[column] for row in rows if row["group"] == results.ORDINARY and row[column] is not None]
     return float(average(values)) if values else None

@@ -136,7 +136,6 @@ def choose_tokens(
 
 
 def _unusual_ids(run: Run) -> list[int]:
-    """Return the ids of the tokens with unusual vectors, the most unusual ones first."""
     if not run.is_profile:
         return []
     is_unusual = pl.col("vector_deviation") >= run.settings.number("unusual")

@@ -108,13 +108,11 @@ def _harm(audit: Audit, row: Mapping[str, Any]) -> str:
 
 
 def _interval(row: Mapping[str, Any], key: str) -> str:
-    """Return the interval of a column, such as "interval 1.81 to 2.46×"."""
     unit, digits = (PUSH.unit, _PUSH_DIGITS) if key == PUSH.key else ("%", 0)
     return f"interval {interval(row[f'{key}_low'], row[f'{key}_high'], digits, unit)}"
 
 
 def _strongest(audit: Audit) -> list[str]:
-    """Return sentences on the tokens that push most and hide most, random ones included."""
     most = audit.tokens.sort("push", "token_id", descending=[True, False]).row(0, named=True)
     sentences = [
         f"{quoted(most['token'])} pushes most: {COPIES} copies put a document into "
@@ -188,9 +186,6 @@ def _change(document: Mapping[str, Any]) -> str:
     """Say how many top 10 lists a document is in with and without its copies, and name some changes.
 
     An example is "d7 (3 queries instead of 1: rank 2 instead of 40 for "first query", and 1 more)".
-
-    Args:
-        document: a row of documents.parquet.
     """
     changes = document["entered"] if document["change"] > 0 else document["left"]
     named = []
@@ -301,7 +296,6 @@ def next_steps(audit: Audit) -> list[NextStep]:
 
 
 def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
-    """Return the step that repairs the model if tokens are sticky here; empty if none is."""
     sticky = audit.sticky
     if sticky.is_empty():
         return []
@@ -312,7 +306,6 @@ def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
 
 
 def _optional_repair(audit: Audit, run: str) -> list[NextStep]:
-    """Return a repair step for flagged tokens; empty if there are none, or if `_urgent_repair` has a step."""
     has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
     if not audit.sticky.is_empty() or not has_flagged:
         return []
@@ -321,5 +314,4 @@ def _optional_repair(audit: Audit, run: str) -> list[NextStep]:
 
 
 def _token_options(sticky: pl.DataFrame) -> str:
-    """Return the options that name the tokens in a `repair` command."""
     return "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in sticky["token_id"].to_list())

@@ -150,7 +150,6 @@ class Cleaner:
 
     @classmethod
     def _of_document(cls, document: object, name: str, unsafe_fixes: bool) -> Cleaner:
-        """Return the cleaner that a JSON document describes; errors refer to the document as ``name``."""
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a rules file: {_WRITE_RULES}")
         for field_name, kind in _PARTS.items():
@@ -261,14 +260,7 @@ _ROUNDS = 8
 
 
 def _cleaned(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix]) -> Cleaned:
-    """Remove findings from a text until none of them is left.
-
-    Args:
-        text: The text.
-        spans: The findings in it.
-        finder: Finds the findings in the text that is left.
-        wanted: Which findings to remove.
-    """
+    """Remove findings from a text until none of them is left."""
     draft = _Draft(text)
     for _ in range(_ROUNDS):
         removable = [span for span in spans if span.fix in wanted]
@@ -335,7 +327,6 @@ class _Draft:
         self.text = "".join(pieces)
 
     def _origin(self, offset: int) -> int:
-        """Return the offset in the original of a character of the text."""
         return offset + self._shifts[bisect_right(self._starts, offset) - 1]
 
     def removals(self) -> tuple[Removal, ...]:

@@ -154,7 +154,6 @@ class Document:
 
     @cached_property
     def _line_ends(self) -> list[int]:
-        """The offsets of all line breaks in the text."""
         return [match.start() for match in re.finditer("\n", self.text)]
 
     @cached_property
@@ -168,7 +167,6 @@ class Document:
 
     @cached_property
     def _is_single_spaced(self) -> list[bool]:
-        """Whether each unit has exactly one space, or the start or end of the text, on each side."""
         # Most separators of a text are equal, so each distinct separator is examined only once.
         distinct = set(self.separators)
         ends_in_one_space = {text for text in distinct if text.endswith(" ") and not text[-2:-1].isspace()}
@@ -241,10 +239,6 @@ def stretches_of(document: Document, fewest: int) -> list[Stretch]:
 
 
 def _extended(document: Document, first: int, last: int, period: int) -> Stretch:
-    """Extend the part of a text from ``first`` to ``last`` to the longest stretch with the given period.
-
-    In a stretch with this period, each unit equals the unit one period before it.
-    """
     keys = document.keys
     start = first
     while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):
@@ -325,11 +319,6 @@ def scattered_copies(document: Document, flagged: Mapping[str, str]) -> set[int]
 
 
 def _have_few_common_neighbours(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether few copies of a word have the same word before or after them.
-
-    In ordinary writing, many copies of a word share a neighbour, as in "the boundary layer". Planted copies
-    share neighbours hardly more often than by chance.
-    """
     neighbours = document.neighbour_statistics(positions)
     most_matching_pairs = _MOST_MATCHING_PAIRS + _TIMES_CHANCE * neighbours.expected_pairs
     return neighbours.matching_pairs <= most_matching_pairs
@@ -342,7 +331,6 @@ def is_common(key: str) -> bool:
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield groups of at least ``fewest`` positions in which neighbours are at most ``farthest`` apart."""
     start = 0
     for number in range(1, len(positions) + 1):
         if number == len(positions) or positions[number] - positions[number - 1] > farthest:

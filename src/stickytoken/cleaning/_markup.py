@@ -77,7 +77,6 @@ def view_of(text: str) -> View:
 
 
 def _with_entities(text: str) -> str:
-    """Return a text in which characters stand for HTML entities. The length stays the same."""
     return _ENTITY.sub(_decoded, text) if "&" in text else text
 
 
@@ -145,7 +144,6 @@ _LONGEST_ROW = 2_000
 
 
 def _line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return the start and the end of the line that contains a part of a text; None if the line is long."""
     line_start = text.rfind("\n", max(0, start - _LONGEST_ROW), start) + 1
     line_end = text.find("\n", end, end + _LONGEST_ROW)
     if line_start == 0 and start > _LONGEST_ROW:

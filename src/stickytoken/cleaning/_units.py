@@ -112,7 +112,6 @@ class UnitReader:
 
     @cached_property
     def _unicode_units(self) -> regex.Pattern[str]:
-        """Pattern that finds the units of any text, but is slower than `_ascii_units`."""
         import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
         word = rf"\p{{Cf}}*{_LETTER}{_IN_WORD}*|\p{{Han}}[\p{{M}}{PAD}]*"
@@ -120,7 +119,6 @@ class UnitReader:
         return regex.compile(_literal_or_word(self._literals, word), regex.VERSION1 | case)
 
     def _is_one_word(self, text: str) -> bool:
-        """Return whether a text is found as one word without being named."""
         if text.isascii():
             return text.isalnum()
         import regex
@@ -196,7 +194,6 @@ class UnitReader:
         return tuple(Part(key[start:end], positions[start], positions[end]) for start, end in pairwise(cuts))
 
     def _is_repeat(self, match: re.Match[str]) -> bool:
-        """Return whether copies within a word are of a flagged word, or of a text of several letters."""
         root = match["other"]
         if root is None:
             return True
@@ -220,7 +217,6 @@ class UnitReader:
 
 
 def _copies_of(name: str, root: str) -> str:
-    """Return a pattern that matches copies without spaces; the group ``name`` matches one of them."""
     return f"(?P<{name}>{root})(?:{_INVISIBLE}(?P={name})){{{FEWEST_GLUED - 1},}}{_INVISIBLE}"
 
 

@@ -114,7 +114,6 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
 
 
 def _grouped(removals: Sequence[Removal]) -> list[list[Removal]]:
-    """Group successive removals that have the same cause, and are so close that their contexts meet."""
     groups: list[list[Removal]] = []
     for removal in removals:
         previous = groups[-1][-1] if groups else None
@@ -130,7 +129,6 @@ def _grouped(removals: Sequence[Removal]) -> list[list[Removal]]:
 
 
 def _marked(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
-    """Return the part of a text around removals, with removed text marked as in a word diff."""
     written = ""
     for piece in excerpt(text, ranges, start, end):
         shown = _BLANKS.sub(" ", piece.text)
@@ -139,11 +137,6 @@ def _marked(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) 
 
 
 def _removed(text: str) -> str:
-    """Return removed text marked as in a word diff: ``[-text-]``.
-
-    Spaces at either end of the text are put outside the marks, and the middle of a long text is left out. The
-    result is empty if the text is empty.
-    """
     words = text.strip(" ")
     if not words:
         return f"[-{text}-]" if text else ""

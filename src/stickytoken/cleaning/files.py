@@ -106,7 +106,6 @@ class CleaningTotals:
         return remarks
 
     def _first_copies(self) -> str:
-        """Return a sentence on the repetitions whose first copy stays in the text, with a few examples."""
         named = [f"{words!r} ({document})" for words, document in self.first_repetitions]
         left_out = self.repeated - len(named)
         more = f", and others in {left_out:,} more" if left_out else ""
@@ -116,7 +115,6 @@ class CleaningTotals:
 
 
 def _documents(count: int) -> str:
-    """Return a number of documents in words."""
     return f"{count:,} {'document' if count == 1 else 'documents'}"
 
 
@@ -191,7 +189,6 @@ def clean_file(
 
 
 def _count(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None:
-    """Add a cleaned document to the totals."""
     fixes = {span.fix for span in cleaned.reported}
     totals.left_by_cause.update({span.kind for span in cleaned.reported})
     totals.unsafe += Fix.UNSAFE in fixes
@@ -210,7 +207,6 @@ def _count(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None
 
 
 def _without_documents(name: str, totals: CleaningTotals) -> str:
-    """Return the error for a source without a readable document."""
     if not totals.skipped_first:
         return f"{name} is empty: pass documents"
     first = totals.skipped_first[0]
@@ -222,7 +218,6 @@ def _without_documents(name: str, totals: CleaningTotals) -> str:
 
 
 def _first_repetition(cleaned: Cleaned) -> str | None:
-    """Return the first repeated word or phrase that was removed, shortened if long; None if there is none."""
     for removal in cleaned.removals:
         if removal.kind is SpanKind.REPETITION:
             return beginning(removal.what, _REPEATED_CHARACTERS)

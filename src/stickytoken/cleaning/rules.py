@@ -129,7 +129,6 @@ class CleaningRules:
 
 
 def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts without duplicates, or raise InputError if one is not a string or is blank."""
     texts = list_of("texts", name, values)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
@@ -138,7 +137,6 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _normalizer(description: object) -> str:
-    """Return the description of a normaliser if it can be used, or raise InputError."""
     from stickytoken.cleaning._units import key_function
 
     try:

@@ -185,12 +185,7 @@ class SpanFinder:
             yield Span(first, last, SpanKind.FLAGGED, word, len(run), last, Fix.NONE)
 
     def _find_words(self, text: str, looked_at: str) -> Iterator[Span]:
-        """Yield the copies of words in a text, in no particular order. The spans may overlap.
-
-        Args:
-            text: The text.
-            looked_at: The text with placeholders; see `_markup.view_of`.
-        """
+        """Yield the copies of words in a text, in no particular order. The spans may overlap."""
         document = _copies.Document(looked_at, self._reader)
         fewest = min(self._fewest_repeated, _copies.FEWEST_COPIES)
         if not any(len(positions) >= fewest for positions in document.positions.values()) and (
@@ -223,14 +218,7 @@ class SpanFinder:
     def _flagged_spans(
         self, text: str, document: _copies.Document, chain: range, *, is_run: bool
     ) -> Iterator[Span]:
-        """Yield the spans of flagged words that follow each other.
-
-        Args:
-            text: The text.
-            document: The text, divided into units.
-            chain: The indices of the flagged words.
-            is_run: Whether there are enough of them to be copies for certain.
-        """
+        """Yield the spans of flagged words that follow each other."""
         units = document.units
         gaps = [document.gap(index) for index in chain[1:]]
         start = units.starts[chain.start]
@@ -293,7 +281,6 @@ class _Marks:
 
 @lru_cache(maxsize=4096)
 def _marks_of(gap: str) -> _Marks:
-    """Return the punctuation in the text between two copies. In "(so) (so)", the gap is ") ("."""
     visible = "".join(" " if _is_blank(character) else character for character in gap)
     parts = visible.split()
     if not parts:
@@ -304,7 +291,6 @@ def _marks_of(gap: str) -> _Marks:
 
 
 def _is_blank(character: str) -> bool:
-    """Return whether a character is white space or invisible."""
     return character.isspace() or unicodedata.category(character) == "Cf"
 
 
@@ -344,10 +330,6 @@ def _pieces(document: _copies.Document, chain: range, gaps: Sequence[str]) -> li
 
 
 def _with_outer_marks(document: _copies.Document, chain: range, marks: Sequence[_Marks]) -> tuple[int, int]:
-    """Return where copies start and end, with the punctuation before the first and after the last of them.
-
-    It is included if it is the punctuation between the copies: in "(so) (so) (so) (so)", all brackets are.
-    """
     text = document.text
     start = document.units.starts[chain.start]
     end = document.units.ends[chain.stop - 1]
@@ -402,11 +384,6 @@ def _cuts(text: str, start: int, end: int) -> bool:
 
 
 def _without_overlaps(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans in order, without those that overlap a span that takes precedence.
-
-    A kind takes precedence over those after it in `SpanKind`. Of spans of the same kind, the one that begins
-    first is kept and, if both begin at the same offset, the longer one.
-    """
     kept: list[Span] = []
     rank = {kind: number for number, kind in enumerate(SpanKind)}
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):

@@ -106,16 +106,10 @@ def command(*, settings: Sequence[str] = ()) -> Callable[[_Command], _Command]:
 # Cached because the hints of every command are needed twice, and evaluating them takes a millisecond.
 @functools.cache
 def _type_hints(function: _Command) -> dict[str, Any]:
-    """Return the type hints of a function, keyed by parameter, with the metadata of Annotated types."""
     return get_type_hints(function, include_extras=True)
 
 
 def _groups_of(function: _Command) -> dict[str, Any]:
-    """Return the dataclass of each parameter that stands for a group of options, keyed by parameter name.
-
-    The dataclass is the parameter's type. If the type is ``Annotated[Group, subclass]``, where ``subclass``
-    is a subclass of the dataclass ``Group``, the dataclass is ``subclass``.
-    """
     groups: dict[str, Any] = {}
     for name, hint in _type_hints(function).items():
         for kind in (hint, *getattr(hint, "__metadata__", ())):
@@ -126,7 +120,6 @@ def _groups_of(function: _Command) -> dict[str, Any]:
 
 @functools.cache
 def _option_names(group: Any) -> dict[str, str]:
-    """Return the name under which each field of a group becomes an option, keyed by field name."""
     names: dict[str, str] = {}
     for name, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -137,13 +130,7 @@ def _option_names(group: Any) -> dict[str, str]:
 def _parameters_of(
     function: _Command, groups: Mapping[str, Any], settings: Sequence[str]
 ) -> list[inspect.Parameter]:
-    """Return the parameters that Typer turns into the arguments and options of a command.
-
-    Args:
-        function: The function that becomes a command.
-        groups: The result of `_groups_of` for the function.
-        settings: Names of options that can be set only with --set or in a settings file.
-    """
+    """Return the parameters that Typer turns into the arguments and options of a command."""
     hints = _type_hints(function)
     own_descriptions = descriptions(function)
     parameters = []
@@ -308,7 +295,6 @@ class PanelledCommand(TyperCommand):
 
 
 def _metavar(param: TyperOption) -> str | None:
-    """Return the placeholder for an option's value in --help, or None if Typer chooses it."""
     kind = param.type_descriptor
     if param.is_flag:
         return ""
@@ -320,7 +306,6 @@ def _metavar(param: TyperOption) -> str | None:
 
 
 def _key(param: Any) -> str:
-    """Return an option's name without its dashes, as written in --set and in settings files."""
     return str(max(param.opts, key=len)).lstrip("-")
 
 
@@ -364,7 +349,6 @@ _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"
 
 
 def _kind_of_value(option: TyperOption) -> str:
-    """Return the choices for the value of an option or, if it has none, the name of the value's type."""
     kind = option.type_descriptor.annotation
     kind = next(iter(getattr(kind, "__args__", ())), kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -431,10 +415,6 @@ def project_table(start: Path) -> ProjectTable | None:
 
 
 def _line_of_model(text: str) -> int:
-    """Return the number, counted from 1, of the line that sets ``model``.
-
-    If no line in the table sets ``model``, return the number of the line with the table's header.
-    """
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
         return 1
@@ -445,7 +425,6 @@ def _line_of_model(text: str) -> int:
 
 
 def _read_toml(file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a TOML file, and its content as a dictionary."""
     try:
         text = file.read_bytes().decode("utf-8")
         return text, tomllib.loads(text)
@@ -457,14 +436,6 @@ def _read_toml(file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _apply_files(ctx: typer.Context, value: Path | None) -> None:
-    """Read pyproject.toml and the --config file, and store their values as option defaults in the context.
-
-    This function is the callback of --config, which Typer also calls if the option was not passed.
-
-    Args:
-        ctx: Context of the command. During shell completion, pyproject.toml is not read.
-        value: The --config file; None if --config was not passed.
-    """
     values: dict[str, Any] = {}
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
@@ -482,12 +453,6 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
 
     The subtable that is named after the command applies to the command. Entries outside all subtables apply
     to every command or, in pyproject.toml, only to `_PROJECT_COMMAND`.
-
-    Args:
-        ctx: Context of the command.
-        table: The table [tool.stickytoken] of pyproject.toml, or the whole content of a --config file.
-        file: The file that contains the table.
-        root: Name of the table in pyproject.toml; empty for a --config file.
 
     Raises:
         InputError: An entry is unknown or has an invalid value, or a subtable is not named after a command.
@@ -509,12 +474,6 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
 
 def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
     """Check the entries of a table in the same way as options on the command line.
-
-    Args:
-        ctx: Context of the command.
-        entries: Values of options and settings, keyed by name without dashes, as the file writes them.
-        file: The file that contains the table.
-        where: The name of the table in the file, for error messages.
 
     Returns:
         The values as Typer accepts them, keyed by parameter name, such as ``max_tokens``.
@@ -558,20 +517,6 @@ _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not em
 
 
 def _typed_value(param: Any, value: Any, folder: Path) -> Any:
-    """Convert a value from a settings file into one that Typer accepts.
-
-    Args:
-        param: The option or setting.
-        value: The value, as TOML gives it.
-        folder: Folder of the settings file. A relative path in a settings file is relative to ``folder``.
-
-    Returns:
-        A boolean as it is; a number as text; a relative path, joined to ``folder`` unless ``folder`` is the
-        current folder; any other text as it is.
-
-    Raises:
-        typer.BadParameter: The value is not of the option's type, or is an empty text.
-    """
     kind_name = _kind_of_value(param)
     expected_type = _TYPES.get(kind_name, str)
     value_type = float if type(value) is int else type(value)

@@ -80,7 +80,6 @@ def setting(*names: str, **details: Any) -> Declaration:
 
 
 def _option(*names: str, panel: str, **details: Any) -> Declaration:
-    """Declare an option that --help shows in a panel."""
     return Declaration(typer.Option, names, {"rich_help_panel": panel} | details)
 
 
@@ -172,7 +171,6 @@ CATEGORIES = {
 
 
 def _category(name: str) -> str:
-    """Return the name of a category in upper case, or raise BadParameter if there is no such category."""
     if name.upper() not in CATEGORIES:
         raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(CATEGORIES)}")
     return name.upper()
@@ -316,7 +314,6 @@ def load(
 
 
 def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:
-    """Print the route of a model and, with --verbose, where it was found and how it computes."""
     from stickytoken.encoders.loading import route_of
     from stickytoken.encoders.loading.resolution import resolve_model
 
@@ -333,7 +330,6 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
 
 
 def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
-    """Raise InputError, which names the flags, if the user passed options for models behind an endpoint."""
     flags = {
         "--set tokenizer": loading.tokenizer,
         "--set candidates": loading.candidates,
@@ -351,18 +347,12 @@ def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
-    """Print what an encoder's server said, and make the encoder print a message before each wait."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
 
 
 def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
-    """Return whether a model is behind an endpoint.
-
-    Raises:
-        InputError: The model is behind an endpoint, and the command needs the model itself.
-    """
     from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, AnyModelOptions):
@@ -404,7 +394,6 @@ def load_for(
 def _with_recorded(
     loading: ModelOptions | AnyModelOptions, recorded: LoadingRecord
 ) -> ModelOptions | AnyModelOptions:
-    """Return the options with the recorded value of each one that the user did not pass."""
     # The prompting options belong together, so the recorded ones are used only if the user passed none.
     if part_of(loading, Prompting) == Prompting():
         loading = replace(loading, **asdict(recorded.prompting))
@@ -447,7 +436,6 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Add ``source``, the run or model that the user named, to any ModelError that the block raises."""
     try:
         yield
     except ModelError as error:
@@ -541,7 +529,6 @@ _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    """Print each text that the server returned no vector for, with the reason."""
     from stickytoken.encoders.protocol import shown
 
     if not refused:
@@ -558,7 +545,6 @@ def _cost_phrase(cost: float | None, unknown: str = "") -> str:
 
 
 def _estimate_line(estimate: CostEstimate) -> str:
-    """Return a line with the numbers of an estimate."""
     price = _cost_phrase(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
     counts = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens"
     phrases = [f"{counts}{price}, about {console.duration(estimate.seconds)}"]

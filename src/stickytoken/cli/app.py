@@ -135,7 +135,6 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Print the help if no command is named."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(WRONG_USAGE)

@@ -232,7 +232,6 @@ def stdout() -> Console:
 
 
 def _cell(value: Any, column: Column) -> str:
-    """Return a value as text, formatted for its column; a hyphen if it is missing."""
     if value is None:
         return "-"
     if column.unit:
@@ -344,7 +343,6 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 
 def _raise_if_interrupted(step: Progress | None = None) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed, in case a library caught the original exception."""
     del step
     if was_interrupted():
         raise KeyboardInterrupt
@@ -404,7 +402,6 @@ class _Clock:
 
 
 def _rate(per_second: float, unit: str) -> str:
-    """Return a rate such as 1,200 texts/s. Rates below 10 have one decimal."""
     return f"{per_second:,.0f} {unit}/s" if per_second >= 10 else f"{per_second:,.1f} {unit}/s"
 
 

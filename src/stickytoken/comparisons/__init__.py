@@ -256,7 +256,6 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
-    """Return each token's measures and verdict in a run, keyed by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
@@ -458,16 +457,6 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
-    """Group runs that measured on similar sets of anchors, and return the names of the runs in each group.
-
-    A run is compared with the first run of each group, and joins the first group for which the two runs share
-    enough anchors. Two runs share enough anchors if the number of shared anchors is at least the fraction
-    `_MIN_SHARED_ANCHORS` of the size of the smaller set.
-
-    Args:
-        runs: The runs.
-        anchors: The set of anchors of each run, in the order of the runs.
-    """
     first_anchors: list[set[str]] = []
     groups: list[list[str]] = []
     for compared, anchors_of_run in zip(runs, anchors, strict=True):
@@ -543,7 +532,6 @@ def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return how two models use the same weights differently; empty if the weights differ."""
     if not first or first.get("weights") != second.get("weights"):
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
@@ -555,7 +543,6 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
 
 
 def _prompt(compared: ComparedRun) -> str:
-    """Return, for a message, the prompt that a run's model was loaded with; ``none`` without a prompt."""
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompting.prompt:
         description = loading.prompting.prompt
@@ -571,7 +558,6 @@ def _prompt(compared: ComparedRun) -> str:
 
 
 def _differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
-    """Return a text with each value and the runs that have it; empty if all runs have the same value."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
         names_by_value.setdefault(value(compared), []).append(compared.name)
@@ -617,7 +603,6 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 
 
 def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
-    """Return the values, keyed by column name. If ``values`` is None, every column is None."""
     if values is None:
         return dict.fromkeys(columns)
     return dict(zip(columns, values, strict=True))
@@ -830,7 +815,6 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a distinct name for each run. The names are as short as possible."""
     titles = [run.record.model.title for run in runs]
     long_titles = [run.model_title for run in runs]
     with_methods = [f"{title} ({run.record.method})" for title, run in zip(titles, runs, strict=True)]

@@ -192,7 +192,6 @@ _PAIR_SAMPLING = frozenset({"sentence_count", "pair_count"})
 
 
 def _differing_settings(run: Run) -> list[str]:
-    """Say how the settings and the corpus of a run of the paper's method differ from the published ones."""
     corpus = run.record.corpus
     has_pairs = corpus.sentences is None
     # Which tokens get an exact score changes neither candidates nor verdicts.
@@ -330,7 +329,6 @@ def beside_run(run: Run, name: str) -> BesideRun:
 
 
 def _mean_erased(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
-    """Compare the mean erased share of the published tokens with that of all others."""
     from scipy.stats import ttest_ind
 
     of_published = published["erased"].drop_nulls().to_numpy()
@@ -348,11 +346,6 @@ def _mean_erased(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
     """Compare the published tokens with the scores, rates and verdicts of a run that used the paper's method.
-
-    Args:
-        run: A run of the paper's method.
-        published: The published tokens, with the column ``known``.
-        unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
 
     Returns:
         The comparison, with the numbers of published tokens that the run did not examine and that it calls

@@ -203,13 +203,11 @@ def _sentences_of(sources: Iterable[str | Path], columns: NamedColumns, name: st
 
 
 def _is_missing(value: object) -> bool:
-    """Return whether a value is missing: None, NaN or the missing value of pandas."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ == "NAType"
 
 
 def _from_values(values: object) -> Sentences:
-    """Return the sentences in a list or table column; missing values count as blank."""
     texts: list[str | None] = []
     for number, value in enumerate(list_of("sentences", "sentences", values), start=1):
         if isinstance(value, str):
@@ -429,7 +427,6 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
 
 
 def _checked_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
-    """Return a valid pair, or raise an error whose message begins with ``where``."""
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):
             raise InputError(f"{where} has {shown(sentence)} as a sentence: pass text")
@@ -480,7 +477,6 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 
 
 def _nearest_index(ascending: Sequence[float], target: float) -> int:
-    """Return the index of the value nearest to a target; of the lower value if two are equally near."""
     right = bisect_left(ascending, target)
     if right == 0:
         return 0
@@ -661,11 +657,9 @@ _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
 def _readable_length(text: str) -> int:
-    """Return the number of characters, except white space and characters that tokenizers drop on purpose."""
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 
 
 def _visible_length(text: str) -> int:
-    """Return the number of characters that are not white space."""
     return sum(map(len, text.split()))

@@ -113,7 +113,6 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
 
 
 def _split_behind(text: str, length: int) -> tuple[str, str]:
-    """Split a text behind at most ``length`` characters, between words if there are any."""
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)

@@ -295,7 +295,6 @@ def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
 
 
 def _unicode_name(path: Path) -> str:
-    """Return a path as valid Unicode; bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -551,7 +550,6 @@ class Reader:
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
-        """Remember the columns of rows, and in the meter those that contain text and are not read."""
         used_columns = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
         for values in objects:
             self.known.update(values)
@@ -593,10 +591,6 @@ def column_with(name: str, present: Sequence[str]) -> str | None:
 
 
 def _problem_with(parts: Mapping[str, Any]) -> str:
-    """Return what is wrong with the texts of an object, keyed by column; an empty string if nothing is.
-
-    If there are several columns, some may be missing, but not all.
-    """
     for column, text in parts.items():
         if text is not None and not isinstance(text, str):
             return f"column {column!r} is {_type_in_words(text)}"

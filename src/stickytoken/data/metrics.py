@@ -135,7 +135,6 @@ class _PairTask(Task):
 
 
 def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.intp]:
-    """Return, for each value, its index in ``distinct``."""
     index_of = {value: index for index, value in enumerate(distinct)}
     return np.array([index_of[value] for value in values], dtype=np.intp)
 
@@ -143,7 +142,6 @@ def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.in
 def _sampled(
     gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return gold values, shape (units,), and predictions, shape (C, units), of the units in the sample."""
     if sample is None:
         return gold, predictions
     return gold[sample], predictions[:, sample]
@@ -295,7 +293,6 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _contingency(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Count the texts with each pair of predicted and gold label, shape (C, label_count, label_count)."""
     conditions = np.arange(len(predicted))[:, None]
     cells = (conditions * label_count + predicted) * label_count + gold
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
@@ -547,7 +544,6 @@ class RerankingTask(_RankingTask):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the candidates of each query, with their similarities."""
         row_of = {document: row for row, document in enumerate(self.documents)}
         ranking = {}
         for vector, (query, document_ids) in zip(queries, self.candidates.items(), strict=True):

@@ -276,18 +276,6 @@ def _rewrite_lines(
 def _edited_record(
     raw: str, row: Row, texts: Mapping[str, str], source: Source, dialect: Dialect | None
 ) -> str:
-    """Return a raw record with new texts.
-
-    Args:
-        raw: The record as the file writes it, without its line ending.
-        row: The record as it was read.
-        texts: The new texts, keyed by column; the key of a text without columns is empty.
-        source: The source of the record.
-        dialect: How a CSV or TSV file is divided; None for other formats.
-
-    Raises:
-        InputError: The format cannot hold a new text, because a line break would split the document in two.
-    """
     if source.suffix in JSON:
         return _with_strings(raw, texts)
     if dialect is not None:
@@ -316,7 +304,6 @@ def edited_text(text: str, edits: Edits) -> str:
 
 
 def _with_strings(raw: str, texts: Mapping[str, str]) -> str:
-    """Return a JSON value with new strings, keyed by column; the key of a value that is a string is empty."""
     pieces = []
     for column, text in texts.items():
         start, end = _span_of(raw, after_space(raw, 0), column)
@@ -389,7 +376,6 @@ def _with_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect)
 
 
 def _field_spans(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
-    """Return where each field of a row begins and ends, with its quotation marks."""
     unquoted = f"[^{re.escape(dialect.delimiter)}]*"
     quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}|'
     field = re.compile((quoted if dialect.quoted else "") + unquoted)
@@ -448,12 +434,6 @@ def _rewrite_parquet(
 def _revised(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> tuple[dict[str, dict[int, str]], list[int]]:
-    """Return what became of the next ``count`` rows.
-
-    Returns:
-        The changed texts, keyed by column, then by index in these rows; and the indices of the rows that are
-        set aside.
-    """
     changed: dict[str, dict[int, str]] = {}
     aside: list[int] = []
     for number, row in enumerate(islice(rows, count)):
@@ -472,13 +452,6 @@ def _revised(
 
 
 def _with_texts(table: Any, name: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table in which some texts of a column or nested field are replaced.
-
-    Args:
-        table: The table. The column keeps its type.
-        name: Name of the column or of the nested field.
-        texts: The new texts, keyed by the 0-based index of their row.
-    """
     from pyarrow import array
 
     column = column_with(name, table.schema.names) or name
@@ -491,7 +464,6 @@ def _with_texts(table: Any, name: str, texts: dict[int, str]) -> Any:
 
 
 def _with_text_at(value: Any, name: str, text: str) -> Any:
-    """Return a value in which a nested field is a text; the text itself without a name."""
     if not name:
         return text
     outer = column_with(name, list(value)) or name
@@ -499,7 +471,6 @@ def _with_text_at(value: Any, name: str, text: str) -> Any:
 
 
 def _compressions(file: Any) -> dict[str, str] | str:
-    """Return the compression of each column, keyed by column path, in the form that the writer expects."""
     if not file.num_row_groups:
         # There are no columns to read a compression from, so use the writer's default.
         return "snappy"

@@ -207,7 +207,6 @@ def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
 
 
 def _without_mark(content: bytes, name: str) -> bytes:
-    """Remove the byte order mark of UTF-8 from the beginning of a file, or refuse that of UTF-16."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
     return content.removeprefix(codecs.BOM_UTF8)
@@ -296,7 +295,6 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
 
 
 def _up_to_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the first chunks of a file, up to the first that is not blank."""
     for chunk in chunks:
         yield chunk
         if chunk.removeprefix(codecs.BOM_UTF8).strip():
@@ -304,7 +302,6 @@ def _up_to_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _parsed(text: str, name: str, place: str) -> Any:
-    """Return the value of a line of JSON, or a `Skipped` if it is not JSON."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
@@ -379,10 +376,6 @@ _LONGEST_FIELD = min(sys.maxsize, 2**31 - 1)
 
 
 def _with_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Yield the records of a CSV reader, whose fields may be long.
-
-    The limit belongs to the whole process, so it is put back after each record.
-    """
     while True:
         limit = csv.field_size_limit(_LONGEST_FIELD)
         try:
@@ -445,7 +438,6 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
 
 
 def _texts_in(path: Path) -> Iterator[str]:
-    """Yield the lines of a file as text, each with a line ending."""
     with opened_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):
             text, _ = decoded(line.content)
@@ -526,7 +518,6 @@ def _takes_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
 
 
 def _require_header(header: Sequence[str], name: str, delimiter: str, *, named_delimiter: bool) -> None:
-    """Raise an error if a header names a column twice, or seems to be divided by another character."""
     for column in header:
         if header.count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}: rename or remove one")
@@ -642,7 +633,6 @@ def _has_wording(value: object) -> bool:
 
 
 def _is_wording(value: object) -> bool:
-    """Return whether a value is text other than a number."""
     if not isinstance(value, str) or not value.strip():
         return False
     try:

@@ -191,7 +191,6 @@ def read_table(path: Path) -> Table:
 
 
 def _object_of(row: Row, path: Path) -> Mapping[str, Any]:
-    """Return the object of a row, or raise an error."""
     value = row.value
     if isinstance(value, Skipped):
         raise InputError(f"{value.place}: {value.reason}")
@@ -203,7 +202,6 @@ def _object_of(row: Row, path: Path) -> Mapping[str, Any]:
 
 
 def _require_file(path: Path) -> None:
-    """Raise an error if there is no such file, or if it is empty or a folder."""
     with reading(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")

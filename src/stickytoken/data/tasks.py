@@ -63,7 +63,6 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
 
 
 def _classification_in_folder(folder: Path) -> Task:
-    """Read a classification task from a train and a test file."""
     splits = []
     for name in ("train", "test"):
         files = [folder / f"{name}{suffix}" for suffix in TABLE_SUFFIXES]
@@ -88,7 +87,6 @@ def _task_name(path: Path) -> str:
 
 
 def _pairs(table: Table) -> Task:
-    """Build a similarity task from pairs with scores, or a pair classification task from labelled pairs."""
     path = table.path
     has_scores = "score" in table.columns
     gold = table.numbers("score" if has_scores else "label")
@@ -130,7 +128,6 @@ def _reranking(table: Table) -> Task:
 
 
 def _split_classification(table: Table) -> Task:
-    """Build a classification task from one file with a column for the split."""
     if set(table.labels("split")) == {_ALL_FOLDS}:
         return _cross_validated(table)
     train, test = _train_and_test(table)
@@ -138,7 +135,6 @@ def _split_classification(table: Table) -> Task:
 
 
 def _train_and_test(table: Table) -> tuple[Table, Table]:
-    """Return the rows of the splits ``train`` and ``test``."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
@@ -152,7 +148,6 @@ def _train_and_test(table: Table) -> tuple[Table, Table]:
 
 
 def _cross_validated(table: Table) -> Task:
-    """Build a task whose texts are predicted fold by fold."""
     path = table.path
     texts = table.filled_texts("text")
     labels = table.labels("label")
@@ -168,7 +163,6 @@ def _cross_validated(table: Table) -> Task:
 
 
 def _pair_transfer(table: Table) -> Task:
-    """Build a task that predicts the labels of pairs from features of their vectors."""
     path = table.path
     train, test = _train_and_test(table)
     columns = {}
@@ -187,7 +181,6 @@ def _pair_transfer(table: Table) -> Task:
 
 
 def _classification(train: Table, test: Table, path: Path) -> Task:
-    """Build a classification task from two tables of texts and labels."""
     train_texts = train.filled_texts("text")
     train_labels = train.labels("label")
     test_texts = test.filled_texts("text")
@@ -205,7 +198,6 @@ def _classification(train: Table, test: Table, path: Path) -> Task:
 
 
 def _clustering(table: Table) -> Task:
-    """Build a clustering task from a table of texts and labels."""
     path = table.path
     texts = table.filled_texts("text")
     labels = table.labels("label")
@@ -221,7 +213,6 @@ def _clustering(table: Table) -> Task:
 
 
 def _require_two_labels(counts: Counter[str], path: Path) -> None:
-    """Raise an error if all texts of a task have the same label."""
     if len(counts) < 2:
         raise InputError(
             f"{path}: all texts have the label {next(iter(counts))!r}: at least two labels are needed"
@@ -300,7 +291,6 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
 
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    """Return the retrieval task of a folder in the BEIR layout, and notes for the user."""
     queries, documents, relevant, unranked, notes = read_retrieval(folder)
     return metrics.RetrievalTask(folder.resolve().name, queries, documents, relevant, unranked), notes
 
@@ -412,7 +402,6 @@ def _read_qrels(
 def _notes_on_qrels(
     count: int, missing_documents: Sequence[str], missing_queries: Sequence[str], repeated_count: int
 ) -> list[str]:
-    """Return notes on how many judgements have missing ids or repeat an earlier judgement."""
     notes = []
     if missing_documents:
         notes.append(

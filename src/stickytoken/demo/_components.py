@@ -158,12 +158,6 @@ def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[s
 
     Gradio's own check of the inputs is off, because it would answer invalid inputs with a traceback. The
     handlers check their inputs themselves.
-
-    Args:
-        name: Name of the queue.
-        limit: Maximum number of queued events that are processed at the same time.
-        trigger: Gradio's rule for an event that is triggered while an earlier one runs.
-        progress: How the page shows that an event is running.
     """
     return {
         "preprocess": False,

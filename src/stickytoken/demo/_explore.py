@@ -215,23 +215,19 @@ class _Handlers:
 
 
 def _without_run(error: str) -> list[Any]:
-    """Return the outputs of `_Handlers.open_run` with an error in place of the headline."""
     filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
     return ["", *filters, error, "", *_without_matches("")]
 
 
 def _without_matches(error: str) -> list[Any]:
-    """Return the outputs of `_Handlers.search_tokens` with an error in place of the count, and no tokens."""
     return [error, gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
 
 
 def _without_selection(error: str) -> list[Any]:
-    """Return the outputs of `_Handlers.select_row` with no token, and an error in place of the card."""
     return [gr.update(value=None), error]
 
 
 def _without_evidence(error: str) -> list[Any]:
-    """Return the outputs of `_Handlers.show_evidence` with an error in place of the card, and no figure."""
     return [error, *ui.slot_contents([None])]
 
 
@@ -266,12 +262,6 @@ def _first_screen(content: RunContent, report_path: str) -> dict[str, str]:
 
 
 def _count_message(content: RunContent, rows: int) -> str:
-    """Render a message that says how many tokens match the search, and how many of these are listed.
-
-    Args:
-        content: The run.
-        rows: Number of matching tokens.
-    """
     text = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
     if rows > _TABLE_ROWS:
         text += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
@@ -287,21 +277,10 @@ _NO_TEXT = "–"
 
 
 def _choices(content: RunContent, column: str) -> list[str]:
-    """Return the choices of a filter: the distinct values of its column."""
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
 def _filtered(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
-    """Return the tokens of a run that match the search and the filters, flagged tokens first.
-
-    Args:
-        content: The run.
-        text: Text that the returned tokens contain, in any letter case; an empty text accepts all tokens.
-        filter_values: Accepted values for each column in `_FILTERED`; an empty list accepts all tokens.
-
-    Raises:
-        InputError: A filter's value is not a list of strings.
-    """
     tokens = content.tokens
     for column, values in zip(_FILTERED, filter_values, strict=False):
         accepted = _filter_values(column, values)
@@ -319,7 +298,6 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
 
 
 def _filter_values(column: str, values: object) -> list[str]:
-    """Return the values of a filter; an empty list if it is not set."""
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -328,7 +306,6 @@ def _filter_values(column: str, values: object) -> list[str]:
 
 
 def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
-    """Return tokens as the value of a Gradio table: headers, values to sort by, and the text of each cell."""
     columns = facts.columns(content)
     values = []
     texts = []
@@ -343,7 +320,6 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
 
 
 def _sort_value(value: Any, column: Column) -> Any:
-    """Return the sort key of a cell; numbers are rounded as they are shown."""
     if isinstance(value, str):
         return visible(value)
     if value is None:
@@ -356,12 +332,10 @@ def _sort_value(value: Any, column: Column) -> Any:
 
 
 def _cell_text(value: Any, column: Column) -> str:
-    """Return the text of a cell."""
     return _NO_TEXT if value is None else visible(column.text(value))
 
 
 def _token_choices(tokens: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return the choices of the token field: a label and the id of each listed token."""
     if tokens.is_empty():
         return []
     rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()

@@ -110,7 +110,6 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
 
 
 def _only_error(error: str) -> list[Any]:
-    """Return the values of the tab's outputs that show an error and clear the figures and sentences."""
     return [error, *ui.slot_contents([None, None]), ""]
 
 
@@ -168,11 +167,6 @@ def _checked_question(
     placement: object,
     copies: object,
 ) -> _Question:
-    """Check the values of the form.
-
-    Raises:
-        InputError: A value is missing, of the wrong type or beyond its limit.
-    """
     return _Question(
         anchor=shared.checked_text("sentence A", anchor),
         carrier=shared.checked_text("sentence B", carrier),
@@ -219,13 +213,7 @@ class Trial:
 
 
 def _answer(context: shared.AppContext, question: _Question, why: str = "") -> list[Any]:
-    """Measure what a visitor asks about, and return the outputs that show the answer.
-
-    Args:
-        context: Context of the app.
-        question: The visitor's question.
-        why: Why this token is shown; empty if the visitor chose it.
-    """
+    """Measure what a visitor asks about, and return the outputs that show the answer."""
     token = question.token
     benign = context.model.benign(token.id, context.run, _BENIGN)
     sentences = [question.anchor, question.carrier]
@@ -495,7 +483,6 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
 
 
 def _off_diagonal(matrix: Matrix) -> Matrix:
-    """Return a matrix without its diagonal: the similarities of different sentences, one row per sentence."""
     size = len(matrix)
     return matrix[~np.eye(size, dtype=bool)].reshape(size, -1)
 
@@ -510,7 +497,6 @@ def _row_means(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
 
 
 def _heatmap_in_words(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
-    """Describe each matrix by the mean similarity of different sentences, and by the mean of its diagonal."""
     text = ""
     if len(trial.names) > 1:
         names = ("without copies", "with copies of the token", "with copies of the benign token")

@@ -127,8 +127,6 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
 
 
 def _shown_on(progress: gr.Progress) -> ProgressCallback:
-    """Return a callback that shows the progress of a computation on the page."""
-
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
 

@@ -138,7 +138,6 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """Add the path to every label that several runs share, and return the runs."""
     labels = [run.label for run in runs]
     distinct = []
     for run in runs:
@@ -149,7 +148,6 @@ def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
-    """Read the record of a finished run, and label the run with the name of its folder."""
     return ListedRun(visible(path.resolve().name), path, RunFolder(path).read_finished()[0])
 
 

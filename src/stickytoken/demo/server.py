@@ -198,7 +198,6 @@ class RequestGuard:
             await _refuse(scope, receive, send_with_policy, refusal)
 
     def _refusal(self, scope: Scope) -> _Refusal | None:
-        """Return why a request is refused; None if it is answered."""
         headers = Headers(scope=scope)
         if any(not self._is_own_origin(origin, headers) for origin in headers.getlist("origin")):
             return _Refusal(403, "this app answers its own page only")
@@ -209,13 +208,11 @@ class RequestGuard:
         return _refused_body(scope["path"], headers)
 
     def _is_own_origin(self, origin: str, headers: Headers) -> bool:
-        """Return whether an Origin header names the host of this request or a public name of the app."""
         address = origin.partition("://")[2]
         return address == headers.get("host") or address.lower() in self._public_hosts
 
 
 def _refused_body(path: str, headers: Headers) -> _Refusal | None:
-    """Return why a request with a body is refused; None if it is answered."""
     if path.rstrip("/") not in _POSTED:
         return _Refusal(404, "this app has no API: use the command line or the Python package instead")
     length = headers.get("content-length", "")
@@ -227,7 +224,6 @@ def _refused_body(path: str, headers: Headers) -> _Refusal | None:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal) -> None:
-    """Answer a request with the reason why it is refused."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": refusal.reason})
         return
@@ -358,6 +354,5 @@ def serve(blocks: gr.Blocks, library: RunLibrary, port: int, share: bool) -> Ser
 
 
 def _script() -> str:
-    """Return the JavaScript of the page, with the colour themes of its figures inserted."""
     themes = json.dumps({"light": template("light"), "dark": template("dark")})
     return packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")

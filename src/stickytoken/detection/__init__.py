@@ -204,7 +204,6 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
 def _write_evidence(
     job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
 ) -> None:
-    """Measure curves and pairs, and write them into the run folder."""
     stage = run.method.evidence_stage(job, run.plan)
     measured = _evidence.measured_evidence(job, stage, run, progress=progress)
     folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
@@ -212,7 +211,6 @@ def _write_evidence(
 
 
 def _warn_unless_cosine(encoder: Encoder) -> None:
-    """Warn if the model compares vectors by anything but the cosine, which detection uses."""
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         warnings.warn(

@@ -85,14 +85,12 @@ def measured_evidence(
 
 
 def _rows_with_all_vectors(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the tokens whose texts all got a vector from the server."""
     if UNANSWERED not in table.columns:
         return table
     return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
 
 
 def _ids_to_measure(run: Run) -> list[int]:
-    """Return the ids of the worst sticky tokens and, if these are few, of the strongest other tokens."""
     sticky = run.sticky["token_id"].to_list()
     others = run.strongest(_MAX_TOKENS)["token_id"].to_list()
     count = min(_MAX_TOKENS, max(len(sticky), _MIN_TOKENS))
@@ -102,10 +100,6 @@ def _ids_to_measure(run: Run) -> list[int]:
 def _ordinary_ids(
     job: base.Job[base.MethodSettings], stage: EvidenceStage, excluded: set[int]
 ) -> Iterator[int]:
-    """Yield the ids of available tokens in random order.
-
-    Tokens in ``excluded``, and tokens whose copies the tokenizer reads as an unknown word, are left out.
-    """
     available = job.vocabulary.available
     for index in np.random.default_rng([job.settings.seed, _ORDINARY_STREAM]).permutation(len(available)):
         token = available[index]
@@ -114,13 +108,6 @@ def _ordinary_ids(
 
 
 def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
-    """Set evidence to null for each number of copies at which the tokenizer reads an unknown word.
-
-    Args:
-        row: A row of evidence.parquet, which is changed in place.
-        unknown: The numbers of copies at which the tokenizer reads an unknown word.
-        pair_copies: Number of copies of the token in each pair.
-    """
     for curve in ("below", "above"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
         row[curve] = [None if copies in unknown else value for copies, value in points]

@@ -106,14 +106,6 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
 
 
 def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord]) -> Run:
-    """Return the newest run of the model that an endpoint serves under a name.
-
-    Runs whose recorded model differs from the model of the endpoint are skipped.
-
-    Raises:
-        InputError: There is no run of this model.
-        ModelError: The endpoint serves a different model than when its first answers were cached.
-    """
     for path, record in candidates.items():
         if record.model.name != model:
             continue

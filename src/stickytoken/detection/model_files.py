@@ -120,7 +120,6 @@ def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
 
 
 def _model_files_record(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None:
-    """Return the content of model.json for a run; None if the run's record does not identify its encoder."""
     encoder = record.identity_parts.get("encoder")
     if not isinstance(encoder, dict):
         return None
@@ -154,7 +153,6 @@ def _file_states(folder: Path) -> dict[str, FileState] | None:
 
 
 def _is_self_contained(folder: Path) -> bool:
-    """Return whether, judging by its configuration files, a model needs no files outside its folder."""
     for name in _FILES_WITH_REFERENCES:
         if next(folder.rglob(name), None) is not None:
             return False
@@ -172,7 +170,6 @@ def _is_self_contained(folder: Path) -> bool:
 
 
 def _is_module_inside(module: Mapping[str, Any]) -> bool:
-    """Return whether an entry of modules.json has a known type and refers to files in the model's folder."""
     path = Path(str(module["path"]))
     is_known = str(module["type"]).startswith("sentence_transformers.")
     return is_known and not path.is_absolute() and ".." not in path.parts

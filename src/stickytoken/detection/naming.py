@@ -226,7 +226,6 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
 
 
 def _column_of_ids(table: tables.Table) -> list[int]:
-    """Return the values of the column token_id as whole numbers, or raise an error."""
     ids = []
     for row, value in enumerate(table.values_of("token_id"), start=1):
         number = tables.number_of(value)
@@ -237,10 +236,6 @@ def _column_of_ids(table: tables.Table) -> list[int]:
 
 
 def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
-    """Raise an error if the columns token_id and token of a row name different entries.
-
-    Ids that are not in the vocabulary are skipped; they raise an error later, where the tokens are chosen.
-    """
     index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
         index = index_by_id.get(token_id)

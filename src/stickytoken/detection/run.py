@@ -63,7 +63,6 @@ class Run:
         return f"<Run: {self.record.model.name}, {self.record.method}, {count}, in {self.path}>"
 
     def _repr_html_(self) -> str:
-        """Return a table of the sticky tokens, as notebooks show it."""
         titles = {"token_id": "id", "token": "token", "category": "category"}
         for column in self.listed(self.sticky):
             titles[column.key] = column.title
@@ -299,7 +298,6 @@ class Run:
 
 
 def _cell(value: object) -> str:
-    """Return a value as the HTML of a table cell; a hyphen for a missing value."""
     if value is None:
         return "-"
     return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))

@@ -57,7 +57,6 @@ class LoadingRecord(resume.Record):
     @model_validator(mode="before")
     @classmethod
     def _gather_settings(cls, values: Any) -> Any:
-        """Move the settings from the top level of a stored record into ``settings`` and ``prompting``."""
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
         settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
@@ -67,7 +66,6 @@ class LoadingRecord(resume.Record):
 
     @model_serializer(mode="wrap")
     def _spread_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Store the settings at the top level, where `_gather_settings` expects them."""
         others: dict[str, Any] = serialize(self)
         del others["settings"], others["prompting"]
         return asdict(self.settings) | self.prompting.saved() | others
@@ -178,7 +176,6 @@ _LONGEST_TEXT = 10_000
 
 
 def _defect_of_table(table: pl.DataFrame) -> str | None:
-    """Return why a table of tokens is unusable, in words such as "has no rows"; None if it is usable."""
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
         return "has no column of distinct token ids"

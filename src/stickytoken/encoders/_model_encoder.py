@@ -190,11 +190,6 @@ class ModelEncoder(ABC):
             return self._derived_once(f"at {precision}", partial(self._lowered, precision))
 
     def _lowered(self, precision: Precision) -> Self:
-        """Return an encoder that computes at a lower precision; check that its vectors are close enough.
-
-        Raises:
-            InputError: the vectors differ too much, or the model reads too few tokens for a comparison.
-        """
         precisions.require_precision(self._network, precision, self.name)
         if not self._samples:
             raise InputError(
@@ -212,7 +207,6 @@ class ModelEncoder(ABC):
         return lower
 
     def _copy(self) -> Self:
-        """Return a copy of this encoder that shares its model; call `_reset` after changing the copy."""
         other = copy.copy(self)
         other.spec = None
         other._weights_hash = None
@@ -220,7 +214,6 @@ class ModelEncoder(ABC):
         return other
 
     def _reset(self) -> None:
-        """Read the model again and drop all cached values."""
         self._configure()
         self._forget_derived()
         self._known_input_settings = self._input_settings()
@@ -235,13 +228,7 @@ class ModelEncoder(ABC):
     def _encode(
         self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
     ) -> NDArray[np.float32]:
-        """Return the vectors of inputs, shape (n, d).
-
-        Args:
-            ids: content ids of each input.
-            texts: the texts of the inputs, for error messages; if None, messages show the decoded ids.
-            allow_zero: as for `encode`.
-        """
+        """Return the vectors of inputs, shape (n, d)."""
         # Equal inputs share one row, which saves work and makes their vectors exactly equal.
         row_of: dict[Content, int] = {}
         rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
@@ -286,13 +273,11 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return the part that all vectors share, which is subtracted before precisions are compared."""
         del exact
         return np.float32(0)
 
     @property
     def _samples(self) -> list[Content]:
-        """Content ids of the inputs on which faster ways to compute are compared with the plain way."""
         return self._derived_once("samples", self._new_samples)
 
     def _new_samples(self) -> list[Content]:
@@ -320,7 +305,6 @@ class ModelEncoder(ABC):
 
     @property
     def _rounding(self) -> float:
-        """Machine epsilon of the arithmetic."""
         if self._precision is None:
             return torch.finfo(self.dtype).eps
         return precisions.ROUNDING[self._precision]
@@ -328,7 +312,6 @@ class ModelEncoder(ABC):
     # Detection of changes that the user makes to the model.
 
     def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
-        """Return the value cached under this name; if there is none, compute it and cache it."""
         derived = self._derived  # a local name, since another thread may replace the attribute
         if name not in derived:
             derived[name] = compute_value()
@@ -336,7 +319,6 @@ class ModelEncoder(ABC):
         return value
 
     def _apply_model_changes(self) -> None:
-        """Read the model again and drop cached values if the user has changed the model."""
         weight_versions = self._weight_versions()
         if weight_versions != self._known_weight_versions:
             with compute.model_lock(self._network):
@@ -346,19 +328,15 @@ class ModelEncoder(ABC):
             self._reconfigure()
 
     def _reconfigure(self) -> None:
-        """Read the model again and drop all cached values, while no other call uses the model."""
         with compute.model_lock(self._network):
             self._reset()
 
     def _forget_derived(self) -> None:
-        """Drop the cached values that depend on the weights."""
         self._derived = {}
 
     def _weight_versions(self) -> list[tuple[int, int]]:
-        """Return the address and version of each weight, which change when the weight changes."""
         return [compute.weight_version(weight) for weight in self._network.parameters()]
 
     def _input_settings(self) -> tuple[object, ...]:
-        """Return everything that determines how a text becomes token ids and that is cheap to compare."""
         tokenizer = self.user_tokenizer
         return (id(tokenizer), vocabulary_size(tokenizer), *self._settings())

@@ -122,7 +122,6 @@ class CausalPrompt(InputModule):
 
     @staticmethod
     def _auxiliary_outputs(auxiliary: PromptedModel, features: Features) -> torch.Tensor:
-        """Return the auxiliary prompt's attention outputs for contrast, shape (sentences, heads * size)."""
         names = [name for name in features if name.startswith(_AUXILIARY)]
         layout = {name.removeprefix(_AUXILIARY): features[name] for name in names}
         return auxiliary.attention_output(auxiliary.batch(layout))
@@ -260,7 +259,6 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
 
 
 def _at_depth(layer: int, count: int) -> int:
-    """Scale a layer number of Llama 2 7B to a model with ``count`` layers, at the same relative depth."""
     return round(layer * count / _LLAMA_2_LAYERS)
 
 
@@ -316,16 +314,6 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
 
 def _nearest_contrast_layer(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    """Return the index of the layer that contrast changes: the eligible layer nearest to the preset's layer.
-
-    A layer is eligible if contrast can change it and the vector is read after this layer or a later one. If
-    no layer is eligible, the result is the preset's layer or the last layer that runs, whichever comes first.
-
-    Args:
-        decoder: the language model.
-        layer: the layer after which the vector is read; a negative number counts from the end.
-        preset_layer: the contrast layer of the preset.
-    """
     # Number of layers that run. The last of them has the index layer_count - 1.
     layer_count = decoder.layer_count_until(layer)
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < layer_count]

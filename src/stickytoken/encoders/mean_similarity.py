@@ -143,12 +143,6 @@ def _estimated(
     The mean cosine between different entries of the sample is a U-statistic, whose standard error is known
     (Hoeffding 1948).
 
-    Args:
-        encoder: the model, which is named in the error.
-        vectors: unit vectors of the sampled entries that can be encoded, shape (n, d).
-        sample_size: number of sampled entries.
-        entries: size of the vocabulary.
-
     Returns:
         The estimate of u, its standard error, and the IsoScore of the sample.
 

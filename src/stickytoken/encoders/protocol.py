@@ -262,7 +262,6 @@ class RoutedEncoder(Protocol):
 
 
 def _members(*protocols: type) -> tuple[str, ...]:
-    """Return the names of the public members that the protocols declare, without inherited ones."""
     names: list[str] = []
     for protocol in protocols:
         names += [name for name in vars(protocol) if not name.startswith("_")]
@@ -335,7 +334,6 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
 
 def _has(model: object, member: str) -> bool:
-    """Whether the model has a member. If the member is a property, its value is not computed."""
     missing: Any = object()
     if inspect.getattr_static(model, member, missing) is not missing:
         return True

@@ -164,10 +164,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _longest_input(self) -> int | None:
-        """Return the smallest of the token limits that the tokenizer, the model and its positions set.
-
-        Return None if there is no limit.
-        """
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
@@ -178,11 +174,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
 
     def _limit_of_task(self) -> int | None:
-        """Return the maximum number of tokens that the first module declares for the task of the route.
-
-        Returns:
-            The limit; None if there is no task, or the module declares no limit for this task.
-        """
         if self.route is None or self.route.task is None:
             return None
         limit: int | None = getattr(self.model[0], f"{self.route.task}_length", None)
@@ -351,14 +342,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _skippable_attention(self) -> torch.nn.Module | None:
-        """Return the last layer's attention module if its output can be limited to the first token.
-
-        If the output is limited, the feed-forward part of the layer skips all tokens but the first. A few
-        sample inputs show whether skipping the other tokens changes the vectors.
-
-        Returns:
-            The attention module; None if the vectors change, or if the model is not of a suitable type.
-        """
         attention = first_token.attention_of_last_layer(self.model)
         samples = self._samples[:: max(1, len(self._samples) // _FIRST_TOKEN_SAMPLES)]
         if attention is None or not samples:

@@ -131,7 +131,6 @@ class TextEncoder:
         )
 
     def _weights_hash(self) -> str:
-        """Return a hash of the model's own fingerprint, or else of the fixed texts' vectors."""
         fingerprint = getattr(self.model, "fingerprint", None)
         if fingerprint is None:
             return fingerprint_of(self._vectors(SENTINELS))
@@ -186,11 +185,6 @@ class TextEncoder:
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
-        """Check that the model reads every text in full, if the model has a tokenizer and a limit.
-
-        Raises:
-            EncodingError: a text has too many tokens.
-        """
         if self._model_tokenizer is None or self.max_length is None:
             return
         if isinstance(self.tokenizer, CandidateTokenizer):  # only the model can count the tokens
@@ -236,7 +230,6 @@ class TextEncoder:
 
     @cached_property
     def _special_tokens(self) -> int:
-        """Number of special tokens that the tokenizer adds to a text."""
         count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
         if count_special_tokens is None:
             return 0
@@ -314,10 +307,6 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
-        """Decode the content ids that follow the ids of the prompt.
-
-        The decoded text is shortened until the model reads the text in full.
-        """
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:

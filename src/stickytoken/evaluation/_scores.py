@@ -200,7 +200,6 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
 
 
 def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
-    """Return the main score of one way of encoding on an MTEB task."""
     started = time.perf_counter()
     if isinstance(encoding.encoder, CausalPromptEncoder):
         model = encoding.encoder.sentence_transformer()
@@ -229,16 +228,6 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
 
 
 def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Compute the main scores on all units and on each bootstrap sample.
-
-    Args:
-        task: The task.
-        outcomes: The outcomes for each way of encoding, shape (ways, units, columns).
-        seed: Seed for the bootstrap.
-
-    Returns:
-        The main scores times 100, shape (1 + samples, ways). The first row is computed from all units.
-    """
     # The key includes the task, so that different tasks are resampled independently.
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)
@@ -329,7 +318,6 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:
-    """Return the mean of scores; None if any score is undefined."""
     defined = [score for score in scores if score is not None]
     return sum(defined) / len(defined) if len(defined) == len(scores) else None
 

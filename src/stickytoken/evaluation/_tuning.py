@@ -165,16 +165,6 @@ def tune(
 
 
 def _exits_to_try(start: int, layers: int) -> list[int]:
-    """Return the exit layers to try for token prepending, in ascending order.
-
-    These are all layers after the start layer, up to two thirds of the depth of the model, but always at
-    least the layer after the start layer. If there are more than `_MAX_EXITS`, evenly spaced layers are
-    chosen among them.
-
-    Args:
-        start: The start layer.
-        layers: Number of layers of the model.
-    """
     last_exit = max(start + 1, round(_EXIT_DEPTH * layers))
     count = min(_MAX_EXITS, last_exit - start)
     return sorted({round(layer) for layer in np.linspace(start + 1, last_exit, count)})
@@ -286,7 +276,6 @@ def _tuned(
 
 
 def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    """Return the setting with the highest score; in case of a tie, the first of these settings."""
     scored = [setting for setting in tried if setting.spearman is not None]
     if not scored:
         raise InputError(
@@ -339,7 +328,6 @@ def layers_scored(
 def _cosines_by_layer(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return each text pair's cosine at each of the given layers, with shape (pairs, layers)."""
     vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]

@@ -114,16 +114,10 @@ def explain(
 
 
 def _unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
-    """Return the ids of the available tokens that have no row in the model's embedding matrix."""
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
 
 def _explained_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of the tokens to explain.
-
-    Raises:
-        InputError: A token is named twice, cannot occur in text, or has no embedding.
-    """
     token_ids = named_ids(vocabulary, tokens)
     repeated_ids = [token_id for token_id, count in Counter(token_ids).items() if count > 1]
     if repeated_ids:
@@ -149,7 +143,6 @@ def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) 
 
 
 def _worst(run: Run | None) -> list[int]:
-    """Return the ids of the worst sticky tokens of a run."""
     if run is None:
         raise InputError("no tokens are named: pass tokens, or a run with sticky tokens")
     return worst_tokens(run, _WORST_TOKENS)

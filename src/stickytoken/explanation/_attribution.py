@@ -223,11 +223,6 @@ class Attributor:
         }
 
     def _by_position(self, pair: _Pair) -> dict[str, Any]:
-        """Return the attribution matrix of a pair (``values``), and the cosine of the pair (``similarity``).
-
-        The matrix divides the cosine among pairs of tokens. It has a row for each token of the carrier and a
-        column for each token of the anchor. The last row and the last column belong to the references.
-        """
         from stickytoken.inspection import similarity_matrix
 
         steps = self._settings.steps
@@ -302,11 +297,9 @@ def cell_rows(
 
 
 def _row_parts(attributed: AttributedPair) -> list[str]:
-    """Return the name of the part to which each row of the matrix belongs."""
     labels = [Part(label).name.lower() for label in attributed.pair.carrier.labels]
     return [*labels, "reference"]
 
 
 def _tokens_and_reference(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
-    """Return the names of the given tokens, followed by the name of the reference."""
     return [names.get(token_id, "") for token_id in ids] + [_REFERENCE]

@@ -317,7 +317,6 @@ class Job:
     def _measures_of_attribution(
         self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
     ) -> list[dict[str, Any]]:
-        """Return the rows of the measures that attribution computed; empty without attribution."""
         by_token = attribution.by_token
         attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
         rows: list[dict[str, Any]] = []
@@ -327,11 +326,6 @@ class Job:
         return rows
 
     def _measures_of_matrix(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
-        """Return the table rows with the measures of the token's row in the embedding matrix.
-
-        ``share_below`` is the share of available entries with a smaller value; None if the measure is
-        undefined for the token.
-        """
         if self.matrix is None:
             return []
         row_count = len(self.matrix.rows)

@@ -114,7 +114,6 @@ class EmbeddingMatrix:
 
     @property
     def _entries(self) -> list[int]:
-        """Ids of the vocabulary entries that have a row."""
         return [entry for entry in self.names if entry < len(self.rows)]
 
     def _mean(self, rows: NDArray[np.intp]) -> Any:

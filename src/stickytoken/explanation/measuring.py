@@ -102,7 +102,6 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
 
 
 def _labels_of(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
-    """Return the `Part` of each id in a carrier, whose first ``prompt_length`` ids are the prompt."""
     rest = [int(Part.COPIES if entry == _COPY.id else Part.CARRIER) for entry in ids[prompt_length:]]
     return (int(Part.PROMPT),) * prompt_length + tuple(rest)
 
@@ -167,7 +166,6 @@ def gather(
 
 
 def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
-    """Return the carriers and the anchors of a run, and the name of the run for display."""
     material = run.method.plan_texts(run.plan)
     anchors = list(material.anchors)
     if material.by_topic and len(anchors) > _MAX_ANCHORS:
@@ -177,11 +175,6 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
 
 
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
-    """Divide a corpus into carriers and anchors, and return both in random order with the name of the corpus.
-
-    The carriers are the shortest sentences, without their final punctuation. Twice as many carriers are
-    chosen as the settings ask for, but at most half of the corpus. All other sentences are the anchors.
-    """
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
     shortest = by_length[: 2 * settings.carriers]
@@ -192,7 +185,6 @@ def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list
 
 
 def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
-    """Return the first distinct anchors that have words and fit into the model, at most `_MAX_ANCHORS`."""
     distinct = list(dict.fromkeys(anchors))
     tokenized = zip(distinct, encoder.tokenize(distinct), strict=True)
     readable = [text for text, ids in tokenized if ids.words and encoder.fits(ids.ids)]
@@ -254,11 +246,6 @@ class Surroundings:
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
     """Compare the internal states of the model for a carrier with and without copies.
 
-    Args:
-        before: The internal states of the model for the carrier without copies.
-        after: The internal states of the model for the carrier with copies.
-        surroundings: The vectors that the carrier's vectors are compared with.
-
     Returns:
         The measures of this carrier, keyed by name: a number, shape (), or one value per layer, shape
         (layers,). `statistics.AREAS` describes each measure. Measures that need internal states that the
@@ -304,18 +291,6 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 
 
 def _received(attention: Vector, labels: NDArray[np.intp], *, from_copies: bool = True) -> Vector:
-    """Return the share of attention that the copies receive, shape (layers, heads).
-
-    Each position distributes a total attention of 1 over all positions. The result is the share of a
-    position's attention that all copies together receive, averaged over the positions that pay attention.
-
-    Args:
-        attention: Attention from each part to each part, shape (layers, heads, attending parts, attended
-            parts), summed over the positions of the attended part and averaged over those of the attending
-            part.
-        labels: The `Part` of each position.
-        from_copies: Whether the copies are among the positions that pay attention.
-    """
     attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
     if not from_copies:
         attending_counts[Part.COPIES] = 0
@@ -328,7 +303,6 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, from_copies: bool 
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
-    """Return the cosines along the last axis. If a vector is zero, the cosine is 1, which means no change."""
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
@@ -409,18 +383,12 @@ def measure(
 
 
 def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    """Return how many carriers' hidden states fit into memory if all carriers are as long as the longest."""
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
 def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
-    """Return the hidden states of the copies, averaged over the copies in each carrier.
-
-    Returns:
-        The mean states, shape (carriers, layers + 1, D); None if the model does not expose its hidden states.
-    """
     means = []
     for inside in insides:
         if inside.hidden is None:
@@ -431,14 +399,6 @@ def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
 
 
 def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
-    """Return how far the hidden states of each token's copies are from those of benign tokens.
-
-    The first token is compared with the mean of its benign tokens, and each benign token with the mean of the
-    remaining benign tokens.
-
-    Returns:
-        Cosine and Euclidean distances, shape (2, tokens, carriers, layers + 1).
-    """
     benign = np.stack(states[1:])
     centres = [benign.mean(axis=0)]
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
@@ -451,10 +411,6 @@ def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
 
 
 def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
-    """Return the distances of all carriers, keyed by measure, each of shape (tokens, carriers, layers + 1).
-
-    ``groups`` holds the distances for each carrier group, as `_distances_between_tokens` returns them.
-    """
     if not groups:
         return {}
     cosine_distances, lengths = np.concatenate(groups, axis=2)
@@ -464,7 +420,6 @@ def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
 def _common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Vector]]],
 ) -> dict[int, dict[str, Vector]]:
-    """Stack each token's measures over the carriers; leave out measures that are missing for a carrier."""
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     stacked = {}
     for token_id, rows in observed.items():

@@ -57,10 +57,6 @@ def _by_distance(finding: Finding) -> float:
 
 
 def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
-    """Return the finding of a measure, from the row that is furthest from the benign tokens.
-
-    If several rows are equally far from the benign tokens, the row of the lowest layer is used.
-    """
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
     return Finding(
@@ -133,7 +129,6 @@ def verdict(
 
 
 def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
-    """Return descriptions of the strongest finding in each area, keyed by area."""
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}
@@ -143,7 +138,6 @@ def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Fin
 
 
 def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the row of the lift; None if there is none, or if it has no benign tokens to compare with."""
     for row in rows:
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row
@@ -151,7 +145,6 @@ def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _lift_clause(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a clause that quotes the lift; empty if the lift was not measured."""
     return "".join(
         f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} (mean of the benign tokens {row['benign_mean']:.3f})"
         for row in rows
@@ -164,11 +157,6 @@ def _compared_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -
 
     The lift is the rise in similarity to unrelated texts. The sentences say either that the lift is
     consistent with the verdict, or that it is based on too few texts to contradict the verdict.
-
-    Args:
-        run: The token's row in the run, keyed by the columns in `OF_RUN`.
-        lift: The row of the lift in the measures table of this explanation. If ``lift`` is None, the result
-            is a single sentence, which quotes the run.
     """
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
@@ -207,11 +195,6 @@ def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
 
 
 def _interval_with_zero(lift: Mapping[str, Any]) -> str:
-    """Return a clause on a lift that lies inside the interval of the benign tokens.
-
-    The clause gives the interval of the difference between this lift and the lift of benign tokens, and says
-    that the interval includes zero.
-    """
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
@@ -341,10 +324,5 @@ class Explanation:
 
 
 def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    """Return the given explanation.
-
-    `files.stored_explanation` calls this function in order to compute an explanation. Here, the explanation
-    has already been computed.
-    """
     del folder
     return explanation

@@ -228,12 +228,6 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
 
 def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) -> tuple[Vector, Vector]:
-    """Return the ends of Student's confidence interval for the mean over carriers, each of shape (places,).
-
-    Both ends of the interval are NaN with a single carrier. For a measure with two bounds, the interval is
-    computed on the log-odds scale by the delta method: the standard error on that scale is the standard error
-    of the mean divided by the derivative of the measure with respect to its log-odds.
-    """
     count = len(values)
     value = values.mean(axis=0)
     if count == 1:
@@ -329,14 +323,6 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 
 
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
-    """Return how far a token's distribution over carriers is from the pooled benign tokens' distribution.
-
-    For comparison, also return the largest distance of a benign token from the remaining benign tokens.
-
-    Args:
-        values: Values of the token, shape (carriers,).
-        benign: Values of the k benign tokens, shape (k, carriers).
-    """
     wasserstein, divergence = distribution_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []

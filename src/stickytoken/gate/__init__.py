@@ -174,11 +174,6 @@ def _check_documents_only(
 ) -> Check:
     """Return the result of checking documents with the rules of a rules file or a cleaner.
 
-    Args:
-        source: the rules file or the cleaner.
-        search: searches the documents with these rules; None if no documents were passed.
-        options_for_runs: the values of the options that need a run, keyed by name; None if not passed.
-
     Raises:
         InputError: no documents were passed, or an option needs a run.
     """
@@ -248,16 +243,7 @@ def _search_documents(
     failing_kinds: set[str],
     progress: ProgressCallback,
 ) -> _DocumentSearch:
-    """Search documents with the rules of a run, a rules file or a cleaner.
-
-    Args:
-        origin: the run, the rules file or the cleaner.
-        documents: anything that `stickytoken.scan` takes.
-        column: as in `check`.
-        lists: what to look for besides the rules, and what to allow; see `check`.
-        failing_kinds: kinds of findings that make the check fail.
-        progress: called after every step.
-    """
+    """Search documents with the rules of a run, a rules file or a cleaner."""
     from stickytoken.scanning import scan as scans
 
     # Effects are not measured, because they do not decide whether a document makes the check fail.
@@ -291,10 +277,6 @@ _SEEN_COPIES = 0.5
 
 def _reasons_incomplete(run: Run, which: str) -> list[str]:
     """List the reasons why a model may have more sticky tokens than the run found.
-
-    Args:
-        run: the run to check, or the baseline.
-        which: ``the run`` or ``the baseline``, for the messages.
 
     Returns:
         One sentence per reason; empty if the run is complete and consistent.
@@ -340,13 +322,6 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Count the tokens that should have a verdict, but lack one.
-
-    A token needs no verdict if the tokenizer reads fewer than half of its written copies as the token.
-
-    Returns:
-        The number of tokens; 0 for a run of std, which judges only its candidates.
-    """
     if not run.is_profile:
         return 0
     tokens = run.tokens
@@ -357,7 +332,6 @@ def _tokens_without_verdict(run: Run) -> int:
 
 
 def _notes_on_run(run: Run) -> list[str]:
-    """Return the method's notes on the run, and a note that lists the non-default settings of the run."""
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None

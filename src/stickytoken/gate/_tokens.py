@@ -67,7 +67,6 @@ _MEASURES = ("erased", "push")
 
 
 def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
-    """Return the measures in a row of tokens.parquet that have an interval, keyed by column."""
     effects = {}
     for name in _MEASURES:
         value = row.get(name)
@@ -163,11 +162,6 @@ def _change(
 ) -> str:
     """Return how a sticky token has changed since the baseline.
 
-    Args:
-        baseline_row: the token's row in the baseline; None if the baseline lacks the token.
-        effects: the token's measures in the run, keyed by column.
-        baseline_effects: the token's measures in the baseline, keyed by column.
-
     Returns:
         ``known`` if no interval lies above the interval of the same measure in the baseline. Otherwise
         ``worse`` if the baseline flags the token, and ``new`` if not. A token is also ``new`` if the two
@@ -182,7 +176,6 @@ def _change(
 
 
 def _properties(token: _JudgedToken) -> dict[str, Any]:
-    """Return the values of a sticky token for JSON and SARIF; missing values are None."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for name in _MEASURES:
@@ -212,7 +205,6 @@ def _message(token: _JudgedToken) -> str:
 
 
 def _in_words(effects: dict[str, _Effect]) -> str:
-    """Write the measures of a token, such as ``60% erased, push 1.7×``."""
     phrases = []
     if "erased" in effects:
         phrases.append(f"{percent(effects['erased'].value)} erased")

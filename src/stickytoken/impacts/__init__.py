@@ -204,7 +204,6 @@ def _record(
 
 
 def _conditions(token_records: Sequence[TokenRecord], settings: ImpactSettings) -> list[Condition]:
-    """Return the conditions for the measured tokens and their benign matches."""
     sticky = [Token(token.token_id, token.text) for token in token_records if token.kind != "benign"]
     benign = [Token(token.token_id, token.text) for token in token_records if token.kind == "benign"]
     return make_conditions(sticky, benign, settings)
@@ -218,7 +217,6 @@ _MTEB_TEXTS = 5_000
 def _texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
-    """Return the approximate number of texts that each stage encodes, keyed by name of the stage."""
     texts_by_stage = {}
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -314,7 +312,6 @@ def _tokens(
 
 
 def _has_all_scores(run: Run | None) -> bool:
-    """Return whether a run has the sticky score of every token, as Chen et al. (2025) compute it."""
     if run is None or "sticky_score" not in run.tokens.columns:
         return False
     return run.tokens["sticky_score"].null_count() == 0
@@ -323,7 +320,6 @@ def _has_all_scores(run: Run | None) -> bool:
 def _lowest_scoring(
     vocabulary: Vocabulary, run: Run, unusable: set[int], count: int, seed: int
 ) -> list[Token]:
-    """Draw the benign tokens of Chen et al. (2025): N of the 2N tokens with the lowest scores."""
     ascending = run.tokens.sort("sticky_score", "token_id")["token_id"].to_list()
     lowest = [token_id for token_id in ascending if token_id not in unusable][: 2 * count]
     if len(lowest) < count:

@@ -137,7 +137,6 @@ class _TaskEditor:
         return data.remove_columns(column).add_column(column, self._texts(data[column][:]))
 
     def _corpus(self, data: Mapping[str, Any]) -> Any:
-        """Return the corpus of a split, with titles and texts joined, and edited."""
         corpus = data["corpus"]
         has_titles = "title" in corpus.column_names
         titles = corpus["title"][:] if has_titles else [""] * len(corpus)
@@ -153,7 +152,6 @@ class _TaskEditor:
         return corpus.remove_columns(["title", "text"] if has_titles else "text").add_column("text", texts)
 
     def _texts(self, texts: list[Any]) -> list[Any]:
-        """Edit texts, or lists of texts."""
         if texts and not isinstance(texts[0], str):
             return [self._texts(list(inner)) for inner in texts]
         self.edited += len(texts)

@@ -217,18 +217,6 @@ def _condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    """Return one row per group of conditions, for the table conditions.
-
-    A row has the mean score over the group's repetitions, and the drop of this score from the score on clean
-    texts, with its interval. The group of clean texts has no drop.
-
-    Args:
-        resampled_scores: scores on all units, then on each bootstrap sample of units, shape (1 + samples,
-            conditions).
-        groups: the groups of conditions.
-        confidence: nominal coverage of the intervals.
-        tokens_by_id: the tokens, keyed by id.
-    """
     scores_on_all_units = resampled_scores[0]
     (clean_weights,) = groups.of_kind(Kind.CLEAN)
     scores = combine(groups.weights, scores_on_all_units).tolist()
@@ -245,15 +233,7 @@ def _condition_rows(
 def _effect_of(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return columns of the table effects: mean scores, drops from the clean score, and a test of the drops.
-
-    Args:
-        resampled_scores: scores on all units, then on each bootstrap sample of units, shape (1 + samples,
-            conditions).
-        groups: the groups of conditions.
-        confidence: nominal coverage of the intervals.
-        key: seed of the test.
-    """
+    """Return columns of the table effects: mean scores, drops from the clean score, and a test of them."""
     scores_on_all_units = resampled_scores[0]
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_weights = groups.of_kind(Kind.STICKY)
@@ -288,17 +268,6 @@ def _effect_of(
 
 
 def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the drop in score that each token causes, with one row per matched set.
-
-    Args:
-        groups: the groups of conditions. The benign tokens S1, S2, T1 and T2 that match the sticky tokens S
-            and T are in the order S1, T1, S2, T2.
-        scores: the score under each condition, shape (conditions,).
-
-    Returns:
-        Drops from the clean score, shape (sticky tokens, 1 + matches per sticky token). In the example, the
-        rows are S, S1, S2 and T, T1, T2.
-    """
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_drops = combine(clean_weights - groups.of_kind(Kind.STICKY), scores)
     benign_drops = combine(clean_weights - groups.of_kind(Kind.BENIGN), scores)

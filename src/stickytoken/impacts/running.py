@@ -204,7 +204,6 @@ class _StoredVectors:
 
 
 def _read_vectors(file: Path) -> _StoredVectors | None:
-    """Read a file with vectors; None if it is missing or damaged."""
     try:
         # Open the file here, because NumPy does not close a damaged file that it has opened itself.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
@@ -244,7 +243,6 @@ class TaskWork(GroupWork):
         return rows, len(new_vectors)
 
     def _published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
-        """Edit the texts of a role as in the paper, and truncate them to what the model reads."""
         texts = list(self.task.texts[role])
         indices = published_indices(self.task, role)
         tokens = [token.text for token in condition.tokens]

@@ -157,15 +157,7 @@ def token_sentences(impact: Impact) -> list[str]:
 def _task_sentences(
     impact: Impact, token_id: int, benign_ids: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
-    """Yield a sentence on how copies of a token change the main metric of each task.
-
-    Args:
-        impact: the measurement.
-        token_id: id of the token.
-        benign_ids: ids of the benign tokens that are matched to the token. The sentence ends with the mean
-            change that copies of the matched benign tokens cause.
-        settings: settings of the measurement.
-    """
+    """Yield a sentence on how copies of a token change the main metric of each task."""
     for effect in impact.effects.filter("main").iter_rows(named=True):
         of_task = impact.conditions.filter(task=effect["task"], metric=effect["metric"])
         (row,) = of_task.filter(token_id=token_id).iter_rows(named=True)
@@ -187,20 +179,12 @@ def _task_sentences(
 
 
 def _verb_for(change: float) -> str:
-    """Return the verb for what copies do to a number that changes by this much: leave, raise or lower."""
     if change == 0:
         return "leave"
     return "raise" if change > 0 else "lower"
 
 
 def _benign_phrase(count: int, mean_change: float, digits: int) -> str:
-    """Return a phrase such as ``copies of its 5 benign matches change it by -0.0012``.
-
-    Args:
-        count: number of benign tokens that are matched to a measured token.
-        mean_change: mean change that copies of these benign tokens cause.
-        digits: number of decimals of the change.
-    """
     matches = "its benign match" if count == 1 else f"its {count} benign matches"
     return f"copies of {matches} change it by {mean_change:+.{digits}f}"
 

@@ -123,17 +123,11 @@ def _recording_outputs(backbone: Any, weight_lists: list[list[torch.Tensor]]) ->
 
 
 def _weights_of_layers(output: Any) -> list[torch.Tensor]:
-    """Return the attention weights in a model's output, one tensor per layer; empty if there are none.
-
-    For an encoder-decoder model, the weights of the decoder are returned or, if the decoder returns no
-    weights, the weights of the encoder.
-    """
     weights = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [layer for layer in weights if isinstance(layer, torch.Tensor)]
 
 
 def _are_weights(value: Any) -> bool:
-    """Return whether a value looks like attention weights: square, not negative, and with row sums of 1."""
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)

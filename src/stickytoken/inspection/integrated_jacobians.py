@@ -185,18 +185,6 @@ class _Path:
         return total
 
     def _derivatives(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of the text's vector at each of n points, in one direction per point.
-
-        The vector is divided by `divisor` or, if `divisor` is None, by its own length, before the derivative
-        is taken.
-
-        Args:
-            embeddings: Embeddings at the points, shape (n, T, D).
-            directions: Direction at each point, shape (n, T, D).
-
-        Returns:
-            The derivatives, shape (n, d).
-        """
         with _forward_mode.dual_level():
             dual = _forward_mode.make_dual(embeddings, directions)
             vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
@@ -310,13 +298,6 @@ class JacobianIntegrator:
         a single integral in the direction of the sum of all directions, because this integral equals the sum
         of the integrals. After the number of points is chosen, the integral for each direction is computed
         once.
-
-        Args:
-            path: The path from the reference to the text.
-            directions: Direction of each part, shape (directions, T, D).
-            expected: Sum that exact integrals would have, shape (d,).
-            steps: Number of points to begin with.
-            watch: Called after every batch of the final computation, if there are many directions.
         """
         width = len(expected)
         is_few = len(directions) <= _FEW_PARTS
@@ -334,5 +315,4 @@ class JacobianIntegrator:
 
 
 def _error(integrals: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the Euclidean distance between the sum of the integrals and the expected vector."""
     return float((integrals.sum(dim=0) - expected).norm())

@@ -103,11 +103,6 @@ def input_embeddings(model: Any) -> Any:
 
 
 def _sharing_weights(model: Any, embeddings: Any) -> list[Any]:
-    """Return all embedding modules that share their weights with ``embeddings``, including ``embeddings``.
-
-    In T5, several embedding modules share their weights. T5 declares one embedding module as its input
-    embeddings, but calls another module that shares the weights.
-    """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
     return [table for table in tables if table.weight is embeddings.weight]
@@ -191,10 +186,6 @@ class Inspector(ABC):
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        """Yield the indices of the inputs in each batch.
-
-        The inputs of a batch have the same length, and their states fit into memory.
-        """
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -217,15 +208,6 @@ class Inspector(ABC):
 
     @contextmanager
     def _computing(self, work: str, *, gradients: bool = False) -> Iterator[None]:
-        """Context manager that prepares the model for a computation, and explains a lack of device memory.
-
-        Args:
-            work: Verb for the error message, such as "inspect".
-            gradients: Whether derivatives are computed.
-
-        Raises:
-            EncodingError: The device does not have enough memory.
-        """
         try:
             with computing(self._network, gradients=gradients):
                 yield
@@ -245,17 +227,6 @@ def _split_by_text(
     pooled_by_part: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Split a batch's states into one record per text.
-
-    Args:
-        labels: For each position, the index of the part that the token belongs to, shape (texts, T).
-        hidden: Hidden states, shape (texts, layers + 1, T, D).
-        attention_by_layer: Mean attention weights between parts, one tensor of shape (texts, heads,
-            attending parts, attended parts) per layer.
-        pooled: Pooled states, shape (texts, P).
-        pooled_by_part: Contribution of each part to the pooled states, shape (texts, parts, P).
-        vectors: Output of the model, shape (texts, d).
-    """
     # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
     # layers with different numbers of heads.
     head_counts = {layer.shape[1] for layer in attention_by_layer}
@@ -338,10 +309,6 @@ class ModuleInspector(Inspector):
 
         The model runs on the inputs of one text, but hooks replace the text's own token embeddings.
 
-        Args:
-            features: The model's inputs for the text.
-            embeddings: Token embeddings to use instead of the text's own, shape (n, T, D).
-
         Returns:
             The vectors before any final normalisation, shape (n, d).
         """
@@ -380,10 +347,6 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _final_normalisation(self) -> Any:
-        """Return the normalisation module at the end of the model; None if there is no such module.
-
-        If the model ends with several normalisation modules, return the first of them.
-        """
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None
@@ -449,15 +412,6 @@ class ModuleInspector(Inspector):
     def _look_at_static_batch(
         self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], members: torch.Tensor
     ) -> list[Inside]:
-        """Return the internal states of a static embedding model for each text.
-
-        The hidden states are the token embeddings, and the pooled states are the mean of the hidden states.
-
-        Args:
-            contents: Content ids of each text; all texts have the same number of ids.
-            part_labels: For each position, the index of the part that the token belongs to, shape (texts, T).
-            members: 1 if the position belongs to the part, else 0, shape (texts, T, parts).
-        """
         weight = self._embeddings.weight
         rows = weight[torch.tensor(contents, device=weight.device)].float()
         # t: text, q: position, g: part, d: component
@@ -489,11 +443,6 @@ class ModuleInspector(Inspector):
 def _pool_by_part(
     pooling: Any, inputs: dict[str, Any], members: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the pooled states, shape (texts, P), and the contribution of each part, shape (texts, parts, P).
-
-    A part's contribution is what pooling returns when the states of all other parts are set to zero. The
-    contributions are None if they do not add up to the pooled states.
-    """
     states = inputs["token_embeddings"]
 
     def pool(states: torch.Tensor) -> Any:
@@ -570,12 +519,6 @@ class PromptInspector(Inspector):
 
         The versions are, for example, points on the path from the reference's embeddings to the text's.
 
-        Args:
-            batches: For each prompt of the text, a batch with a single row. If the encoder uses contrast, the
-                auxiliary prompt comes last.
-            embeddings: Concatenated embeddings of all prompts, shape (n, tokens, D). D is the width of the
-                embeddings.
-
         Returns:
             The mean over all prompts except the auxiliary prompt, without any final normalisation.
         """
@@ -608,10 +551,6 @@ class PromptInspector(Inspector):
     def _look_at_batch(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
-        """Return the internal states of the model for each text, merged over all prompts.
-
-        All texts have the same number of content ids. The arguments are those of `look`.
-        """
         auxiliary = self._prompted.auxiliary
         auxiliary_output = None
         if auxiliary is not None:
@@ -636,14 +575,6 @@ class PromptInspector(Inspector):
         Attention weights are summed over the positions of the attended part, and averaged over those of the
         attending part. States are pooled over the whole text, and also over each part, with the states of all
         other parts set to zero. The pooled states of a text are also its vector, which is not normalised.
-
-        Args:
-            prompt_index: Index of the prompt.
-            contents: Content ids of each text; all texts have the same number of ids.
-            labels: For each text, the index of the part that each of its content ids belongs to.
-            around_label: Index of the part that consists of the tokens of the prompt around a text.
-            auxiliary_output: Attention output at the last token of each text's auxiliary prompt, which
-                contrast subtracts; None without contrast.
         """
         prompted = self._prompted
         part_count = around_label + 1  # the last part consists of the tokens of the prompt around a text
@@ -683,12 +614,6 @@ class PromptInspector(Inspector):
         )
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
-        """Merge the records of a text in several prompts into one record.
-
-        Labels and hidden states are concatenated along the positions, in the order of the prompts. Attention
-        weights, pooled states, contributions and vectors are averaged over the prompts. Hidden states and
-        attention are None if any prompt lacks them; every prompt has pooled states.
-        """
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
@@ -704,11 +629,6 @@ class PromptInspector(Inspector):
 
 
 def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """Average the attention weights of a text over its prompts.
-
-    Each prompt is weighted by how many of its positions belong to the attending part. Return None if the
-    weights of any prompt are missing.
-    """
     weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
     if len(weights) != len(prompts):
         return None
@@ -730,12 +650,6 @@ def _by_position(
     """Return a tensor with one value per position of a prompt that contains a text, shape (T,).
 
     If the prompt repeats the text, the values of the text are repeated too.
-
-    Args:
-        model: The model, which has the templates of the prompts.
-        row: The index of the prompt and the content ids of the text.
-        values: One value for each content id of the text.
-        template_value: Value for every template token.
     """
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), template_value)

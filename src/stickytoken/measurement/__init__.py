@@ -82,7 +82,6 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Context manager that turns an OSError in the block into a RunError that names the path."""
     try:
         yield
     except OSError as error:
@@ -122,7 +121,6 @@ def move_folder(folder: Path, target: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    """Flush a file to disk."""
     # On Windows, only files that are open for writing can be flushed.
     with path.open("rb" if os.name == "posix" else "rb+") as stream:
         os.fsync(stream.fileno())
@@ -300,7 +298,6 @@ class ResultFolder:
 
     @contextmanager
     def _accessed(self) -> Iterator[None]:
-        """Context manager that turns an OSError, or the lock of another process, into a RunError."""
         try:
             yield
         except Timeout as error:
@@ -446,7 +443,6 @@ class ResultFolder:
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def _shard(self, stage: str, index: int) -> Path:
-        """Return the path of a shard's file."""
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 
 
@@ -461,7 +457,6 @@ def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> byt
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
-    """Read the file of a shard. Return None if the file is missing, or if its SHA-256 does not match."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)

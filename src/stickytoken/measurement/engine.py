@@ -302,17 +302,6 @@ class TokenWork:
 def _copies_seen(
     encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
 ) -> list[list[int]]:
-    """Return, for each token, the number of copies that the tokenizer recognizes in each carrier.
-
-    Occurrences of the token in the original carrier do not count.
-
-    Args:
-        encoder: the model.
-        tokens: the tokens.
-        probes: the probes of the first token, then those of the second, and so on. Probes that are token ids
-            are ignored. Every token has one text probe for each of ``carrier_texts``.
-        carrier_texts: the carriers that are texts, in the order of a token's probes.
-    """
     carriers = encoder.content_ids(carrier_texts)
     text_probes = [probe for probe in probes if isinstance(probe, str)]
     probe_ids = encoder.content_ids(text_probes)
@@ -333,11 +322,6 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
 
     If the vector of a token's n-th probe is missing, the mean over the other tokens' n-th probes takes its
     place. The results of tokens with a missing vector are removed later; see `FolderRunner.unanswered`.
-
-    Args:
-        vectors: one row per probe, shape (P, d), with NaN for missing vectors; changed in place.
-        prepared: the probes.
-        name: name of the encoder, for the error message.
 
     Returns:
         For each token with a missing vector, its first text for which the server gave no vector. The texts

@@ -101,7 +101,6 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _require_listener(address: str) -> None:
-    """Raise an error if the address is not host:port, or if no process listens at the address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(
@@ -117,7 +116,6 @@ def _require_listener(address: str) -> None:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to the cluster at the given address. Without an address, start Ray on this machine."""
     options: dict[str, Any] = {}
     if address is None:
         options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
@@ -177,7 +175,6 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
 
 
 def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
-    """Give each worker one GPU and one CPU core."""
     gpus = sum(node.gpus for node in nodes if node.cpus)
     if not gpus or (workers or 1) > gpus:
         raise InputError(
@@ -188,7 +185,6 @@ def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
 
 
 def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
-    """Give each worker as many CPU cores as possible, all on the same machine."""
     cpus = sum(node.cpus for node in nodes)
     count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
     cores = cpus
@@ -393,7 +389,6 @@ class RayEngine:
         self._workers = []
 
     def _start_worker(self) -> _Worker:
-        """Start a worker and let it load the model. Return without waiting for the worker."""
         remote_class = self._ray.remote(ShardWorker).options(
             num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0
         )
@@ -402,14 +397,6 @@ class RayEngine:
         return _Worker(actor, actor.load.remote())
 
     def _wait(self) -> tuple[_Worker, Any]:
-        """Wait until a worker has loaded its model or computed a shard.
-
-        Returns:
-            The worker, and Ray's reference to the worker's report or computed shard.
-
-        Raises:
-            RunError: no worker was computing a shard, and no worker became ready in time.
-        """
         worker_by_reference: dict[Any, _Worker] = {}
         for worker in self._workers:
             references = list(worker.shards) if worker.is_ready else [worker.loading]
@@ -426,11 +413,6 @@ class RayEngine:
         return worker_by_reference[finished[0]], finished[0]
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
-        """Mark a worker as ready if its version and its model are the same as in this process.
-
-        Raises:
-            RunError: the version or the model differs.
-        """
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
@@ -448,13 +430,6 @@ class RayEngine:
 
     def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
         """Start a new worker to replace a worker that died.
-
-        Args:
-            worker: the worker that died.
-            stage: name of the work, for messages.
-            attempts: number of workers that died while they were computing each shard, keyed by shard index.
-                If the worker was computing a shard, the count of the shard is increased by 1 in place.
-            error: the error that Ray reported when the worker died.
 
         Returns:
             The shards that were assigned to the worker, which must be computed again.

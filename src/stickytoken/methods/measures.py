@@ -147,7 +147,6 @@ class Severity(StrEnum):
 
 
 def _any_amount(values: Sequence[float]) -> str:
-    """Return a value of each measure in words, joined by "or"."""
     return " or ".join(measure.amount.format(value) for measure, value in zip(MEASURES, values, strict=True))
 
 

@@ -230,25 +230,16 @@ class SymptomStage:
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
-        """Return the cosines between K carriers and A anchors for C numbers of copies, shape (K, C, A).
-
-        The numbers of copies are 0, followed by the numbers in ``copies``.
-        """
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average similarities, shape (K, C, A), over the unrelated pairs and over all other pairs."""
         is_unrelated = self.panel.is_unrelated[:, None]
         return {"below": _mean_curve(curves, is_unrelated), "above": _mean_curve(curves, ~is_unrelated)}
 
 
 def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
-    """Average the similarities, shape (K, C, A), over the pairs in the mask ``pairs``, shape (K, 1, A).
-
-    Return one mean per number of copies, or an empty list if the mask is empty.
-    """
     count = int(pairs.sum())
     if not count:
         return []
@@ -296,9 +287,6 @@ class EvidenceStage(SymptomStage):
         The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier
         has fewer than `_LEAST_SHOWN_WORDS` words is chosen only if all unrelated pairs have such carriers.
 
-        Args:
-            after: similarities with copies, shape (K, A).
-
         Returns:
             The columns of the two example pairs (see `_pair_columns`), or no columns if there are no
             unrelated pairs.
@@ -317,7 +305,6 @@ class EvidenceStage(SymptomStage):
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
     def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
-        """Return the texts and similarities of a pair, keyed by column. Column names begin with ``kind``."""
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

@@ -199,11 +199,6 @@ def repair(
 
 
 def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
-    """Return the ids of the named tokens, or of the run's sticky tokens if ``tokens`` is None.
-
-    Raises:
-        InputError: there is no token to repair, or the model has no such token.
-    """
     if tokens is None:
         ids: list[int] = run.sticky["token_id"].to_list()
     else:
@@ -216,17 +211,6 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
 
 
 def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list[str]) -> Sentences:
-    """Choose the texts to verify the repaired model on.
-
-    Args:
-        run: the run that flagged the tokens.
-        sentences: the user's corpus; None if the user passed none.
-        notes: list to which a note is appended if the run's corpus can no longer be read.
-
-    Returns:
-        The corpus that the user passed; otherwise the run's corpus, or the bundled corpus if the run's corpus
-        can no longer be read.
-    """
     corpus = load_sentences(sentences)
     run_corpus = run.record.corpus
     if sentences is not None or run_corpus.source == corpus.source:
@@ -245,7 +229,6 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
 def _require_same_repair(
     finished: result.RepairRecord, identity_parts: Mapping[str, Any], folder: Path
 ) -> None:
-    """Raise a RunError if the finished repair in the folder is not the one that was asked for."""
     if finished.identity == digest(identity_parts):
         return
     different = ", ".join(resume.differences(identity_parts, finished.identity_parts)) or "its identity"
@@ -431,15 +414,6 @@ class _RepairJob:
         return model_folder.repairable(loaded_like(self.model.encoder, self.build_folder))
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return the id of the entry whose row will replace the row of each token, keyed by token id.
-
-        For each token, the entry is the one with the most similar row among all entries whose erased share
-        is at most the median. Similarity is the cosine after the mean row is subtracted from both
-        rows.
-
-        Raises:
-            RepairError: no entry is known whose erased share is at most the median.
-        """
         matrix = self._matrix()
         typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
         if not typical_ids:
@@ -474,11 +448,6 @@ class _RepairJob:
         return self.recheck.typical_tokens()
 
     def _matrix(self) -> NDArray[np.float32]:
-        """Return the token embeddings, shape (V, D).
-
-        Raises:
-            RepairError: the model has no embedding matrix.
-        """
         matrix = _embedding_matrix(self.model.encoder)
         if matrix is None:
             raise RepairError(
@@ -528,5 +497,4 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
 
 
 def _describe_rejected(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Describe a rejected strategy by the effect that copies still have: ``relatives (35% erased)``."""
     return f"{strategy} ({describe_effect(effect)})"

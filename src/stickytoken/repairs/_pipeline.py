@@ -61,12 +61,6 @@ def named_entry(entry: str, token_id: int) -> str:
 
 
 def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """Return the individual steps of a normalizer or pre-tokenizer, with nested sequences flattened.
-
-    Args:
-        step: the normalizer or pre-tokenizer; None if there is none.
-        members_key: key under which a step of type Sequence stores the steps that it contains.
-    """
     if step is None:
         return []
     if step["type"] != "Sequence":
@@ -98,7 +92,6 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
-    """Return a tokenizer with the given normalizer and pre-tokenizer, and a placeholder vocabulary."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -182,11 +175,6 @@ class EditableVocabulary:
 
         If other entries are built from the entry, it can be removed only if the tokenizer can find these
         entries by looking up whole words.
-
-        Args:
-            entry: the entry.
-            is_byte: whether the entry stands for a single byte.
-            removed: all entries that would be removed together, including this one.
         """
         if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
             return "its byte pair encoding marks word ends in the entries"
@@ -283,11 +271,6 @@ class EditableVocabulary:
         return EditedPipeline(document, new_names)
 
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
-        """Return the ranks of the merges that are left after some entries are removed.
-
-        The second value lists the entries that were not removed, but that these merges no longer produce. The
-        result is cached.
-        """
         if removed not in self._remaining:
             ranks = self._ranks_without(removed)
             self._remaining[removed] = (ranks, self._no_longer_merged(removed, ranks))
@@ -302,10 +285,6 @@ class EditableVocabulary:
         deleted. If the remaining merges reduce ``river`` to ``ri`` and ``ver``, a merge of ``ri`` and ``ver``
         takes the rank of the deleted merge. If more than two pieces remain, no merge replaces the deleted
         one, and merging no longer produces the entry; `_no_longer_merged` finds such entries.
-
-        Args:
-            removed: the removed entries. None of them is a single character (see `_reason_of_merges`), so
-                after the deletion, merging can produce none of them, not even as a piece of another entry.
         """
         ranks = dict(self._ranks)
         deleted_pairs = {pair for entry in removed for pair in self._merges_by_entry.get(entry, ())}
@@ -325,12 +304,6 @@ class EditableVocabulary:
         return ranks
 
     def _no_longer_merged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
-        """Return the entries that the original merges produce from text, but the remaining merges do not.
-
-        Args:
-            removed: the removed entries, which are left out of the result.
-            ranks: the remaining merges, and their ranks.
-        """
         # Only entries that contain a removed entry can be affected.
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
@@ -389,7 +362,6 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    """Return whether a text can be divided completely into entries."""
     reachable = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
         reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))
@@ -423,11 +395,6 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
 
 
 def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
-    """Return a new string for each entry, keyed by token id.
-
-    Each string contains a space, so no text can match it if the tokenizer removes or replaces all spaces
-    before it looks up text in the vocabulary.
-    """
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
@@ -499,12 +466,6 @@ def _with_entries(
     token id is the index. In a Unigram model, the new entries get the lowest score, so that the tokenizer
     prefers other entries.
 
-    Args:
-        model: the original ``model`` part.
-        new_entries: strings of the new entries, keyed by token id, in ascending order of ids.
-        ids: ids of the tokens that are being edited. The error message names the first edited token that
-            needs a new entry.
-
     Raises:
         RepairError: the vocabulary is a list, and the new ids do not directly follow its ids.
     """
@@ -526,10 +487,6 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
     """Return whether the tokenizer would still produce a special token from text as an ordinary entry.
 
     The token is assumed to be in the vocabulary, but no longer in the list of added tokens.
-
-    Args:
-        document: the content of tokenizer.json.
-        entry: the string of a special token, such as ``[SEP]``.
     """
     model = document["model"]
     if "merges" in model:
@@ -574,12 +531,6 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _merged_pieces(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Return the pieces that remain of a word after its characters are merged as far as possible.
-
-    Args:
-        text: the word.
-        ranks: rank of each merge. The merge with the lowest rank is applied first, at its leftmost position.
-    """
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -240,11 +240,6 @@ def choose_candidates(
 
 
 def _is_solved(candidates: Sequence[Candidate]) -> bool:
-    """Return whether a token needs no further candidate.
-
-    A token needs no further candidate if its copies act like copies of an ordinary token after one of its
-    candidate repairs, or if the effect of a candidate repair was not measured.
-    """
     return any(candidate.is_ordinary for candidate in candidates)
 
 

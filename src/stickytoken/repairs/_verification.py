@@ -247,7 +247,6 @@ class _Changes:
         return CheckRecord(name="other texts", passed=is_identical and bool(encoded), finding=finding)
 
     def _unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
-        """Return the unaffected texts, with their token ids."""
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
         return [
@@ -312,7 +311,6 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
 
 
 def _acts_more(neighbour: NeighbourRecord) -> bool:
-    """Return whether copies of a neighbour clearly push more or erase more than before the repair."""
     before, after = neighbour.before, neighbour.after
     pushes_more = (after.push or 0.0) > (before.push or 0.0) + _SAME_PUSH
     erases_more = (after.erased or 0.0) > (before.erased or 0.0) + _SAME_ERASED
@@ -326,11 +324,6 @@ def _names(neighbours: Sequence[NeighbourRecord]) -> str:
 def _check_unreachable(
     repaired: SentenceTransformerEncoder, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
 ) -> list[CheckRecord]:
-    """Check that no text produces an entry that the tokenizer should no longer produce.
-
-    Returns:
-        A list that contains the check; empty if the repair did not change the tokenizer.
-    """
     names = {token.token_id: token.token for token in tokens if token.strategy in result.TOKENIZER}
     if not names:
         return []
@@ -349,7 +342,6 @@ def _check_unreachable(
 
 
 def _spellings(text: str) -> list[str]:
-    """Return texts that contain a token's text in different letter cases and contexts."""
     bare = text.strip()
     forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -421,14 +413,6 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     """Check that all ways to load the tokenizer give the same token ids.
 
     Differences that the model already had before the repair do not fail the check.
-
-    Args:
-        answer: the output of the fresh process (see `_SCRIPT`). The entry ``loaders`` lists the names of the
-            loaders, such as ``AutoTokenizer``. The entry ``unequal`` maps the name of a loader to the first
-            text for which the repair made its token ids differ from those of sentence-transformers. The entry
-            ``as_before`` maps the name of a loader to the number of texts for which its token ids already
-            differed before the repair. Loaders without differences are left out.
-        count: number of texts that were tokenized.
 
     Returns:
         The record of the check. If the repair made a loader differ, the finding names one loader and one text
@@ -541,13 +525,6 @@ def _check_scores(
     recheck: Recheck,
 ) -> tuple[list[result.ScoreRecord], CheckRecord]:
     """Score both models on the task, unless the repair affects none of its texts.
-
-    Args:
-        original: the model before the repair.
-        repaired: the model after the repair.
-        task: the task.
-        changes: says which texts the repair affects.
-        recheck: has the seed and the progress callback.
 
     Returns:
         The scores that are finite for both models, and the check of the main score. If no text of the task is

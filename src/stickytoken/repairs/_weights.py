@@ -74,13 +74,6 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
 
 
 def _token_module(folder: Path, route: str | None) -> tuple[Path, str]:
-    """Return the folder and the class of the first module with token embeddings on a route of a model.
-
-    The class of a plain transformers model is an empty string.
-
-    Raises:
-        RepairError: no module has token embeddings.
-    """
     if not (folder / MODULES_FILE).is_file():
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))
@@ -94,10 +87,6 @@ def _token_module(folder: Path, route: str | None) -> tuple[Path, str]:
 
 def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
     """Return the stored tensors that transformers loads as input embeddings.
-
-    Args:
-        module: folder with the weights and the configuration.
-        tensors: all tensors in the safetensors files of this folder.
 
     Raises:
         RepairError: transformers cannot build the model, or no tensor of the right shape has a matching name,
@@ -136,11 +125,6 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
 
 
 def _tensors(module: Path) -> list[StoredTensor]:
-    """Return all tensors in the safetensors files of a module; an empty list if there is no such file.
-
-    Raises:
-        RepairError: a file that the index lists is missing.
-    """
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -202,11 +186,6 @@ def write_rows(
 
 
 def _in_stored_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
-    """Convert rows, keyed by token id, to the data type in which their table is stored.
-
-    Raises:
-        RepairError: a row has the wrong length, or a value that is not finite in the data type.
-    """
     kind = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():
@@ -222,13 +201,6 @@ def _in_stored_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -
 
 
 def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Tensor]) -> None:
-    """Write the weights of a static model with a separate, unweighted row for every token.
-
-    Args:
-        target: path of the new weight file.
-        table: the original table, where tokens share rows or have weights.
-        rows: the new rows, keyed by token id.
-    """
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
@@ -255,12 +227,6 @@ def _require_only_rows(
     The tables are compared row by row, all other tensors byte by byte. The written file must not have the
     mapping and the weights of a folded table, because `write_rows` replaces a folded table with one that has
     a separate row for every token.
-
-    Args:
-        source: path of the original file.
-        written: path of the written file.
-        tables: the tables of token embeddings in the original file.
-        rows: the new rows, keyed by the name of the table and then by token id.
 
     Raises:
         RepairError: a new row is wrong, or anything else has changed.
@@ -292,16 +258,6 @@ def _require_only_rows(
 
 
 def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.Tensor]) -> int | None:
-    """Return the id of the first token whose row differs from the expected one.
-
-    Args:
-        before: the original table.
-        after: the written table.
-        rows: the new rows, keyed by token id; all other tokens must keep their row.
-
-    Returns:
-        The token id; 0 if the tables differ in length or type; None if every row is right.
-    """
     if len(after) != len(before) or after.dtype != before.dtype:
         return 0
     for begin, rows_before in before.parts():
@@ -323,7 +279,6 @@ _COMPARED_BYTES = 2**24
 
 
 def _same_bytes(before: StoredTensor, after: StoredTensor) -> bool:
-    """Return whether two stored tensors have the same type, shape and content."""
     if (before.dtype, before.shape, before.size) != (after.dtype, after.shape, after.size):
         return False
     with before.file.open("rb") as old, after.file.open("rb") as new:

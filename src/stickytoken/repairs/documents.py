@@ -89,7 +89,6 @@ def _headline(record: RepairRecord) -> str:
 
 
 def _changes(record: RepairRecord) -> str:
-    """Return a Markdown list of the strategies, with the number of tokens that each of them repaired."""
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
         f"- {counted(counts[strategy], 'token')} ({strategy}): {meaning}"
@@ -121,7 +120,6 @@ def _checks(verification: VerificationRecord) -> list[str]:
 
 
 def _tokens(record: RepairRecord) -> str:
-    """Return the Markdown table of the tokens, with their erased share and push before and after."""
     headings = ["token", "strategy", "why", "erased before", "erased after", "push before", "push after"]
     shows_pieces = any(token.pieces for token in record.tokens)
     if shows_pieces:
@@ -152,7 +150,6 @@ def _push(measured: MeasuredRecord | None) -> str:
 
 
 def _meaning_of_columns(verification: VerificationRecord) -> str:
-    """Return a paragraph that explains the columns of the table and the rule for sticky tokens."""
     sentences = [
         "Erased: how much less of a text's meaning copies leave than copies of an ordinary token do. Copies "
         f"of an ordinary token leave {percent(1 - verification.ordinary_contraction)} of the "
@@ -167,7 +164,6 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
 
 
 def _curves(curves: MeanCurves) -> list[str]:
-    """Return the heading, the introduction and the table of the section about the curves."""
     rows = []
     for name, values in curves.lines.items():
         rows.append([name, *(_number(value, 3) for value in values)])
@@ -213,5 +209,4 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
 
 
 def _mean_line(lines: Sequence[Sequence[float]]) -> list[float]:
-    """Return the pointwise mean of several curves."""
     return [sum(values) / len(values) for values in zip(*lines, strict=True)]

@@ -88,14 +88,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
-    """Return the tables of token embeddings that an edit changes, keyed by weight file.
-
-    Returns:
-        The tables; empty if the edit has no new rows.
-
-    Raises:
-        RepairError: a table has no row for one of the tokens, or no row can be written into it.
-    """
     from stickytoken.repairs._weights import token_rows
 
     tables_by_file: dict[Path, list[TokenRows]] = {}
@@ -113,7 +105,6 @@ def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]
 
 
 def _is_other_weights(path: Path) -> bool:
-    """Return whether a file or folder contains the weights in a format that repairs do not edit."""
     if path.is_dir():
         return path.name in _OTHER_WEIGHT_FOLDERS
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)

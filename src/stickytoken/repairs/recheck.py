@@ -85,7 +85,6 @@ def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
 
 
 def _copies_read(encoder: Encoder, token: Token) -> int:
-    """Return how many of `_SAMPLE_COPIES` written copies the tokenizer reads as the token."""
     text = copies_as_text(token, _SAMPLE_TEXT, Placement.SUFFIX, _SAMPLE_COPIES)
     (ids,) = encoder.tokenizer.encode_many([text])
     return list(ids).count(token.id)
@@ -299,7 +298,6 @@ class Recheck:
         return self._measure_documents(Copies(few, []), "ordinary tokens")
 
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
-        """Measure tokens in all documents of the recheck; None if it has none."""
         if self._documents is None:
             return None
         run = MemoryRunner(self.job.encoder, self.progress)
@@ -325,7 +323,6 @@ class Recheck:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
     def _measure(self, copies: Copies) -> Measurements:
-        """Return the measurements of tokens in all carriers."""
         run = MemoryRunner(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [

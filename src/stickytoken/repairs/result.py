@@ -212,11 +212,6 @@ def affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Enco
 
 
 def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
-    """Pair texts with their ids, and yield them in batches.
-
-    Raises:
-        RepairError: the numbers of ids and texts differ.
-    """
     every_id: Iterable[str | None] = repeat(None) if ids is None else ids
     named_texts = zip(texts, every_id, strict=ids is not None)
     try:
@@ -228,7 +223,6 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[t
 
 
 def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that tokenizes and truncates texts as sentence-transformers does on a route."""
     from tokenizers import Tokenizer
 
     tokenizer = user_tokenizer(folder, str(folder), route=route)

@@ -118,11 +118,6 @@ def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[i
 
     Apart from the given entries, added tokens and entries without a row are left out.
 
-    Args:
-        backend: the model's tokenizer.
-        ids: ids of the given entries, which must have rows.
-        row_count: number of rows in the embedding matrix. An entry whose id is at least this has no row.
-
     Returns:
         The spellings, keyed by token id. Each spelling ends with ``>``, and begins with ``<`` unless the
         entry continues a word: ``river`` becomes ``<river>``, and ``##er`` becomes ``er>``.
@@ -159,14 +154,6 @@ def _predicted_deviations(
     similar spelling) has a weight: the square of the cosine between the TF-IDF vectors of character n-grams
     in the two spellings. The other prediction is the mean deviation of the entry's pieces.
 
-    Args:
-        matrix: the token embeddings, shape (V, D).
-        mean_row: mean row of the entries that may be relatives.
-        known_ids: ids of these entries.
-        spellings: spellings of entries, keyed by token id.
-        ids: ids of the T entries.
-        pieces: ids of the pieces of each entry, keyed by token id.
-
     Returns:
         The predictions from relatives and from pieces, in the order of ``ids``, each of shape (T, D). The
         prediction is zero for an entry that has no relatives or no pieces.
@@ -199,16 +186,6 @@ def _predicted_deviations(
 
 
 def _fitted_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
-    """Fit the weights of the predictions from relatives and from pieces by non-negative least squares.
-
-    Args:
-        from_relatives: the predictions from relatives for the S rows of the sample, shape (S, D).
-        from_pieces: the predictions from pieces, shape (S, D).
-        deviations: the true deviations of these rows from the mean row, shape (S, D).
-
-    Returns:
-        The two weights; both are 1 if no entry of the sample has both relatives and pieces.
-    """
     from scipy.optimize import nnls
 
     has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)
@@ -276,7 +253,6 @@ def pieces_of(
 
 
 def _names_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
-    """Return the strings of entries, keyed by token id, without the ids that have no entry."""
     names = {}
     for token_id in ids:
         name = backend.id_to_token(token_id)
@@ -286,7 +262,6 @@ def _names_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
 
 
 def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the ``model`` part of a tokenizer.json with entries renamed and their merges removed."""
     changed = renamed_model(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
     pairs = merge_pairs(changed)
     if pairs is not None:

@@ -137,11 +137,6 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
 
 
 def _transformers_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer with transformers, and require that it is a fast tokenizer.
-
-    Raises:
-        RepairError: the tokenizer cannot be loaded, or it is written in Python.
-    """
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -159,7 +154,6 @@ def _transformers_tokenizer(folder: Path) -> Any:
 
 
 def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
-    """Load a tokenizer from the contents of its files and the config.json of a model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = model / "config.json"
@@ -295,11 +289,6 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
 
 
 def _rebuilt_document(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the content of tokenizer.json, rebuilt from the tokenizer that transformers loads.
-
-    Truncation and padding are taken from the stored tokenizer.json. If the tokenizer is loaded without
-    transformers, the stored content is returned unchanged.
-    """
     if pipeline.tokenizer is None:
         return pipeline.document
     stored = pipeline.stored or {}
@@ -310,7 +299,6 @@ def _rebuilt_document(pipeline: Pipeline) -> dict[str, Any]:
 def _without_entries(
     pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]
 ) -> _pipeline.EditedPipeline:
-    """Return the content of tokenizer.json after making entries unreachable from text."""
     return _pipeline.EditableVocabulary(document, pipeline.uses_stored_steps).without(ids)
 
 
@@ -322,7 +310,6 @@ _ATTEMPTS = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
 def _texts_with_entries(
     entries: Mapping[int, str], before: Tokenizer, new_names: Mapping[int, str]
 ) -> dict[int, list[str]]:
-    """Return texts that contain an entry's string, decoded text or new name, keyed by token id."""
     texts = {}
     for token_id, entry in entries.items():
         decoded = before.decode([token_id], skip_special_tokens=False)
@@ -337,14 +324,6 @@ def _require_never_produced(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """Raise a RepairError if a text still produces an edited entry. The unknown token is not checked.
-
-    Args:
-        entries: strings of the edited entries, keyed by token id.
-        after: the edited tokenizer.
-        document: the edited content of tokenizer.json.
-        texts: texts that contain each edited entry, keyed by token id.
-    """
     model = document["model"]
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
@@ -355,7 +334,6 @@ def _require_never_produced(
 
 
 def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> None:
-    """Raise a RepairError if the edit changed the number of entries."""
     size_before = before.get_vocab_size()
     size_after = after.get_vocab_size()
     if size_before != size_after:
@@ -368,14 +346,6 @@ def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> Non
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
-    """Raise a RepairError if transformers tokenizes texts differently from tokenizer.json alone.
-
-    Args:
-        pipeline: the tokenizer before the edit.
-        expected: the edited tokenizer, loaded from tokenizer.json without any other file.
-        files: contents of the files that the edit changes, keyed by file name.
-        texts: texts to compare, which contain the edited entries. A text of ordinary words is also compared.
-    """
     tokenizer = _loaded_by_transformers(files, pipeline.folder)
     loaded = _without_limits(tokenizer.backend_tokenizer)
     for text in ("one one one one two", *texts):
@@ -394,7 +364,6 @@ def _tokenizer(document: Mapping[str, Any]) -> Tokenizer:
 
 
 def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
-    """Switch off truncation and padding."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -426,19 +395,6 @@ _SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "c
 def _config_files(
     pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, bytes]:
-    """Return configuration files that make transformers follow tokenizer.json.
-
-    The configuration files name the class `PreTrainedTokenizerFast`, which follows tokenizer.json in
-    everything except the roles of special tokens.
-
-    Args:
-        pipeline: the tokenizer before the edit.
-        edited: the tokenizer after the edit.
-        plain_specials: ids of special tokens that lose their role, because their text is read as plain text.
-
-    Returns:
-        The contents of tokenizer_config.json and, if the folder has one, special_tokens_map.json.
-    """
     config = _tokenizer_config(pipeline, edited, plain_specials)
     files = {_TOKENIZER_CONFIG_FILE: _as_json(config)}
     stored_roles = read_object(pipeline.folder / _ROLES_FILE)
@@ -455,11 +411,6 @@ def _tokenizer_config(
     Special tokens that are now read as plain text lose their roles, such as ``sep_token``. The class becomes
     `PreTrainedTokenizerFast`, because the original class may ignore parts of the edited tokenizer.json and
     build its own instead. What the original class decided is therefore written into the settings.
-
-    Args:
-        pipeline: the tokenizer before the edit.
-        edited: the tokenizer after the edit.
-        plain_specials: ids of special tokens whose text is now read as plain text.
     """
     tokenizer = pipeline.tokenizer
     stored = read_object(pipeline.folder / _TOKENIZER_CONFIG_FILE)
@@ -489,11 +440,6 @@ def _role_settings(
 ) -> dict[str, Any]:
     """Return the settings of tokenizer_config.json that give special tokens their roles, after an edit.
 
-    Args:
-        pipeline: the tokenizer before the edit.
-        edited: the tokenizer after the edit.
-        plain_specials: ids of special tokens whose text is now read as plain text.
-
     Returns:
         The settings; None for a role, such as ``sep_token``, that no token has any more.
     """
@@ -519,12 +465,6 @@ def _role_settings(
 
 
 def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of special_tokens_map.json that matches the given tokenizer_config.json.
-
-    Args:
-        stored_roles: the content of special_tokens_map.json before the edit.
-        config: the content of tokenizer_config.json after the edit.
-    """
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():
@@ -536,7 +476,6 @@ def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any])
 
 
 def _content(token: Any) -> Any:
-    """Return the text of a special token, which is stored as a string or as an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 

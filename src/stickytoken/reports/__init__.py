@@ -93,7 +93,6 @@ def report(
 def _subject(
     run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
 ) -> RunContent | Comparison:
-    """Return what to report on: the comparison that was passed, or the content of the run folder."""
     if isinstance(run_or_comparison, Comparison):
         if explanations is not None:
             raise InputError("explanations belong to one run: leave them out of a comparison")
@@ -104,7 +103,6 @@ def _subject(
 
 
 def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
-    """Return the report of a run or a comparison as text in the given format."""
     if report_format is Format.JSON:
         document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
         return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
@@ -115,7 +113,6 @@ def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
 
 
 def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
-    """Return the figures to save: those in the report and, for a run, three from Chen et al. (2025)."""
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
     figures = [*report_figures(subject), *paper_figures(subject)]

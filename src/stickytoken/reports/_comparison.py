@@ -96,7 +96,6 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    """Return the meanings of the terms that the comparison and the runs' methods use, keyed by term."""
     words = dict(comparisons.READING)
     for compared in comparison.runs:
         for word, meaning in glossary(compared.run.method).items():
@@ -228,12 +227,10 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _has_measures(compared: ComparedRun) -> bool:
-    """Return whether a run contains erased shares or pushes."""
     return any(compared.largest(measure) is not None for measure in MEASURES)
 
 
 def _worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun]:
-    """Return the token with the largest value of a measure in each run that has the measure."""
     entries = []
     for compared in comparison.runs:
         worst = compared.largest(measure)
@@ -246,7 +243,6 @@ def _worst_of_runs(comparison: Comparison, measure: Measure) -> list[_WorstOfRun
 
 
 def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
-    """Return a row of the figure's table: one text, or None, for each heading in `_WORST_HEADINGS`."""
     worst = entry.worst
     values = (worst.value, worst.low, worst.high, *entry.quantiles)
     cells = [None if value is None else measure.text(value) for value in values]
@@ -254,7 +250,6 @@ def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
 
 
 def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
-    """Return the layout changes for a narrow screen: stacked panels and short row names."""
     changes = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
     labels = [fig.label(fig.shortened(visible(name), _NARROW_CHARACTERS)) for name in row_names]
     changes["yaxis.ticktext"] = labels
@@ -266,10 +261,6 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Measure, Sequence[_WorstOfR
     """Draw one panel per measure, with one row per run.
 
     In each row, a bar extends from the median to the 99th percentile, and a mark shows the worst token.
-
-    Args:
-        names: Names of the runs, from top to bottom.
-        worst: The worst token of each run, keyed by measure.
     """
     titles = [fig.axis_title(measure) for measure in worst]
     figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
@@ -314,7 +305,6 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
 
 
 def _error_bar_length(start: float | None, end: float | None) -> float | None:
-    """Return the length of an error bar; None if either end is unknown."""
     return None if start is None or end is None else round(end - start, 4)
 
 
@@ -370,15 +360,10 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _is_measured(in_run: TokenInRun) -> bool:
-    """Return True if a run measured this token's erased share, its push, or both."""
     return in_run.erased is not None or in_run.push is not None
 
 
 def _table_of_tokens(comparison: Comparison) -> DataTable:
-    """Return a table of the tokens that any run calls sticky, with their results in every run.
-
-    For each run, the table has the columns erased share, push and verdict.
-    """
     columns = ["token"]
     for name in comparison.names:
         columns += [f"{name}: erased", f"{name}: push", f"{name}: verdict"]
@@ -416,16 +401,7 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 def _draw_tokens_of_run(
     figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
 ) -> None:
-    """Draw one run's marks in a measure's panel. A token without a value gets no mark.
-
-    Args:
-        figure: Figure to draw in.
-        tokens: The tokens of the figure, one per row.
-        run: 0-based position of the run in the comparison; decides the colour and shape of its marks.
-        name: Name of the run.
-        panel: 1-based number of the panel.
-        measure: The erased share or the push.
-    """
+    """Draw one run's marks in a measure's panel. A token without a value gets no mark."""
     rows = []
     values = []
     hover_texts = []
@@ -459,7 +435,6 @@ def _draw_tokens_of_run(
 
 
 def _without_middle(name: str) -> str:
-    """Replace the middle of a long run name with an ellipsis. The end is kept, as it identifies the run."""
     if len(name) <= _NAME_BEGIN + _NAME_END + 1:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

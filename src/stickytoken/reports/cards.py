@@ -83,14 +83,7 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
 def _card(
     content: RunContent, row: dict[str, Any], scales: dict[str, _Scale], pairs: list[dict[str, Any]]
 ) -> Card:
-    """Return the card of a token.
-
-    Args:
-        content: The run.
-        row: The token's row in the table of tokens.
-        scales: The range of each measure's scale, which is the same on all cards, keyed by column.
-        pairs: The token's example pairs of texts.
-    """
+    """Return the card of a token."""
     thresholds = content.run.thresholds(row)
     is_graded = row.get("severity") is not None
     measures = []
@@ -164,12 +157,6 @@ class _Scale:
 
 
 def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
-    """Return the part of a card that says whether the vector of the token itself is unusual.
-
-    Args:
-        deviation: The token's vector deviation.
-        unusual: Smallest deviation that counts as unusual.
-    """
     verdict = "unusual" if deviation >= unusual else "usual"
     return CardMeasure(
         title="vector",
@@ -182,12 +169,6 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
     """Format a measure of a token for the token's card.
-
-    Args:
-        row: The token's row in the table of tokens.
-        column: The column of the measure.
-        threshold: Smallest value that makes a token sticky; None if no threshold is to be shown.
-        scale: Converts a value to a position on the strip.
 
     Returns:
         The value and, if it has an interval, the interval. If there is also a threshold, a strip shows the

@@ -128,11 +128,6 @@ def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataF
 def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplanation], list[str]]:
     """Read the explanations of a run's tokens.
 
-    Args:
-        run: A finished run.
-        named: Folder of explanations that the user named. If None, the folder ``explain`` in the run folder
-            is read, and explanations that cannot be used are skipped.
-
     Returns:
         The explanations, and a sentence about each explanation that was skipped.
 
@@ -162,14 +157,7 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 def _require_same_model(
     run: Run, explanation: StoredExplanation, token_by_id: dict[int, str], folder: Path
 ) -> None:
-    """Raise RunError if an explanation and the run belong to different models.
-
-    Args:
-        run: A finished run.
-        explanation: The explanation to check.
-        token_by_id: The run's token strings, keyed by token id.
-        folder: Folder of the explanation, for error messages.
-    """
+    """Raise RunError if an explanation and the run belong to different models."""
     encoder = run.record.identity_parts.get("encoder")
     explained_encoder = explanation.record.identity_parts.get("encoder")
     if not isinstance(explained_encoder, dict):

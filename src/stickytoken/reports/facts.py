@@ -91,7 +91,6 @@ def strongest(content: RunContent) -> ShownTable | None:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
-    """Return the formatted values of a row, in the order of the given columns."""
     return [column.text(row[column.key]) for column in columns]
 
 
@@ -178,11 +177,6 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 
 def _impact_details(impact: Impact) -> dict[str, Any]:
-    """Return the details of an impact measurement.
-
-    These are the settings, the tokens, the number of texts that were encoded, the duration, and the number of
-    truncated texts of each task.
-    """
     details: dict[str, Any] = dict(impact.record.settings)
     for kind in ("sticky", "named", "benign"):
         tokens = [token.token for token in impact.record.tokens if token.kind == kind]
@@ -197,7 +191,6 @@ def _impact_details(impact: Impact) -> dict[str, Any]:
 
 
 def _repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return what each check of a repair found, keyed by the name of the check."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -237,14 +230,6 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
-    """Append the number of a measurement or repair to the names and titles of its figures.
-
-    The figures of the first measurement or repair are returned unchanged.
-
-    Args:
-        figures: The figures of one measurement or repair.
-        position: 0-based position of the measurement or repair in the report.
-    """
     if position == 0:
         return figures
     number_in_report = position + 1
@@ -259,7 +244,6 @@ def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
 
 
 def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
-    """Return a figure of the repaired tokens and, if measured, a figure of their mean symptom curves."""
     state = sentence(_STATES[record.verified])
     findings = " ".join(sentence(finding) for finding in _repair_checks(record).values())
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
@@ -407,7 +391,6 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
 
 
 def _finding_in_words(finding: Finding) -> str:
-    """Return one line that compares a token's value of a measure with the mean of benign tokens."""
     line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
     if finding.deviations is not None:
         line += f", {number(finding.deviations, 1)} SD"
@@ -417,7 +400,6 @@ def _finding_in_words(finding: Finding) -> str:
 
 
 def _basis(explanation: StoredExplanation) -> str:
-    """Return a sentence that says which copies, texts and benign tokens an explanation is based on."""
     record = explanation.record
     copies = plain(record.settings.get("copies"))
     placement = plain(record.settings.get("placement"))
@@ -505,12 +487,6 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Return a table of the document sources that have the most documents with findings.
-
-    The table has at most `_MOST_SOURCES` rows. A row gives the name of the source, its number of documents
-    and its number of documents with findings. If effects were computed, the row also gives the number of
-    documents of the source whose effect is serious or severe (`SourceRecord.matter`).
-    """
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None
     if has_effects:

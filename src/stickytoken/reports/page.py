@@ -88,7 +88,6 @@ def run_page(content: RunContent) -> str:
 
 
 def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
-    """Return the titles of the parts below the first screen, in page order, keyed by HTML id."""
     parts: dict[str, str] = {}
     if len(values["cards"]) > FIRST_CARDS:
         parts["worst"] = "More sticky tokens"
@@ -115,7 +114,6 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
-    """Return a token's formatted values for the flagged-token table; None for a missing value."""
     values = [(column, row[column.key]) for column in columns]
     return [None if value is None else column.text(value) for column, value in values]
 
@@ -154,12 +152,10 @@ def run_document(content: RunContent) -> dict[str, Any]:
 
 
 def _card_document(card: Card) -> dict[str, Any]:
-    """Return a card as a dictionary of JSON values."""
     return card.row | {"reason": card.reason or None, "consequences": card.consequences, "pairs": card.pairs}
 
 
 def _figure_document(figure: ReportFigure) -> dict[str, Any]:
-    """Return the texts and the table of a figure, without its plot, as a dictionary of JSON values."""
     return {
         "name": figure.name,
         "title": figure.title,
@@ -211,7 +207,6 @@ class _Bundle:
 
 @cache
 def _plotly_bundle() -> _Bundle:
-    """Return the script of the installed Plotly package, compressed from 4.8 MB to 2 MB."""
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
@@ -238,7 +233,6 @@ def _content_security_policy(script: str, bundle: _Bundle | None) -> str:
 
 
 def _digest(script: str) -> str:
-    """Return the base64-encoded SHA-256 digest of a script, as a Content-Security-Policy expects it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -296,7 +290,6 @@ def shaded_rows(why: Why) -> list[ShadedRow]:
 
 
 def _shade(value: float, largest: float) -> str:
-    """Return the CSS colour for a value, where `largest` is the largest absolute value in the matrix."""
     red, green, blue = _RAISES if value >= 0 else _LOWERS
     opacity = _DEEPEST_SHADE * abs(value / largest)
     return f"rgba({red},{green},{blue},{opacity:.3f})"

@@ -130,7 +130,6 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Prepare the value of a template expression for a page. None becomes a dash, and text is escaped."""
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -140,7 +139,6 @@ def _finalized(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    """Return the Jinja environment of the Markdown templates, which escapes all values except Markup."""
     environment = Environment(
         loader=PackageLoader(_OWN_PACKAGE),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),

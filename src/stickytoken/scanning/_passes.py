@@ -276,7 +276,6 @@ def search(
 
 
 def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
-    """Return the findings of a document together with its number, id, source, path and line."""
     line = document.line
     if document.is_whole_file and line is not None:
         line += finding["line"]
@@ -391,7 +390,6 @@ class EffectPass:
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
     def _tokenized(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return the token ids of each text, truncated to the model's limit."""
         limit = content_limit(self.encoder)
         return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
@@ -422,7 +420,6 @@ class EffectPass:
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        """Return a digest of everything that the effects in a batch depend on."""
         texts = digest([self.texts.queries, self.texts.reference])
         return digest([batch, texts, self.identity])
 
@@ -430,10 +427,6 @@ class EffectPass:
         self, findings: Sequence[Mapping[str, Any]]
     ) -> tuple[dict[str, list[float | None]], int]:
         """Determine the effect of copies on the documents of a batch.
-
-        Args:
-            findings: one row per document with findings, with its full text (``text``) and its text without
-                the copies (``rest``).
 
         Returns:
             The effects, as one list for each name in `COLUMNS`, and the number of texts that were encoded.
@@ -480,10 +473,6 @@ class EffectPass:
         return lists, len(numbers) * encodings
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Return one unit vector per text, and a mask of the texts with a nonzero vector.
-
-        The unit vector of a text with a zero vector is a placeholder.
-        """
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
         usable = np.linalg.norm(vectors, axis=1) > 0
         vectors[~usable] = 1.0
@@ -491,16 +480,6 @@ class EffectPass:
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Count, per document and query, the clean documents that are less similar to the query.
-
-    Args:
-        similarities: cosines of documents and queries, shape (number of documents, q).
-        panel: the clean documents and the queries.
-
-    Returns:
-        For each document and query, the number of clean documents that are less similar to the query than the
-        document, shape (number of documents, q).
-    """
     counts = [
         np.searchsorted(ranked, values) for ranked, values in zip(panel.ranked.T, similarities.T, strict=True)
     ]

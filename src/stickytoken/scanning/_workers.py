@@ -81,7 +81,6 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
-    """Return an excerpt around the first findings, as pairs of a text and a flag that marks findings."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     ranges = [(span.start, span.end) for span in spans]
     return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]

@@ -540,7 +540,6 @@ class _ScanJob:
         return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
 
     def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
-        """Return the pass that determines the effects in the documents found by a search."""
         sample = list(tally.sample.values())
         texts = _passes.panel_texts(sample, request.queries, request.queries_from, self.collection.name)
         return EffectPass(
@@ -553,7 +552,6 @@ class _ScanJob:
         )
 
     def _no_documents(self, tally: Tally) -> InputError:
-        """Return the error for a collection without a readable document."""
         if not tally.skipped_first:
             return InputError(f"{self.collection.name} is empty: pass documents")
         first = tally.skipped_first[0]
@@ -577,7 +575,6 @@ def default_out(
 def _identity(
     origin: RulesOrigin, rules: CleaningRules, collection: Documents, options: ScanOptions
 ) -> dict[str, object]:
-    """Return the values that identify a scan. Document texts are left out: each batch has its own digest."""
     return {
         "version": _IDENTITY_VERSION,
         "run": origin.run_identity,
@@ -588,13 +585,7 @@ def _identity(
 
 
 def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.DataFrame:
-    """Return the table of documents with findings from all batches, with effects if there are any.
-
-    Args:
-        keeper: stores the findings of each batch.
-        tally: the totals of the search.
-        effects: the pass that determined the effects of each batch; None if effects were not determined.
-    """
+    """Return the table of documents with findings from all batches, with effects if there are any."""
     rows = []
     for index, batch in enumerate(tally.digests):
         effect_columns = None if effects is None else effects.columns(index, batch)
@@ -643,14 +634,6 @@ _LISTED_SOURCES = 100
 def _totals(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
-    """Return the totals of a scan.
-
-    Args:
-        tally: the totals of the search.
-        documents: the table of documents with findings.
-        effects: the pass that determined the effects of copies; None if effects were not determined.
-        seconds: wall time of the scan.
-    """
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,
@@ -669,12 +652,7 @@ def _totals(
 
 
 def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord:
-    """Return a record that describes how the effects were determined.
-
-    Args:
-        documents: the table of documents with findings.
-        effects: the pass that determined the effects.
-    """
+    """Return a record that describes how the effects were determined."""
     with_both_shifts = documents.select("shift", "predicted").drop_nulls()
     is_measured = effects.kind is Effect.MEASURED
     agreement = None

@@ -187,7 +187,6 @@ class FieldType:
         return tuple(self._checked_item(name, item) for item in items)
 
     def _checked_item(self, name: str, value: Any) -> Any:
-        """Return a single value, converted to the type of the field."""
         if self.kind is int:
             return self._within_limits(name, whole_number(name, value))
         if self.kind is float:

@@ -72,7 +72,6 @@ class Columns:
         return options
 
     def _pieces(self) -> list[tuple[str, str]]:
-        """Divide the template into pairs of a literal text and the column that follows it."""
         if self.template is None:
             return []
         try:

@@ -130,7 +130,6 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
 
 
 def _listed(limit: int, rows: pl.DataFrame) -> str:
-    """Say how many rows of a table are printed, such as "20 of 30, --limit shows more"."""
     if len(rows) <= limit:
         return f"all {len(rows):,}"
     return f"{limit} of {len(rows):,}, --limit shows more"

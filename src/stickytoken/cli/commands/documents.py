@@ -154,7 +154,6 @@ def scan(
 
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
-    """Print a scan, or write it to a file."""
     from stickytoken.measurement import write_atomically
     from stickytoken.scanning.scan import headline
 
@@ -171,15 +170,6 @@ def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: i
 def _inform_next_steps(
     run: Path, folder: Path | None, measured_on: str | None, columns: Columns, queries: str | None
 ) -> None:
-    """Print which commands continue from a scan.
-
-    Args:
-        run: The run folder.
-        folder: Folder of the scan; None if it was not saved.
-        measured_on: The documents, if effects of copies were determined; otherwise None.
-        columns: The columns with the text.
-        queries: The file of queries; None if none was passed.
-    """
     if measured_on is not None and measured_on != "-":
         arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
         arguments += columns.as_options()
@@ -191,7 +181,6 @@ def _inform_next_steps(
 
 
 def _format_of(out: Path | None) -> ScanFormat:
-    """Return the format that the suffix of a file names; the default is a table."""
     for output_format in ScanFormat:
         if out is not None and out.suffix == f".{output_format}":
             return output_format
@@ -199,7 +188,6 @@ def _format_of(out: Path | None) -> ScanFormat:
 
 
 def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
-    """Return the documents with findings as JSON, SARIF or CSV."""
     if output_format is ScanFormat.JSON:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
@@ -248,7 +236,6 @@ _MAX_SOURCES = 20
 
 
 def _print_sources(scan: Scan) -> None:
-    """Print the sources with findings."""
     from stickytoken.scanning.scan import SERIOUS_EFFECT
 
     sources = [source for source in scan.result.sources if source.found][:_MAX_SOURCES]
@@ -266,7 +253,6 @@ def _print_sources(scan: Scan) -> None:
 
 
 def _print_worst_documents(scan: Scan, limit: int) -> None:
-    """Print the worst documents with their findings, and with the effect of copies if it is known."""
     worst = scan.worst.head(limit)
     columns = [Column("id", "document"), Column("causes", "cause"), Column("words", "found")]
     columns += [Column("copies", "copies"), Column("share", "share of text", 0, "%")]
@@ -283,7 +269,6 @@ def _print_worst_documents(scan: Scan, limit: int) -> None:
 
 
 def _document_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the document table, with causes, words and excerpt as text."""
     from stickytoken.cleaning.spans import SpanKind
 
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in row["words"][:3]]
@@ -452,7 +437,6 @@ def _write_to_stdout(
 
 
 def _inform_totals(totals: CleaningTotals) -> None:
-    """Print how many documents were changed, what is left in them, and which records were skipped."""
     console.inform(f"read: {totals.meter.summary()}")
     console.inform(totals.headline())
     for remark in totals.remarks():
@@ -461,7 +445,6 @@ def _inform_totals(totals: CleaningTotals) -> None:
 
 
 def _print_difference(document: Document, cleaned: Cleaned) -> None:
-    """Print the place of a document, and a line for each change with the words around it."""
     from stickytoken.cleaning.excerpts import word_diff
 
     place = document.id if document.line is None else f"line {document.line}"
@@ -472,15 +455,6 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
 
 
 def _verification(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
-    """Return the command that finds what is left in a cleaned file.
-
-    Args:
-        rules: The run folder or the rules file.
-        out: The cleaned file.
-        columns: The columns with the text.
-        options: Values of the options that `clean` and `scan` share, keyed by option; None for an option that
-            was not passed.
-    """
     words = ["stickytoken", "scan", _argument(rules), _argument(out), *columns.as_options()]
     for option, value in options.items():
         if value is not None:
@@ -489,17 +463,12 @@ def _verification(rules: Path, out: Path, columns: Columns, options: Mapping[str
 
 
 def _argument(path: Path) -> str:
-    """Return a path as an argument that no command mistakes for an option or for stdin."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def _cleaner(
     rules: Path, audit: Path | None, allow: Path | None, known: Path | None, *, unsafe_fixes: bool
 ) -> Cleaner:
-    """Return the cleaner of a run or rules file, with the lists that the user passed.
-
-    Tokens that are sticky in the audit are treated as flagged.
-    """
     from stickytoken.cleaning import open_cleaner
 
     saved = open_cleaner(rules)
@@ -509,7 +478,6 @@ def _cleaner(
 
 
 def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> None:
-    """Print how many records have no readable text, and list the first of them."""
     if not count:
         return
     console.inform(f"note: {counted(count, 'record')} without readable text, {what_became}:")

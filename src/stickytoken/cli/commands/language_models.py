@@ -167,7 +167,6 @@ def evaluate(
 
 
 def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str, Any]:
-    """Return a task and its scores as JSON values."""
     return {
         "task": name,
         "kind": task.layout,
@@ -181,7 +180,6 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
 
 
 def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
-    """Print the scores of a task, with one row per encoding, such as the plain prompt."""
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
     for row in comparison.scores:
@@ -334,7 +332,6 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
 
 
 def _options_of(trial: Tried) -> str:
-    """Return the options to pass for a setting at a layer."""
     options = []
     if trial.start is not None:
         options.append(f"--token-prepending --set start={trial.start} --set exit={trial.exit}")
@@ -348,5 +345,4 @@ def _options_of(trial: Tried) -> str:
 
 
 def _setting_of(trial: Any) -> tuple[Any, ...]:
-    """Return the start, the exit, the layer of contrast and the strength of contrast of a trial."""
     return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)

@@ -119,11 +119,6 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
 
 
 def _methods_by_setting(probe: bool) -> dict[str, list[str]]:
-    """Return the methods that have each setting, keyed by the name of the setting.
-
-    Args:
-        probe: Whether to include only settings that apply to `stickytoken probe`.
-    """
     owners: dict[str, list[str]] = {}
     for method, settings_class in METHODS.items():
         for name, setting_type in command_line_types(settings_class).items():
@@ -136,10 +131,6 @@ def _help_for(name: str, owners: Sequence[str]) -> str:
     """Return the help text of a setting, which consists of a description and the default.
 
     The default is given for each method, unless all methods share the setting and its default.
-
-    Args:
-        name: Name of the setting.
-        owners: The methods that have the setting.
     """
     settings_class = METHODS[owners[0]]
     description = descriptions(*settings_class.__mro__).get(name, "")
@@ -237,7 +228,6 @@ def detect(
 
 
 def _write_report(run: stickytoken.Run) -> None:
-    """Write report.html into the run folder. If a package for reports is missing, print how to install it."""
     try:
         from stickytoken.reports import REPORT_FILE, report
     except MissingExtraError as error:

@@ -129,7 +129,6 @@ def _summary_of_weights(learned: EntryWeights) -> dict[str, Any]:
 
 
 def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
-    """Print the number of entries in each category."""
     size = len(vocabulary)
     rows = []
     for name, count in vocabulary.counts().items():
@@ -139,7 +138,6 @@ def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
 
 
 def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, Any]]) -> None:
-    """Print the most common scripts, and how many tokens the same sentences need in ten languages."""
     commonest = ", ".join(f"{script['script']} {script['share']:.1%}" for script in scripts[:6])
     console.print_line(f"Scripts of these tokens: {commonest}.")
     rows = [
@@ -158,7 +156,6 @@ def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, An
 
 
 def _about_weights(learned: EntryWeights) -> str:
-    """Return sentences that say what the weights show about the vocabulary."""
     size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
     if not learned.untrained:
         return (
@@ -228,12 +225,6 @@ def _sorted_rows(
     run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None
 ) -> pl.DataFrame:
     """Return the tokens of a run, largest value first.
-
-    Args:
-        run: The run.
-        verdict: Return only tokens with this verdict. If None, tokens with any verdict are returned.
-        validated: Whether to return only tokens that have a verdict.
-        sort: Column to sort by. If None, the column that the method ranks tokens by.
 
     Raises:
         InputError: The method of the run has no such column or verdict, or `validated` is set although the
@@ -328,7 +319,6 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def _effort_line(run: stickytoken.Run) -> str:
-    """Return a line that states the number of encoded texts, the duration and the folder of a run."""
     texts = run.result.sequences
     per_token = texts / max(1, len(run.tokens))
     time_taken = console.minutes(run.seconds)
@@ -424,7 +414,6 @@ def published(
 def _print_published_json(
     facts: Mapping[str, Any] | None, listed: pl.DataFrame, comparison: list[str]
 ) -> None:
-    """Print the published models, or the published tokens of one model, as JSON."""
     from stickytoken.comparisons import published as paper
 
     document: dict[str, Any] = {"models": listed.to_dicts()}
@@ -434,7 +423,6 @@ def _print_published_json(
 
 
 def _print_published_tokens(facts: Mapping[str, Any], tokens: pl.DataFrame) -> None:
-    """Print the published sticky tokens of a model, and the counts that the paper reports."""
     noun = "token" if facts["sticky"] == 1 else "tokens"
     columns = [column for column in _TOKENS if column.key in tokens.columns]
     title = f"{facts['sticky']} published sticky {noun} of {facts['model']}"

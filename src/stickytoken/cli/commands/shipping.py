@@ -107,7 +107,6 @@ def repair(
 
 
 def _print_repair(repair: stickytoken.Repair) -> None:
-    """Print each repaired token's measures before and after the repair, and the checks that verify it."""
     record = repair.record
     console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, repair.tokens)
     state = record.state
@@ -138,8 +137,6 @@ CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 
 def _parser_of(choices: Sequence[str], kind: str) -> Callable[[str], str]:
-    """Return a function that returns a value of an option, or raises BadParameter if it is no choice."""
-
     def parse(name: str) -> str:
         if name not in choices:
             raise typer.BadParameter(f"{name!r} is not a {kind}: use one of {', '.join(choices)}")
@@ -255,7 +252,6 @@ def check(
 
 
 def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
-    """Print a check or write it to a file, in the given format; if it is inconclusive, print the reasons."""
     _write_document(output_format, out, finished_check)
     if output_format is CheckFormat.GITHUB:
         console.print_line(finished_check.headline())
@@ -267,17 +263,11 @@ def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | N
 
 
 def _was_typed(context: typer.Context, name: str) -> bool:
-    """Return whether a parameter was set on the command line, and not by a settings file or its default."""
     origin = context.get_parameter_source(name)
     return origin is not None and origin.name == "COMMANDLINE"
 
 
 def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
-    """Return the texts of the tokens that are sticky in an audit, for which the check searches.
-
-    Raises:
-        InputError: ``source`` is a run folder or a rules file, and the audit belongs to another run.
-    """
     from stickytoken.cleaning import names_rules_file
     from stickytoken.detection.run import is_run
     from stickytoken.scanning.scan import rules_origin
@@ -290,11 +280,6 @@ def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
 
 
 def _line_in_repository() -> tuple[str, int] | None:
-    """Return the path of pyproject.toml, and the number of the line that names the project's model.
-
-    The path is relative to the repository. Return None if the project is not in a repository, or if no
-    pyproject.toml configures `check`.
-    """
     from stickytoken.findings import repository_path
 
     project = project_table(Path.cwd())
@@ -368,15 +353,7 @@ def _print_check(check: Check) -> None:
 
 
 def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
-    """Print a table of the findings in documents, with a title that counts the documents.
-
-    Args:
-        check: The check.
-        findings: The findings to print, one per document; with --quiet, only those of documents that fail the
-            check.
-        is_quiet: Whether --quiet was passed. With --quiet, the title counts the documents that fail the
-            check. Without --quiet, the title counts all documents with findings.
-    """
+    """Print a table of the findings in documents, with a title that counts the documents."""
     from stickytoken.cleaning import document_counts
     from stickytoken.scanning.scan import cause_of
 
@@ -492,7 +469,6 @@ def demo(
 
 
 def _print_address(url: str, public_url: str | None, output_format: opt.Format) -> None:
-    """Print where the web app can be reached."""
     if output_format is opt.Format.JSON:
         console.print_json({"url": url, "public_url": public_url})
     else:

@@ -102,7 +102,6 @@ def explain(
 
 
 def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> None:
-    """Print the verdicts, the tables of each token, and a line that says how the values were measured."""
     for token in explanation.tokens:
         console.print_line(token.verdict)
     for token in explanation.tokens:
@@ -185,7 +184,6 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
 
 
 def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table whose headings are the column names with spaces in place of underscores."""
     console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
 
@@ -264,7 +262,6 @@ _MAX_DELETIONS = 5
 
 
 def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
-    """Print the parts of a text whose deletion changes the cosine most."""
     changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
     largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
     title = f"Largest changes in the cosine when a part of the {name} text is deleted"
@@ -306,16 +303,11 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
 
 
 def _largest(values: NDArray[np.floating], count: int) -> list[int]:
-    """Return the indices of the `count` largest values, sorted by index."""
     order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 
 
 def _coloured(value: float, highest: float) -> Text:
-    """Return a contribution on a red background if positive, or a blue one if negative.
-
-    The colour is deepest where the absolute value is `highest`.
-    """
     faint = round(255 - 175 * min(1.0, abs(value) / highest))
     colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")

@@ -155,7 +155,6 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an entry of a state dict; for a quantized tensor, its integers and its scales."""
     import torch
 
     if isinstance(value, (tuple, list)):
@@ -193,7 +192,6 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings for JSON, with tuple keys (which stand for combined modalities) turned into text."""
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -206,7 +204,6 @@ def _with_plain_keys(value: Any) -> Any:
 
 
 def _route_of(model: SentenceTransformer) -> list[list[Any]]:
-    """Return a model's route, and the task if a module uses it; empty for a model without routes."""
     from stickytoken.encoders.inputs.routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -215,10 +212,6 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with `use_cache` set to false.
-
-    Versions of sentence-transformers save different values of `use_cache`, which does not change the vectors.
-    """
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -194,11 +194,6 @@ class BatchEngine:
         return batches, outputs
 
     def _lower_budget(self, batch: NDArray[np.intp], length: int, error: Exception) -> None:
-        """Lower the token budget to half the tokens of a batch that ran out of memory.
-
-        Raises:
-            EncodingError: the batch has only one input, so it cannot be divided.
-        """
         if len(batch) == 1:
             raise EncodingError(
                 f"{self.name}: {self.device} ran out of memory on a {self.unit} of {length} tokens: "
@@ -236,7 +231,6 @@ class BatchRunner(BatchEngine):
         return budget
 
     def _budget_by_memory(self) -> int:
-        """Measure the memory per token on a trial batch, and return the number of tokens that fit."""
         overhead = self._template.overhead
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
@@ -314,7 +308,6 @@ class BatchRunner(BatchEngine):
         return features
 
     def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the model's device; pinned memory makes the transfer to a GPU asynchronous."""
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)

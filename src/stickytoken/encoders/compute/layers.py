@@ -61,7 +61,6 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
 
 
 def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer:
-    """Return a copy of a model that shares its weights, buffers and tokenizer with the original."""
     # `copy.deepcopy` uses the objects in this dict, keyed by their ids, instead of copying them.
     shared: dict[int, Any] = {id(weight): weight for weight in (*model.parameters(), *model.buffers())}
     shared[id(model.tokenizer)] = model.tokenizer  # copying a tokenizer takes seconds
@@ -69,7 +68,6 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
 
 
 def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
-    """Return the names of all module lists of length ``count`` that are not inside another such list."""
     names: list[str] = []
     for name, module in backbone.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in names)
@@ -79,7 +77,6 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model runs ``count`` layers and computes the same states as the full one."""
     states = _states_of_sample(model)
     shorter_states = _states_of_sample(shorter)
     if len(shorter_states) != count + 1:

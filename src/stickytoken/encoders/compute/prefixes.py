@@ -108,7 +108,6 @@ def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
 
 
 def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
-    """Yield every branch of the trees, parents before children."""
     for level in levels(roots):
         yield from level
 
@@ -250,7 +249,6 @@ class PrefixReuse:
 
     @cached_property
     def _trees_are_exact(self) -> bool:
-        """Whether prefix trees leave the vectors of the samples unchanged."""
         roots = self._trees_if_cheaper(self.samples)
         if roots is None:
             return False
@@ -258,12 +256,7 @@ class PrefixReuse:
         return agree(vectors, self.plain_vectors(self.samples), self.rounding)
 
     def _trees_if_cheaper(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
-        """Return the roots of the inputs' prefix trees, or None if the trees save too few tokens.
-
-        Args:
-            contents: content ids of the inputs.
-            cached: number of tokens at the start of each input that a computation without trees would skip.
-        """
+        """Return the roots of the inputs' prefix trees, or None if the trees save too few tokens."""
         inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):  # an input without tokens has no place in a tree
             return None
@@ -298,11 +291,6 @@ class PrefixReuse:
         Each row of the batch holds the tokens of one branch, followed by a suffix for each input that ends on
         the branch. The suffix consists of the template's tokens after the content. Tokens before the branch
         are not computed again, because their keys and values come from the parent.
-
-        Args:
-            branches: the branches.
-            keys_and_values: keys and values of the parents. Keys and values of branches that have children
-                are added to this dict.
 
         Returns:
             Vectors of the inputs that end on the branches, in the order of the branches; for each branch, in
@@ -344,10 +332,6 @@ class PrefixReuse:
         An entry is 0 if the token of its row attends to the token of its column; otherwise, it is the lowest
         finite number.
 
-        Args:
-            positions: position of each token, shape (tokens,). The new tokens come last.
-            attends: which tokens each new token attends to in full attention, shape (new tokens, tokens).
-
         Returns:
             The form that the architecture expects: one mask, or a dict with a mask for full attention and
             one for sliding-window attention.
@@ -367,7 +351,6 @@ class PrefixReuse:
         return sliding if expected_form == _SLIDING_MASK else full
 
     def _additive(self, attends: torch.Tensor) -> torch.Tensor:
-        """Turn a boolean mask into an additive one, with two leading dimensions of size 1."""
         dtype = self.backbone.dtype
         return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
@@ -400,15 +383,10 @@ def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, 
 
 
 def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
-    """Return the keys and values of the first ``length`` tokens in one row of a cache."""
     return [(layer.keys[row, :, :length], layer.values[row, :, :length]) for layer in cache.layers]
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Divide roots into groups whose trees hold the keys and values of at most ``token_budget`` tokens.
-
-    A tree that exceeds the budget is a group of its own.
-    """
     group: list[Branch] = []
     group_tokens = 0
     for root in roots:
@@ -431,11 +409,6 @@ def _batches(level: Sequence[Branch], after_size: int, token_budget: int) -> Ite
     The shape of a branch consists of the number of tokens before the branch, the number of tokens in the
     branch, and the lengths of the inputs that end in the branch. The lengths count because each input adds
     template tokens after the branch, which attend to the tokens of this input only.
-
-    Args:
-        level: the branches at one depth of the prefix trees; see `Branch`.
-        after_size: number of template tokens after the content, which are computed once for each input.
-        token_budget: maximum number of tokens in a batch, unless a single branch has more.
     """
     by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
@@ -461,12 +434,6 @@ def _positions_and_attention(
     For example, with the token ``a`` before the branch ``b c``, the inputs ``a b`` and ``a b c``, and a
     suffix of one token, a row is ``a b c s1 s2``, and the positions are 0, 1, 2, 2, 3. The new tokens are
     ``b c s1 s2``, of which ``s1`` attends to ``a b s1``, and ``s2`` attends to ``a b c s2``.
-
-    Args:
-        start: number of tokens before the branch.
-        size: number of the branch's own tokens.
-        input_lengths: number of tokens of each input, without its suffix.
-        after_size: number of tokens in a suffix.
 
     Returns:
         Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). The new tokens are the

@@ -83,7 +83,6 @@ def read_answer(content: str | bytes, count: int) -> Answer:
 
 
 def _items(content: str | bytes, count: int) -> _Body:
-    """Parse an answer without its vectors; raise a ValueError if it does not have `count` of them."""
     try:
         body = _Body.model_validate_json(content)
     except ValidationError as error:
@@ -128,7 +127,6 @@ def _positions(items: Sequence[_Item]) -> list[int]:
 
 
 def _index(value: Any) -> int | None:
-    """Return an index, which may be a number or a string, as an integer; None if it is not a whole number."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -186,7 +184,6 @@ def kind_of_numbers(encoded: bytes, vector: NDArray[np.float32]) -> str:
 
 
 def _agree(numbers: NDArray[Any], vector: NDArray[np.float32]) -> bool:
-    """Whether numbers are a vector, up to the noise of a server; wrongly decoded, they are far from it."""
     if not np.isfinite(numbers).all():
         return False
     first = numbers.astype(np.float64)
@@ -228,7 +225,6 @@ def _vector(embedding: Any) -> NDArray[np.float32]:
 
 
 def _counted(usage: Any) -> int | None:
-    """Return the number of tokens that the server counted; None if the count is missing or impossible."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):

@@ -91,13 +91,6 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the values that a query finds, keyed by text; texts without a value are left out.
-
-        Args:
-            query: SQL that selects two columns (the hash of a text, and a value) and ends with ``IN``; the
-                hashes to look up are appended.
-            texts: texts to look up.
-        """
         by_key = {_key(text): text for text in texts}
         keys = list(by_key)
         values: dict[str, Any] = {}
@@ -109,7 +102,6 @@ class Answers:
         return values
 
     def _rows_of(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows that a query selects; an empty list if the file does not exist yet."""
         if not (self.folder / _FILE).is_file():
             return []
         with self._locked_connection() as connection:
@@ -137,7 +129,6 @@ class Answers:
                 ) from error
 
     def _open(self) -> sqlite3.Connection:
-        """Connect to the file, and create its tables or bring them to the current version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.folder / _FILE, timeout=30, check_same_thread=False)
         try:
@@ -149,7 +140,6 @@ class Answers:
 
 
 def _prepare_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of a new file, or bring those of an old file to the current version."""
     # With write-ahead logging, other processes can read while one writes, and a killed process loses no
     # committed data.
     connection.execute("PRAGMA journal_mode = WAL")
@@ -164,5 +154,4 @@ def _prepare_tables(connection: sqlite3.Connection) -> None:
 
 
 def _key(text: str) -> bytes:
-    """Return the 16-byte hash under which a text is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

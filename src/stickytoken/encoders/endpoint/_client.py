@@ -365,10 +365,6 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Send the texts once and return the reply.
-
-        Raises the errors of `request`, except RunError.
-        """
         content, seconds = self._post(texts, self.request_format.encoding)
         try:
             answer = read_answer(content, len(texts))
@@ -419,7 +415,6 @@ class Client:
         return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
     def _explained(self, error: Any) -> Exception:
-        """Return the error to raise in place of an SDK error."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":
@@ -455,13 +450,11 @@ class Client:
         return RefusedError(reason)
 
     def _shown(self, text: str) -> str:
-        """Return the beginning of a server's message as one line, with the key removed."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 
 
 def _error_of(state: RetryCallState) -> TemporaryError:
-    """Return the failure of the latest attempt."""
     error = state.outcome.exception() if state.outcome is not None else None
     if not isinstance(error, TemporaryError):  # the only kind of error that is retried
         raise TypeError(f"{error!r} is not retried")

@@ -210,13 +210,6 @@ def vectors_of_fixed_texts(
 
 
 def _require_distinct_vectors(vectors: NDArray[np.float32], noise: float, name: str) -> None:
-    """Raise a ModelError if two texts get vectors that are no further apart than the noise.
-
-    Args:
-        vectors: vectors of different texts, shape (texts, d).
-        noise: largest distance between two unit vectors of one text.
-        name: name of the model, for the message.
-    """
     units = exact_unit_vectors(vectors)
     distances = np.linalg.norm(units[:, None] - units, axis=2)
     distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
@@ -228,7 +221,6 @@ def _require_distinct_vectors(vectors: NDArray[np.float32], noise: float, name: 
 
 
 def _require_floats(vectors: NDArray[np.float32], name: str) -> None:
-    """Raise a ModelError if the components of vectors are whole numbers, and so not those of the model."""
     if not (vectors == np.round(vectors)).all() or not vectors.any():
         return
     kind = "packed bits or 8-bit integers" if np.abs(vectors).max() > 1 else "signs or bits"
@@ -314,7 +306,6 @@ class _Questions:
         raise self.client.refused(problems[0])
 
     def _unusable(self, error: TemporaryError) -> ModelError:
-        """Return the error to raise when the server does not answer."""
         if error.failure is Failure.WEB_PAGE:
             advice = self.client.other_url() or "check the URL, or try later if the server is in maintenance"
             return ModelError(f"{self.name} is a web page, not an API: {advice}")
@@ -423,7 +414,6 @@ class _Questions:
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
     def _counted(self, texts: Sequence[str]) -> int | None:
-        """Return the number of tokens that the server reports for texts; None if it reports no number."""
         try:
             return self.ask(texts).tokens
         except (RefusedError, TemporaryError):  # the server may read fewer tokens than these texts have
@@ -431,8 +421,6 @@ class _Questions:
 
 
 def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> list[int]:
-    """Return how many more characters, bytes and words the longer texts have than the short texts."""
-
     def difference(size: Callable[[str], int]) -> int:
         return sum(map(size, longer)) - sum(map(size, short))
 
@@ -443,15 +431,6 @@ def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> 
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    """Return how much the cosine of two fixed texts varies between calls, as a standard deviation.
-
-    Args:
-        calls: unit vectors of the fixed texts in each call, shape (texts, d).
-
-    Returns:
-        The square root of the mean, over all pairs of texts, of the variance of the pair's cosine between
-        calls.
-    """
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])
     return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))

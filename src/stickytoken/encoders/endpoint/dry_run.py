@@ -113,14 +113,6 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _count_texts(self, texts: Sequence[str], cached: Collection[str]) -> None:
-        """Add texts to the counts of cached texts, texts to send, requests and tokens.
-
-        Texts that were counted in an earlier call are skipped.
-
-        Args:
-            texts: texts without the prompt.
-            cached: the texts that have a vector in the cache, each with the prompt in front.
-        """
         prompt = self._encoder.prompt
         new_texts = [prompt + text for text in dict.fromkeys(texts) if text not in self._recorded]
         to_send = [text for text in new_texts if text not in cached]
@@ -134,7 +126,6 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._recorded.update(texts)
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text; if the tokenizer is unknown, a hash of each word instead."""
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
         rows: list[list[int]] = []

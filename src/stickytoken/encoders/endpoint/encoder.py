@@ -105,10 +105,6 @@ class EndpointEncoder(TextEncoder):
         self._max_length = max_length
 
     def _known_or_asked(self, max_length: int | None) -> ServerBehaviour:
-        """Return what the server said about the fixed texts, from the cache or by asking it now.
-
-        If it is asked, the model need not be checked again before the first request.
-        """
         fact_name = f"server {vocabulary_hash(self.tokenizer)}"
         stored = self.answers.fact(fact_name)  # the cache of answers also stores facts about the server
         if stored is not None:
@@ -177,17 +173,6 @@ class EndpointEncoder(TextEncoder):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        """Check that every text has a usable vector.
-
-        Args:
-            vectors: the vectors, shape (texts, d). The vector of a text that the server refused is NaN.
-            texts: the texts without the prompt, for messages.
-            allow_zero: whether vectors may be missing or zero.
-
-        Raises:
-            EncodingError: a vector is missing or zero, and `allow_zero` is false. For a missing vector, the
-                message contains the server's reason.
-        """
         missing = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
         if not allow_zero and missing:
             text = texts[missing[0]]
@@ -243,11 +228,6 @@ class EndpointEncoder(TextEncoder):
         return np.stack([vectors.get(text, missing) for text in prompted_texts])
 
     def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Check that the vectors have the expected number of components.
-
-        Raises:
-            EncodingError: a vector has more or fewer components than earlier vectors.
-        """
         for text, vector in vectors.items():
             if len(vector) != self.server.dimension:
                 raise EncodingError(
@@ -257,13 +237,6 @@ class EndpointEncoder(TextEncoder):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
-        """Send batches, and check after every CHECKED_EVERY requests that the same model still answers.
-
-        Args:
-            sender: sends the batches and passes on their vectors.
-            batches: texts of each request.
-            one_attempt: whether to give up each text after one failure.
-        """
         for start in range(0, len(batches), CHECKED_EVERY):
             if self.requests_since_check >= CHECKED_EVERY:
                 self.require_same_model()
@@ -365,7 +338,6 @@ def load_endpoint(
 
 
 def _absolute(source: Any) -> str | None:
-    """Return the absolute path of a file or folder; return any other name unchanged."""
     if source is None:
         return None
     path = Path(source).expanduser()

@@ -64,11 +64,6 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
 
 def _candidates_in(path: Path) -> list[str]:
-    """Return the candidates in a file, which are all lines that are not blank.
-
-    Raises:
-        InputError: all lines of the file are blank.
-    """
     from stickytoken.data import tables
 
     candidates = [line.rstrip("\r") for line in tables.read_lines(path) if line.strip()]
@@ -151,7 +146,6 @@ class CandidateVocabulary:
 
 
 def _ordinary_words(excluded: Collection[str]) -> list[str]:
-    """Return the first distinct words of the packaged sentences, without the excluded words."""
     words: dict[str, None] = {}
     for text in load_sentences().texts:
         words.update(dict.fromkeys(_WORD.findall(text)))

@@ -60,7 +60,6 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
 
 
 def _configured_positions(config: Any) -> int | None:
-    """Return `max_position_embeddings` of a configuration; None if it does not limit the input."""
     declared = getattr(config, "max_position_embeddings", None)
     if not isinstance(declared, int) or declared <= 0:  # XLNet uses -1 for no limit
         return None

@@ -54,7 +54,6 @@ class RoutedModel(SentenceTransformer):
 
     @property
     def _own_options(self) -> dict[str, Any]:
-        """Options that every call passes to the modules."""
         return {} if self.task is None else {"task": self.task}
 
 
@@ -101,7 +100,6 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
-    """Return the name of the route that texts take through a Router; see `routed` for the arguments."""
     mappings = router.route_mappings or {}
     return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
 
@@ -109,15 +107,6 @@ def _route_in(router: Router, route: str | None, name: str) -> str:
 def _modules_on(
     taken: str, key: str, router: Router, route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the modules on one route of a Router, each with a name that is unique in the model.
-
-    Args:
-        taken: name of the route.
-        key: name of the Router within the model.
-        router: the Router. A nested Router is replaced by the modules on its own route.
-        route: the route that the user names; nested Routers follow the same route.
-        name: name of the model, for messages.
-    """
     chain: Any = router.sub_modules[taken]
     for index, module in enumerate(chain):
         inner_key = f"{key}_{taken}_{index}"
@@ -128,19 +117,6 @@ def _modules_on(
 
 
 def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
-    """Return a copy of a model that has no Router. The copy encodes every text for one task.
-
-    A model without a Router may still distinguish tasks, by a prompt for each task or by modules that use the
-    task.
-
-    Args:
-        model: the user's model. The copy shares the modules and weights of this model.
-        task: the task, which the user named as the route, such as ``query``.
-        name: name of the model, for messages.
-
-    Raises:
-        InputError: the model does not distinguish tasks, or has no such task.
-    """
     prompt_names = [*_PROMPTS[QUERY], *_PROMPTS[DOCUMENT]]
     has_prompts = any(model.prompts.get(prompt_name) for prompt_name in prompt_names)
     reads_tasks = _reads_tasks(model)
@@ -169,14 +145,6 @@ def _routed_model(
 
     If the user's model has a prompt for the task, this prompt becomes the default prompt. If the prompt for
     the task is empty, the result has no default prompt.
-
-    Args:
-        model: the user's model.
-        modules: the modules of the route, keyed by name.
-        route: name of the route; in a model without a Router, the name of the task.
-        task: value of the ``task`` argument that every call passes to the modules; if None, no task is
-            passed.
-        choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name
     task_prompts = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
@@ -202,7 +170,6 @@ def _routed_model(
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
-    """Whether any module uses the task: in its forward pass, its length limit or its chat template."""
     options_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
         options = [*getattr(module, "forward_kwargs", ()), *options_of_modules.get(key, ())]

@@ -110,13 +110,6 @@ def _template_around(
     The content ids are those of the prompt and the text, without special tokens. The template consists of
     all ids before and after the content ids in the model's input.
 
-    Args:
-        sample: the text.
-        model: the model.
-        tokenizer: a tokenizer that encodes the text to the same content ids as the model.
-        prompt: text put before every input.
-        name: name of the model, for messages.
-
     Raises:
         ModelError: the model's input does not contain the content ids of the text.
     """
@@ -145,11 +138,6 @@ def _template_around(
 
 
 def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
-    """Preprocess a text with the model's `preprocess` method, and return the inputs of the modules.
-
-    Raises:
-        ModelError: the model does not accept text as its only input.
-    """
     try:
         features = model.preprocess([sample], prompt=prompt or None)
     except Exception as error:  # image and audio processors raise many kinds of errors
@@ -166,7 +154,6 @@ def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: s
 
 
 def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
-    """Return the index where `content` first occurs in `sequence`; None if it does not occur."""
     for start in range(len(sequence) - len(content) + 1):
         if sequence[start : start + len(content)] == content:
             return start

@@ -47,7 +47,6 @@ def table_rows(model: torch.nn.Module) -> int | None:
 
 
 def _declared_by(module: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the table that a module's `get_input_embeddings` returns; None if it returns no table."""
     method = getattr(module, "get_input_embeddings", None)
     if method is None:
         return None

@@ -142,7 +142,6 @@ class HuggingFaceTokenizer:
 
     @property
     def _is_bare_pipeline(self) -> bool:
-        """Whether the tokenizer is a Rust pipeline itself, not wrapped in a class of transformers."""
         from tokenizers import Tokenizer
 
         return isinstance(self._tokenizer, Tokenizer)
@@ -210,7 +209,6 @@ class HuggingFaceTokenizer:
         return entries
 
     def _vocabulary(self) -> Mapping[Any, Any]:
-        """Return the ids, unsorted, keyed by token; empty if the tokenizer does not list its vocabulary."""
         if self._pipeline is not None:
             return self._pipeline.get_vocab()
         try:
@@ -360,11 +358,6 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     For example, with the prompt ``A note ``, the tokens ``A``, `` note``, `` river``, ``bed`` and `` dry``
     give the head (``A``, `` note``) and the words (`` river``, ``bed``) and (`` dry``). A token that consists
     only of whitespace belongs to the word before the token or, at the start of the text, to the first word.
-
-    Args:
-        encoding: the ids and their character spans.
-        text: the prompt followed by the text.
-        prompt_length: length of the prompt, in characters.
     """
     # Index of the first character of each word that no token has begun yet.
     remaining_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
@@ -393,7 +386,6 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
 
 
 def _pipeline_of(tokenizer: Any) -> Tokenizer | None:
-    """Return the Rust pipeline of a tokenizer; None if it has none."""
     from tokenizers import Tokenizer
 
     if isinstance(tokenizer, Tokenizer):

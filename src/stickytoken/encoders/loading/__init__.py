@@ -236,7 +236,6 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
 
 
 def _is_function(model: object) -> TypeGuard[TextFunction]:
-    """Return whether the model is a function or a callable object, but not a class or a torch module."""
     is_model = hasattr(model, "encode") or hasattr(model, "forward")
     return callable(model) and not isinstance(model, type) and not is_model
 
@@ -244,7 +243,6 @@ def _is_function(model: object) -> TypeGuard[TextFunction]:
 def _encoder_of_function(
     function: TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
 ) -> Encoder:
-    """Wrap a function that maps texts to vectors as an encoder."""
     vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
     model = FunctionModel(function, vocabulary, spec.max_length)
     _refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
@@ -256,7 +254,6 @@ def _encoder_of_function(
 def _encoder_of_object(
     model: Encoder | TextModel | TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
 ) -> Encoder:
-    """Return an encoder unchanged, or wrap an object that has an `encode` method."""
     encoder: Encoder
     supported: tuple[str, ...] = ()
     if is_encoder(model):
@@ -345,7 +342,6 @@ def _asks_for_prompted_model(prompting: Prompting) -> bool:
 
 
 def _saved_modules(folder: Path) -> list[str]:
-    """Return the class names of the modules that a folder lists; an empty list if the file is damaged."""
     with suppress(ValueError, KeyError, TypeError):  # a damaged file is reported when the model is loaded
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return [str(module["type"]) for module in modules]
@@ -411,11 +407,6 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
 
 
 def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> None:
-    """Check that a model that the user has loaded can be used unchanged.
-
-    Raises:
-        InputError: the model is guarded or has no weights, or an option cannot be applied to a loaded model.
-    """
     if hasattr(type(model), "unguarded"):  # the guard cleans texts, but would not clean token ids
         raise InputError(
             f"{name} is guarded, so copies of a token would not reach the model: pass its attribute unguarded"
@@ -467,15 +458,6 @@ def _refuse_truncation(spec: EncoderSpec, name: str) -> None:
 
 
 def _normalizes(modules: list[str], name: str) -> bool:
-    """Whether a prompted model scales its vectors to length 1.
-
-    Args:
-        modules: class names of the model's modules.
-        name: name of the model, for messages.
-
-    Raises:
-        InputError: the modules are not CausalPrompt alone or CausalPrompt followed by one Normalize.
-    """
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(
             f"{name} has the modules {', '.join(modules)}: only Normalize is supported after CausalPrompt"
@@ -501,13 +483,7 @@ def _refuse_route(spec: EncoderSpec, name: str) -> None:
 
 
 def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str]) -> IdEncoder:
-    """Load a language model, and return an encoder that uses it through a prompt.
-
-    Args:
-        source: name and location of the model.
-        spec: options for loading the model.
-        saved_modules: class names of the model's modules if it was saved with its prompt; otherwise empty.
-    """
+    """Load a language model, and return an encoder that uses it through a prompt."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -567,7 +543,6 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
 
 
 def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
-    """Return the prompt that a model was saved with; raise an InputError if the user sets a different one."""
     if options != Prompting():
         raise InputError(
             f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
@@ -579,7 +554,6 @@ def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Pat
 
 
 def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
-    """Return the precision of matrix products (None for the weights' own) and the weights' data type."""
     if spec.dtype == Precision.TF32:
         return Precision.TF32, "float32"
     return None, spec.dtype or "float32"
@@ -720,11 +694,6 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def _require_hub_files(name: str, revision: str | None) -> None:
-    """Fetch a file that describes a model, from the first of its possible repositories that has such a file.
-
-    Raises:
-        OSError: every attempt failed; this is the error of the last attempt.
-    """
     from transformers.utils.hub import cached_file
 
     repositories = resolution.hub_repositories(name)
@@ -789,7 +758,6 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
 
 
 def _unknown_prompt(prompt: str, model_name: str, known_names: Iterable[str]) -> InputError:
-    """Return the error for a word that is not the name of a prompt."""
     names = sorted(known_names)
     if not names:
         choices = "it has no named prompts"

@@ -83,7 +83,6 @@ def require_single_vectors(folder: Path, name: str) -> None:
 
 
 def _architecture(folder: Path) -> str:
-    """Return the first class that config.json names; empty if there is none."""
     config = _json_or_none(folder / _CONFIG_FILE)
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list) or not architectures:
@@ -106,13 +105,6 @@ def require_single_vectors_of(model: object) -> None:
 
 
 def _unsupported(kind: str, name: str, evidence: str) -> ModelError:
-    """Return the error for a model that does not give one dense vector per text.
-
-    Args:
-        kind: what kind of model it is.
-        name: name of the model.
-        evidence: what reveals the kind of model, such as the name of its class.
-    """
     return ModelError(
         f"{name} is {kind} ({evidence}): pass an embedding model that gives one vector per text"
     )
@@ -170,12 +162,10 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
 
 
 def _class_name(module_type: object) -> str:
-    """Return the name of a class without its package; empty if the type is not a string."""
     return module_type.rpartition(".")[2] if isinstance(module_type, str) else ""
 
 
 def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    """Parse a Router's route mappings, whose keys are tuples stored as Python source text."""
     mappings: dict[tuple[str | None, Any], str] = {}
     for key, value in (settings.get("route_mappings") or {}).items():
         with suppress(ValueError, SyntaxError):  # sentence-transformers also skips a malformed key
@@ -229,11 +219,6 @@ def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], 
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of modules.json; empty if there is no such file.
-
-    Raises:
-        ModelError: the file is damaged.
-    """
     path = folder / MODULES_FILE
     if not path.is_file():
         return []
@@ -247,7 +232,6 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def _router(module_folder: Path) -> dict[str, Any]:
-    """Return the settings of a Router; empty for any other module."""
     # A Router that was saved under its earlier name, Asym, has its settings in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
         settings = _json_or_none(module_folder / file)
@@ -257,10 +241,6 @@ def _router(module_folder: Path) -> dict[str, Any]:
 
 
 def _json_or_none(path: Path) -> Any:
-    """Return the content of a JSON file; None if the file is missing or damaged.
-
-    A damaged file raises an error later, when the model is loaded.
-    """
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -109,7 +109,6 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def _cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a model in the hub cache; None if the cache lacks the model or its weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -123,7 +122,6 @@ def _cached_folder(name: str, revision: str | None) -> Path | None:
 
 
 def _local_names() -> list[str]:
-    """Return the names of models that load without the hub: the packaged model and cached hub models."""
     from huggingface_hub import constants
 
     names = [] if find_spec(_PACKAGED_MODULE) is None else list(_PACKAGED_NAMES)
@@ -180,11 +178,6 @@ def has_weights(folder: Path) -> bool:
 
 
 def _packaged_folder() -> Path | None:
-    """Return the folder of the packaged model; None if its package is not installed.
-
-    Raises:
-        ModelError: the weights are missing or damaged.
-    """
     spec = find_spec(_PACKAGED_MODULE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -528,7 +521,6 @@ def user_tokenizer(
 
 
 def _declared_rows(module: TextModule) -> int | None:
-    """Return the number of rows in the embedding matrix; None if the model's files do not state it."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(stored_tensors(weights)) if weights.is_file() else None
@@ -542,7 +534,6 @@ def _declared_rows(module: TextModule) -> int | None:
 
 
 def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
-    """Load the tokenizer of a model on the hub."""
     from transformers import AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -554,7 +545,6 @@ def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> 
 
 
 def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
-    """Return the settings of a hub model's text module; empty if the repository has no settings file."""
     from transformers.utils.hub import cached_file
 
     for file in _MODULE_SETTINGS:
@@ -566,7 +556,6 @@ def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
 def _set_up(
     tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
-    """Load a tokenizer with its module's settings, as the `Transformer` of sentence-transformers does."""
     # `tokenizer_args` is the older name of `processor_kwargs`, and takes precedence.
     saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
     saved_options.pop("trust_remote_code", None)  # a settings file must not allow code to run
@@ -579,7 +568,6 @@ def _set_up(
 
 
 def _add_lower_casing(tokenizer: Any) -> None:
-    """Add lower-casing as the first normalization step of a tokenizer."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:
@@ -681,7 +669,6 @@ def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
 
 
 def _module_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of a module; empty if it has no settings file."""
     for file in _MODULE_SETTINGS:
         if (folder / file).is_file():
             return _settings_in(folder / file)

@@ -179,7 +179,6 @@ class TokenRows:
 
     @cached_property
     def _stored_rows(self) -> NDArray[np.int64]:
-        """Index of the stored row for each token id; without a mapping, the index is the id itself."""
         if self.mapping is None:
             return np.arange(len(self))
         stored_rows = self.mapping.read_whole().astype(np.int64)

@@ -272,7 +272,6 @@ class _SentenceReuse:
 
     @property
     def _are_exact(self) -> bool:
-        """Whether no state depends on later tokens, and the vector is the last token's state."""
         model = self._prompted
         reading = model.reading
         is_steered = reading.prepending is not None or reading.contrast is not None
@@ -315,6 +314,5 @@ class _SentenceReuse:
         return self._by_template[template, layer_count]
 
     def _plain_vectors(self, template: int, layer_count: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        """Return the vectors of sentences in one template, computed without reuse, shape (sentences, d)."""
         rows = [PromptRow(template, content) for content in contents]
         return self._runner.run_rows(rows, None, [layer_count])[:, 0]

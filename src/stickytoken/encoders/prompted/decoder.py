@@ -118,12 +118,6 @@ def find_decoder(model: Any, name: str) -> Decoder:
 
 
 def _has_unsuitable_recurrence(backbone: Any) -> bool:
-    """Return whether a model has recurrent layers that make it unsuitable for prompts.
-
-    Recurrent layers are unsuitable if the model has no attention besides them, like Mamba and RWKV, or if
-    they read padding as text. A model such as Jamba, which has attention besides its recurrent layers, is
-    suitable.
-    """
     # transformers has no public attribute that says whether a model has recurrent layers.
     is_recurrent = bool(getattr(backbone, "_is_stateful", False))
     has_attention = getattr(backbone.config, "num_attention_heads", None) is not None
@@ -133,7 +127,6 @@ def _has_unsuitable_recurrence(backbone: Any) -> bool:
 
 
 def _looks_ahead(decoder: Decoder) -> bool:
-    """Return whether the states of earlier tokens depend on the last token."""
     tokens = [token % decoder.rows for token in range(5, 9)]
     last_tokens = [token % decoder.rows for token in (9, 10)]
     ids = torch.tensor([[*tokens, last_token] for last_token in last_tokens], device=decoder.device)

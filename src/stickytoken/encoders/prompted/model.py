@@ -332,15 +332,6 @@ class PromptedModel:
 def _padded(
     filled: Sequence[Ids], cached_counts: Sequence[int], indices_from_end: Sequence[Sequence[int]]
 ) -> Features:
-    """Pad filled prompts at the start, and return them as the features that `PromptedModel.layout` returns.
-
-    Args:
-        filled: token ids of each prompt, without cached tokens.
-        cached_counts: number of cached tokens that precede each prompt. Positions are counted from the first
-            cached token; the mask does not include the cached tokens.
-        indices_from_end: indices of tokens in each prompt, counted from its end, so that -1 is the last
-            token. The returned indices are counted from the start of the padded row.
-    """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]

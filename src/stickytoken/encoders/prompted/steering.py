@@ -117,15 +117,6 @@ def _projection_hook(
     last: torch.Tensor,
     change: Callable[[torch.Tensor, TokenIndex], torch.Tensor],
 ) -> Hook:
-    """Return a hook that changes the input of the output projection in a layer's attention.
-
-    Args:
-        decoder: the model.
-        layer: the layer, counted from 0.
-        last: index of the last token in each row.
-        change: called with the input and the index of the last tokens; returns the new input.
-    """
-
     def change_input(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of the projection, after `change` was applied to the first of them."""
         values = args[0]

@@ -200,10 +200,6 @@ class PromptTokenizer:
         return tokenized
 
     def _words_of(self, filled: _FilledPrompt) -> TokenizedText:
-        """Return the ids that the sentence has in a filled prompt, grouped by word.
-
-        If the tokenizer reports no character spans, every id counts as a word.
-        """
         is_echo = self.prompts[0].between is not None
         content = self._content_of_echo(filled) if is_echo else self._content_between_template_ids(filled)
         if content is None:
@@ -218,12 +214,6 @@ class PromptTokenizer:
         return _words_by_characters(content_ids, content_spans, filled)
 
     def _content_between_template_ids(self, filled: _FilledPrompt) -> range | None:
-        """Find the sentence's ids in ``filled.ids``, between the first and last ids of the first template.
-
-        Returns:
-            The indices of the sentence's ids; None if ``filled.ids`` does not begin and end with the ids of
-            the template.
-        """
         ids = tuple(filled.ids)
         before = self.prompts[0].before[len(self._special) :]  # without special tokens, as in ``filled.ids``
         after = self.prompts[0].after
@@ -236,13 +226,6 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        """Find the ids of the sentence's second copy in the ``filled.ids`` of an echo.
-
-        The copy's ids are the ids whose spans begin or end in the copy or in the blanks before the copy.
-
-        Returns:
-            The indices of the copy's ids; None if the first of these ids also covers earlier characters.
-        """
         spans = filled.spans or ()  # never None, because `_echo_ids_around` requires spans
         first_character = _index_before_blanks(filled.text, filled.start)
         # The ids of the copy come directly before the template's last ids.
@@ -258,10 +241,6 @@ class PromptTokenizer:
 
         Sample sentences are encoded inside the template. The template's ids before the sentence are the
         common prefix of the encoded samples, and the ids after the sentence are their common suffix.
-
-        Args:
-            pieces: the text before and after the sentence.
-            placeholder_id: id of the placeholder; None without token prepending.
 
         Raises:
             ModelError: the tokenizer merges the placeholder with the text next to it.
@@ -302,11 +281,6 @@ class PromptTokenizer:
         return _MergedQuotes(head=_common_prefix(contents), tail=_common_suffix(contents))
 
     def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
-        """Return the ids of an echo template.
-
-        Raises:
-            InputError: the ids depend on the sentence.
-        """
         # The samples have no punctuation that the tokenizer could merge with punctuation of the template.
         distinct_ids = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
         if len(distinct_ids) > 1:
@@ -357,15 +331,10 @@ class PromptTokenizer:
 
 
 def _index_before_blanks(text: str, stop: int) -> int:
-    """Return the index ``stop``, moved back over any blanks before it.
-
-    A token may include the blanks before its word, so blanks before a word are counted as part of the word.
-    """
     return len(text[:stop].rstrip())
 
 
 def _ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Return the ids whose spans begin or end between the characters ``start`` and ``stop``."""
     return tuple(
         token_id
         for token_id, (first, end) in zip(ids, spans, strict=True)
@@ -374,13 +343,11 @@ def _ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: in
 
 
 def _common_prefix(rows: Sequence[Ids]) -> Ids:
-    """Return the longest sequence of ids that all rows begin with."""
     columns = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
     return tuple(column[0] for column in columns)
 
 
 def _common_suffix(rows: Sequence[Ids]) -> Ids:
-    """Return the longest sequence of ids that all rows end with."""
     return _common_prefix([row[::-1] for row in rows])[::-1]
 
 

@@ -226,7 +226,6 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
 
 
 def _of_documents(measured: Measured, name: str) -> list[float | int | None]:
-    """Return an attribute of `InDocuments` for all screened tokens, or None where there is no value."""
     values: dict[int, float | int] = {}
     if measured.in_documents is not None:
         numbers = getattr(measured.in_documents, name).tolist()
@@ -235,14 +234,6 @@ def _of_documents(measured: Measured, name: str) -> list[float | int | None]:
 
 
 def _recognized_copies(measured: Measured) -> Vector | None:
-    """Return the share of each token's inserted copies that the tokenizer recognized as the token.
-
-    If a token was measured in the confirming carriers, the share is computed from these carriers; if not, the
-    share is computed from the screening carriers.
-
-    Returns:
-        One share for each screened token, in ascending order of token id; None if copies were not counted.
-    """
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
@@ -258,24 +249,11 @@ def _recognized_copies(measured: Measured) -> Vector | None:
 
 
 def _recognized_share(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
-    """Return the share of the inserted copies of T tokens that the tokenizer recognized, shape (T,).
-
-    Args:
-        recognized: number of copies of each token that the tokenizer recognized in each of K carriers, shape
-            (T, K). In each carrier, no more copies are counted than were inserted.
-        inserted: number of copies inserted into each carrier, shape (K,).
-    """
     shares: Vector = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum()
     return shares
 
 
 def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Return rows without verdicts for the tokens whose copies the tokenizer reads as other entries.
-
-    Each row has the token's columns of the vocabulary, the reason and ``copies_seen``, the share of the
-    copies that the tokenizer reads as the token. If there are no such tokens, the table is empty and has no
-    column ``copies_seen``.
-    """
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]

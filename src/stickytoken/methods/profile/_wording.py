@@ -205,11 +205,6 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
 
 
 def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
-    """Return notes on the tokens without a verdict.
-
-    A token has no verdict if a server gives no vector for texts with its copies, or if the tokenizer reads
-    its copies as other entries.
-    """
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
     unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())

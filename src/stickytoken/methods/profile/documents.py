@@ -149,7 +149,6 @@ class DocumentPanel:
 
 
 def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
-    """Return weights that are the same in total for each kind, shape (units,)."""
     _, kind_indices, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
     return np.asarray(1 / sizes[kind_indices])
 

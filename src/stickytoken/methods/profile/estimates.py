@@ -77,7 +77,6 @@ def measurements(rows: pl.DataFrame) -> Measurements:
 
 
 def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
-    """Return a column of equally long lists as a matrix with one row per list."""
     # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
     return flat.reshape(len(table), len(flat) // max(1, len(table)))
@@ -201,7 +200,6 @@ def estimate(measured: Measured) -> TokenNumbers:
 
 
 def _push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
-    """Return the push of each token, or NaN for the tokens that were not measured in documents."""
     push = Estimates(*np.full((3, len(ids)), np.nan))
     if in_documents is not None:
         rows = np.searchsorted(ids, in_documents.ids)
@@ -211,7 +209,6 @@ def _push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
 
 
 def _require_different_effects(pilot_contractions: Vector) -> None:
-    """Raise an InputError if fewer than two pilots were measured, or if all pilots have the same effect."""
     if len(pilot_contractions) < 2:
         raise InputError(
             f"the vocabulary has {len(pilot_contractions)} entries that can occur in text: at least two are "
@@ -235,13 +232,6 @@ def _screen_estimates(
     deviation over the pilots is the same as in the confirming carriers. The standard error is the same for
     all tokens: the root mean square difference, over the pilots, between the scaled mean and the estimate
     from the confirming carriers.
-
-    Args:
-        values: contractions in the screening carriers, shape (T, K).
-        pilot_rows: row indices of the P pilots, shape (P,).
-        confirmed_pilots: estimate of each pilot relative to the ordinary token, from the confirming carriers,
-            shape (P,).
-        confidence: coverage of the two-sided normal intervals.
 
     Returns:
         The effects relative to the ordinary token, with intervals.
@@ -269,7 +259,6 @@ def deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vect
 
 
 def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield a matrix in blocks of at most `_BLOCK_ROWS` rows."""
     for start in range(0, max(1, len(matrix)), _BLOCK_ROWS):
         yield matrix[start : start + _BLOCK_ROWS]
 
@@ -309,7 +298,6 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return ``count`` orthonormal axes, shape (count, d), that keep most of the vectors' sum of squares."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
         block_float32 = block.astype(np.float32)

@@ -109,7 +109,6 @@ def make_profile_plan(
 
 
 def _require_differences(encoder: Encoder, carriers: Sequence[str], source: str) -> None:
-    """Raise an InputError if the model gives all carriers the same similarity."""
     vectors = unit_vectors(encoder.encode(carriers))
     similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
     if similarities.std() < _NO_VARIATION:
@@ -130,14 +129,6 @@ def _sampled_entries(job: Job[ProfileSettings]) -> int:
 
 
 def _draw_pilots(job: Job[ProfileSettings]) -> list[int]:
-    """Draw the pilots at random from the available tokens whose copies the tokenizer recognizes.
-
-    The draw does not depend on the tokens of the run: a run over a few tokens has the same pilots as a run
-    over all tokens.
-
-    Returns:
-        The ids of the pilots, in ascending order.
-    """
     spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
     order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
     return sorted(order[:PILOT_TOKENS].tolist())

@@ -276,7 +276,6 @@ MeasureBatch: TypeAlias = Callable[[Ids, str], Measurements]
 
 
 def _with_batch(measured: Measured, ids: Ids, batch: int, measure_batch: MeasureBatch) -> Measured:
-    """Measure a batch of tokens, and return it together with all earlier measurements."""
     if not len(ids):
         return measured
     confirmed = measure_batch(np.sort(ids), confirming_stage(batch))
@@ -330,14 +329,6 @@ def confirming_stage(batch: int) -> str:
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
-    """Choose the few carriers in which all tokens are measured.
-
-    The chosen carriers are short, and the effects of the pilots in them agree well with the mean effects of
-    the pilots in all carriers. They are not among the carriers that copies of random tokens erase most.
-
-    Returns:
-        Plan indices of the chosen carriers, in ascending order.
-    """
     count = job.settings.screening_texts
     # The length includes the copies, whose number differs between carriers.
     carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]

@@ -180,11 +180,6 @@ def _shortest_of_group(
 
 
 def _share_per_group(sizes: Sequence[int], needed: int) -> int:
-    """Return the maximum number of texts to take from each group to get ``needed`` texts in total.
-
-    The maximum per group is an equal share of ``needed``, or more if some groups have fewer texts than an
-    equal share.
-    """
     share = math.ceil(needed / len(sizes))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
         share += 1
@@ -192,11 +187,6 @@ def _share_per_group(sizes: Sequence[int], needed: int) -> int:
 
 
 def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
-    """Shorten long texts to their first sentence. Return the original texts, keyed by the shortened texts.
-
-    A text is long if it has more than `_SENTENCE_TOKENS` tokens. A long text without punctuation between
-    sentences is not shortened. A text that is not shortened is its own key.
-    """
     source_of_text: dict[str, str] = {}
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):
         sentence = _FIRST_SENTENCE.match(text) if len(ids) > _SENTENCE_TOKENS else None

@@ -183,7 +183,6 @@ _ANCHORS = 200
 
 
 def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    """Map a stage's column names to the names in tokens.parquet, where the cosine column has no suffix."""
     names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
     names[f"{short}_{Metric.COSINE}"] = long
     return names
@@ -287,12 +286,6 @@ def _token_table(
     scores: pl.DataFrame, validations: pl.DataFrame, vocabulary: pl.DataFrame, outlier_bound: float
 ) -> pl.DataFrame:
     """Return the table tokens.parquet.
-
-    Args:
-        scores: the result of `score_tokens`.
-        validations: the rows of the validation stage, one per candidate.
-        vocabulary: the tokens' texts and categories.
-        outlier_bound: a candidate whose validation rate exceeds this number is sticky.
 
     Returns:
         One row for each token in ``scores``. For tokens that were not validated, the rates and verdicts
@@ -493,7 +486,6 @@ def probe_lines(probed: Sequence[StdEvidence]) -> list[ProbeTable | str]:
 
 
 def _probe_row(evidence: StdEvidence) -> list[object]:
-    """Return the id, text, category, validation rates (in total and by placement) and lift of a token."""
     by_placement = [
         evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")
     ]

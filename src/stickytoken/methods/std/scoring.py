@@ -382,7 +382,6 @@ class ScoringState:
         ]
 
     def _update(self, rows: NDArray[np.intp]) -> None:
-        """Compute `series_bounds` and `has_risen` of the tokens in these rows from the known distances."""
         known_distances = self.distances[rows]
         constants = self._pairs.constants(Metric.COSINE)
         self.series_bounds[rows] = score_bounds(known_distances, self.alone[rows], constants)
@@ -453,7 +452,6 @@ def expected_texts(pairs: ScoringPairs, token_count: int, sample_size: int = SAM
 
 
 def _expected(pairs: ScoringPairs, token_count: int) -> int:
-    """Estimate how many texts with copies are encoded for tokens outside the sample."""
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
     return round(token_count * len(pairs.text_indices) * share)
 
@@ -557,11 +555,6 @@ def _rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: fl
     - Once at least ``scores_needed`` exact scores are known, the threshold is raised to the lowest of the
       ``scores_needed`` best scores if that score exceeds the threshold.
 
-    Args:
-        state: the distances known so far, and the upper bounds that follow from them.
-        scores_needed: number of best scores that must be known exactly.
-        likely_threshold: estimate of the lowest of the ``scores_needed`` best scores.
-
     Returns:
         Row indices in ascending order. If no rows are returned, the best ``scores_needed`` scores are known
         exactly, and the upper bounds of all other tokens are below the lowest of these scores.
@@ -588,16 +581,6 @@ def _scores(
     frames: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
     """Compute the table that `score_tokens` returns from the measured distances.
-
-    Args:
-        pairs: the pairs that tokens are scored on.
-        state: the distances known so far, and the upper bounds that follow from them.
-        ids: ids of the tokens, in ascending order.
-        sample: row indices of the sampled tokens.
-        alone: distances between each token alone and the anchors, one row per token, with a column of lists
-            for each metric.
-        frames: the rows of all scoring stages (see `ScoringStage.measure_all`). A row has the distances of
-            some of a token's texts, so a token has several rows.
 
     Returns:
         One row per token, with the columns that `score_tokens` describes. The exact scores for all metrics

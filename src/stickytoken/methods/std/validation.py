@@ -78,13 +78,6 @@ class ValidationStage:
 
     @cached_property
     def _probe_indices(self) -> NDArray[np.intp]:
-        """Index in `probes` for each pair, placement and number of copies, shape (pairs, 3, copies).
-
-        `probes` returns blocks of texts with 1, 2, ... copies: a block for each distinct carrier with copies
-        at the start, then one for each distinct carrier with copies at the end, then one for each pair with
-        copies at random places. Pairs with the same carrier share blocks, except for random places, which are
-        drawn for each pair.
-        """
         copies = self.settings.copies
         index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct)}
         distinct_count = len(self._distinct)

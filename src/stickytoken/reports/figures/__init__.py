@@ -46,7 +46,6 @@ class DataTable:
 
 
 def _markdown_cells(row: Sequence[Any], missing: str | None) -> list[str]:
-    """Return the values of a row as escaped text, with `missing` for a missing value."""
     values = [missing if value is None else value for value in row]
     return [markdown(number(value)) for value in values]
 

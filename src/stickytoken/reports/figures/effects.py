@@ -67,12 +67,6 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
 
 
 def _group_name(kind: str, measured: str) -> str:
-    """Return the name of a group of tokens in figures.
-
-    Args:
-        kind: Key of the group in `_LOOKS`: ``sticky`` for the measured tokens, or ``benign``.
-        measured: Kind of the measured tokens, ``sticky`` or ``named``.
-    """
     return measured if kind == "sticky" else kind
 
 
@@ -125,13 +119,6 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
 
 
 def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
-    """Return error bars, as Plotly options, from each value of a column to both ends of its interval.
-
-    Args:
-        rows: Rows with a value in the column ``<column>``, and with the ends of its interval in the columns
-            ``<column>_low`` and ``<column>_high``.
-        column: Name of the column.
-    """
     above: list[float | None] = []
     below: list[float | None] = []
     for row in rows:
@@ -143,7 +130,6 @@ def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
 
 
 def _add_zero_line_and_legend(figure: go.Figure) -> None:
-    """Draw a vertical line at zero, and put the legend below the horizontal axis."""
     figure.add_vline(x=0, line=fig.THIN_LINE)
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
@@ -184,14 +170,7 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
 def _draw_token_costs(
     rows: Rows, panels: Sequence[tuple[str, str]], names: Sequence[str], measured: str
 ) -> go.Figure:
-    """Draw one panel per task and metric, with one row per token.
-
-    Args:
-        rows: The conditions that have a defined loss of score.
-        panels: Task and metric of each panel, from left to right.
-        names: Row labels, from top to bottom.
-        measured: Kind of the measured tokens, ``sticky`` or ``named``.
-    """
+    """Draw one panel per task and metric, with one row per token."""
     titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
     plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
     for column, panel in enumerate(panels, start=1):
@@ -243,17 +222,14 @@ def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind
 
 
 def _condition_name(row: Mapping[str, Any]) -> str:
-    """Return the label of a condition: its token and kind, or the kind alone for a mixture of tokens."""
     return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
 
 
 def _look_of(row: Mapping[str, Any]) -> str:
-    """Return the key in `_LOOKS` for a condition: ``sticky`` for sticky or named tokens, else ``benign``."""
     return "sticky" if _is_measured(row) else str(row["kind"].split()[0])
 
 
 def _is_measured(row: Mapping[str, Any]) -> bool:
-    """Return whether a condition has copies of a sticky or named token, and not of a benign one."""
     return row["kind"].split()[0] in _MEASURED
 
 
@@ -310,7 +286,6 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 
 
 def _repaired_in_words(measured: Rows) -> str:
-    """Return a sentence on the largest erased share and the largest push, before and after a repair."""
     sentences = []
     for measure in MEASURES:
         largest = []
@@ -325,7 +300,6 @@ def _repaired_in_words(measured: Rows) -> str:
 
 
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
-    """Draw one panel per measure, with one row per token, the first token at the top."""
     from_below = list(reversed(rows))
     titles = [fig.axis_title(measure) for measure in MEASURES]
     plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)

@@ -88,12 +88,6 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
 
 
 def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each measure, sorted by layer and keyed by the title of the measure's panel.
-
-    Args:
-        measures: Rows of measures.parquet.
-        titles: Title of each measure's panel. A measure without layers or values gets no panel.
-    """
     rows_by_panel = {}
     for measure, title in titles.items():
         rows = measures.filter(measure=measure).drop_nulls(["layer", "value"]).sort("layer").to_dicts()
@@ -105,15 +99,7 @@ def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[st
 def _by_layer(
     name: str, title: str, rows_by_panel: Mapping[str, Sequence[Row]], token: str, reading: str
 ) -> ReportFigure:
-    """Plot measures against the layer, with the mean and the interval of the benign tokens.
-
-    Args:
-        name: Name of the figure.
-        title: Title of the figure.
-        rows_by_panel: Rows of measures.parquet, sorted by layer and keyed by the title of their panel.
-        token: The explained token.
-        reading: How to read the figure.
-    """
+    """Plot measures against the layer, with the mean and the interval of the benign tokens."""
     columns = ("layer", "value", "low", "high", *_BENIGN, "outside")
     headings = ("measure", *(column.replace("_", " ") for column in columns))
     if not rows_by_panel:
@@ -135,15 +121,10 @@ def _by_layer(
 
 
 def _values(row: Row, columns: Sequence[str]) -> list[Any]:
-    """Return the values of a row, in the order of the given columns."""
     return [row[column] for column in columns]
 
 
 def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
-    """Return a sentence on the layers where a measure lies outside the interval of benign tokens.
-
-    The sentence names the first layer outside the interval, and the layer with the largest deviation.
-    """
     start = f"{panel_title[:1].upper()}{panel_title[1:]}: {token}"
     outside = [row for row in rows if row["outside"]]
     if not outside:
@@ -157,7 +138,6 @@ def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
 
 
 def _furthest(rows: Sequence[Row]) -> Row:
-    """Return the row where the token deviates most from the benign tokens."""
     return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
 
 
@@ -223,11 +203,6 @@ _DEEPEST_DEVIATION = 10.0
 
 
 def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
-    """Draw a heat map of the attention that the copies receive from each head of each layer.
-
-    The colour is the deviation from benign tokens, in standard deviations. The attention itself is in the
-    hover text and in the table.
-    """
     title = "Attention that the copies receive, by layer and head"
     headings = ("layer", "head", *(column.replace("_", " ") for column in _HEAD_COLUMNS))
     single_heads = heads.drop_nulls("head").sort("layer", "head")
@@ -245,7 +220,6 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
 
 
 def _heads_in_words(single_heads: pl.DataFrame) -> str:
-    """Return sentences on how many heads lie outside the benign interval, and which deviates most."""
     outside = single_heads.filter("outside").to_dicts()
     text = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
@@ -261,12 +235,6 @@ def _heads_in_words(single_heads: pl.DataFrame) -> str:
 
 
 def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: the mean of each layer, then the five heads with the largest distances.
-
-    Args:
-        heads: Rows of heads.parquet. If `head` is null, the row contains the mean over the heads of a layer.
-        single_heads: The rows of heads.parquet whose `head` is not null.
-    """
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
     rows = []
@@ -310,11 +278,6 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
 
 
 def _head_details(cell: Row | None) -> list[Any]:
-    """Return the three numbers in the hover text of an attention head.
-
-    The numbers are the token's value, the mean value of benign tokens and the Wasserstein distance. If the
-    head was not measured, ``cell`` is None, and so are the three numbers.
-    """
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
@@ -387,13 +350,6 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
 def _rows_with_values(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return one row per measure, with the title of the measure in place of its name.
-
-    Args:
-        measures: Rows of measures.parquet.
-        titles: Titles of the measures, keyed by name. The returned rows are in the same order.
-        needed: Required columns. A measure is left out if any of the required columns is null in its row.
-    """
     row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [
         row_by_measure[measure] | {"measure": title}
@@ -403,7 +359,6 @@ def _rows_with_values(
 
 
 def _measure_table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
-    """Return a table with one row per measure: its title, and its values in the given columns."""
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
@@ -431,10 +386,6 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
 
 
 def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
-    """Return sentences on how to read the figure of the embedding matrix.
-
-    If statistics of the whole vocabulary were measured, the last sentence states them.
-    """
     reading = (
         "A row close to the rows of unused entries was hardly trained (Land and Bartolo 2024). A token with "
         "an unusual row need not be sticky, and a sticky token need not have an unusual row."
@@ -494,13 +445,7 @@ _LISTED_PAIRS = 10
 
 
 def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
-    """Draw how much each pair of tokens contributes to the similarity of two texts.
-
-    Args:
-        name: Name of the figure.
-        cells: Rows of attribution.parquet, one for each pair of tokens.
-        pairs: Rows of pairs.parquet, one for each pair of texts. The figure shows the first pair.
-    """
+    """Draw how much each pair of tokens contributes to the similarity of two texts."""
     title = "One pair's similarity, token by token"
     if pairs.is_empty():
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
@@ -523,12 +468,6 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
 
 
 def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
-    """Return sentences on what the copies, the carrier and the reference contribute to a similarity.
-
-    Args:
-        pair: Row of pairs.parquet. Its sums include the pairs of a token with the reference of the anchor.
-        between_tokens: Rows of attribution.parquet without those that belong to a reference.
-    """
     copies_to_tokens = between_tokens.filter(row_part="copies")["value"].sum()
     carrier_to_tokens = between_tokens.filter(row_part="carrier")["value"].sum()
     return (
@@ -542,7 +481,6 @@ def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
 
 
 def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: the sum of each row of the matrix, then the token pairs that contribute most."""
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
@@ -555,7 +493,6 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
 
 
 def _hover_names(row_name: str, column_names: Sequence[str]) -> list[list[str]]:
-    """Return, for each cell in a row of a matrix, the names that the hover text shows: row and column."""
     return [[row_name, column_name] for column_name in column_names]
 
 

@@ -74,13 +74,11 @@ def pair_similarities(
 
 
 def _nonempty_bins(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
-    """Return the index of the first nonempty bin, and the index after the last nonempty bin."""
     occupied = np.flatnonzero(np.array(before) + np.array(after))
     return int(occupied[0]), int(occupied[-1]) + 1
 
 
 def _mean_of_counts(counts: Sequence[int]) -> float:
-    """Return the mean similarity of binned pairs, as if each pair lay at the midpoint of its bin."""
     middles = (np.array(SIMILARITY_EDGES[1:]) + np.array(SIMILARITY_EDGES[:-1])) / 2
     return float(np.average(middles, weights=counts))
 
@@ -155,12 +153,6 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
-    """Return the mean change in similarity for each number of copies, compared with no copies.
-
-    Returns:
-        One value per number of copies, None where no curve has a value, keyed by ``below`` (pairs below the
-        model's mean similarity) and ``above`` (pairs above it). A group without pairs is left out.
-    """
     shifts: dict[str, list[float | None]] = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
@@ -170,20 +162,11 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
 
 
 def _minus_first(line: Sequence[float | None]) -> list[float | None]:
-    """Subtract the value without copies, which is the first, from each value. Missing values stay None."""
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
 
 def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
-    """Return a sentence on the mean change in similarity at the largest measured number of copies.
-
-    Args:
-        group: What to call the tokens, such as ``sticky tokens``.
-        side: Whether the change is averaged over the pairs ``below`` or ``above`` the mean similarity u.
-        copies: The numbers of copies.
-        shifts: The mean change for each number of copies; None where it was not measured.
-    """
     measured = [position for position, shift in enumerate(shifts) if shift is not None]
     last = measured[-1]
     text = f"{copies[last]} copies of {group} change pairs {side} u by {shifts[last]:+.3f} on average."
@@ -236,7 +219,6 @@ def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
 
 
 def _shares_in_words(parts: Sequence[Breakdown]) -> str:
-    """Return sentences that state each group's share of the sticky tokens, leaving out groups without any."""
     sentences = []
     for part in parts:
         total = sum(part.sticky)

@@ -95,7 +95,6 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
 
 
 def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
-    """Return sentences with the quantiles of a measure, and with the range of the flagged tokens."""
     low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
     text = (
         f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median "
@@ -115,7 +114,6 @@ _TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
-    """Return a table with the numbers of tokens and sticky tokens in each nonempty bin."""
     values = measured[column.key].to_numpy()
     if np.ptp(values) >= _NO_SPAN:
         edges = np.linspace(values.min(), values.max(), _TABLE_BINS + 1)
@@ -134,7 +132,6 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
 
 
 def _exact(column: Column, value: float) -> str:
-    """Format a value with one more decimal than in tables, or with four if the column has no unit."""
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
     return number(value, column.digits + 1, column.unit)
@@ -164,16 +161,6 @@ def _mark_flagged(
     y: Iterable[float],
     values: str,
 ) -> None:
-    """Mark flagged tokens in a figure.
-
-    Args:
-        figure: Figure to draw in.
-        flagged: Tokens with the same verdict. If there are no tokens, nothing is drawn.
-        verdict: The verdict of these tokens.
-        x: Horizontal position of each token.
-        y: Vertical position of each token.
-        values: End of Plotly's hover template, which shows the values of a token after its name.
-    """
     if flagged.is_empty():
         return
     names = [fig.label(token) for token in flagged["token"]]
@@ -230,12 +217,6 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
     """Write the name of each token above its mark. If there are more than `_MOST_NAMED`, write none.
 
     A name that would overlap an earlier name is written higher, with a line to its mark.
-
-    Args:
-        figure: Figure to add the text to.
-        names: Names of the sticky tokens.
-        width: Length of the horizontal axis, in the unit of its values.
-        height: Length of the vertical axis, in the unit of its values.
     """
     if len(names) > _MOST_NAMED:
         return
@@ -327,7 +308,6 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
 
 
 def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
-    """Return sentences with the medians of both measures, for the sticky tokens and for all tokens."""
     text = (
         f"{described.x.title.capitalize()} against {described.y.title} of {counted(len(measured), 'token')}."
     )
@@ -341,7 +321,6 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
 
 
 def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
-    """Return the quantile of each measure at a level from 0 to 1, as text."""
     quantiles = []
     for column in (described.x, described.y):
         value = np.quantile(rows[column.key].to_numpy(), level)
@@ -354,7 +333,6 @@ _LISTED_TOKENS = 20
 
 
 def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
-    """Return a table with the values of flagged tokens, followed by the quartiles of all tokens."""
     flagged = measured.filter(is_flagged()).sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in flagged.iter_rows(named=True):
@@ -463,7 +441,6 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _move_in_words(side: str, start: float, end: float) -> str:
-    """Return a phrase such as ``below u from 0.102 to 0.340``."""
     return f"{side} u from {start:.3f} to {end:.3f}"
 
 
@@ -503,13 +480,6 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     """Draw the line of one token: the mean similarity of pairs for each number of copies.
 
     The line has a gap where the mean is missing.
-
-    Args:
-        figure: Figure to draw in.
-        curve: The symptom curve of the token.
-        side: Whether to draw the pairs ``below`` or ``above`` the mean similarity u.
-        position: 0-based position of the curve in the figure; decides its colour and dash pattern.
-        panel: 1-based number of the panel: 1 for the pairs below u, 2 for the pairs above u.
     """
     name = fig.label(curve["token"])
     has_other_verdict = curve["verdict"] not in (None, "sticky")
@@ -616,7 +586,6 @@ def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str
 
 
 def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
-    """Return the number of tokens for each value of a column, keyed by value. Nulls are not counted."""
     return dict(tokens[column].drop_nulls().value_counts().iter_rows())
 
 
@@ -678,7 +647,6 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
 
 
 def _pattern(shape: str) -> dict[str, Any]:
-    """Return Plotly options for filling a bar: hatched if the shape is ``/``, plain if it is empty."""
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
@@ -691,19 +659,6 @@ def _draw_shares(
     in_legend: bool,
     cell: dict[str, int],
 ) -> None:
-    """Draw one bar per group, whose height is the group's percentage of all counted tokens.
-
-    Nothing is drawn if there are no tokens.
-
-    Args:
-        plot: Figure to draw in.
-        groups: Names of the groups.
-        counts: Number of tokens in each group.
-        name: Name of the bars in the legend.
-        marker: Colour and pattern of the bars, as Plotly options.
-        in_legend: Whether the legend lists the bars.
-        cell: Row and column of the panel, 1-based.
-    """
     total = sum(counts)
     if total == 0:
         return
