@@ -97,6 +97,16 @@ def test_a_log_gets_a_line_per_interval_and_at_the_end_of_a_stage(capsys, clock)
     ]
 
 
+def test_a_stage_that_comes_again_is_timed_from_its_second_start(capsys, clock):
+    with progress_bar() as progress:
+        for _ in range(2):
+            progress(Progress("try", 0, 4, unit="tokens"))
+            clock.now += 2
+            progress(Progress("try", 4, 4, 4, unit="tokens"))
+            clock.now += 100
+    assert lines(capsys) == ["try: 4 of 4 in 2 s, 2.0 tokens/s"] * 2
+
+
 def test_a_rate_counts_only_the_work_since_the_first_report(capsys, clock):
     with progress_bar() as progress:
         progress(Progress("scan", 400, 500, 400, unit="documents"))

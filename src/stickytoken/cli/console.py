@@ -388,6 +388,9 @@ class _Clock:
         """
         now = time.perf_counter()
         start = self._starts.setdefault(step.stage, _Start(now, step))
+        if step.done == step.total:
+            # A later stage may have the same name, such as the next try of a repair.
+            del self._starts[step.stage]
         seconds = now - start.time
         computed = step.computed - start.step.computed
         sequences = step.sequences - start.step.sequences
@@ -423,6 +426,8 @@ class _ProgressBars:
             self._tasks[step.stage] = self._bars.add_task(step.stage, total=step.total, rate="", eta="?")
         task = self._tasks[step.stage]
         self._bars.update(task, completed=step.done, total=step.total, rate=pace.rate, eta=pace.eta)
+        if step.done == step.total:
+            del self._tasks[step.stage]
 
 
 class _ProgressLines:
@@ -446,6 +451,7 @@ class _ProgressLines:
         line = f"{step.stage}: {step.done:,} of {step.total:,}"
         rate = f", {pace.rate}" if pace.rate else ""
         if step.done == step.total:
+            self._printed.pop(step.stage, None)
             line += f" in {pace.seconds:,.0f} s{rate}"
         elif pace.seconds - self._printed.get(step.stage, 0.0) >= self._interval:
             self._printed[step.stage] = pace.seconds
