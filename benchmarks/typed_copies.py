@@ -1,0 +1,234 @@
+"""How often does a search show a document in which someone typed a token eight times?
+
+Copies are typed in front of a sample of Cranfield's abstracts, one abstract at a time, and the collection
+is searched for its queries. Everything is encoded by sentence-transformers and compared by NumPy, so nothing
+here depends on what stickytoken measures.
+
+`measure` needs Cranfield in the layout of BEIR, the folder of a model, and a repaired copy of it if there is
+one. `draw` draws the picture of the README from the result file.
+
+    python benchmarks/typed_copies.py measure MODEL "[CLS]" --repaired FOLDER
+    python benchmarks/typed_copies.py draw
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+import typer
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from bench import IMAGES, RESULTS, SHARED, commands, json_lines, units, write_json
+
+RESULT_NAME = "typed_copies"
+CRANFIELD = SHARED / "data" / "cranfield"
+# Number of copies in front of an abstract.
+COPIES = 8
+# Number of results that a user is assumed to look at.
+TOP = 10
+# Everyday words, none of which Cranfield is about. Their numbers are averaged.
+ORDINARY = ("harbor", "carpet", "violin", "kitchen", "tuesday", "orange")
+# Resamples of documents and queries behind an interval, and the ends of the interval.
+RESAMPLES = 2000
+INTERVAL = (5, 95)
+SEED = 0
+# Colours of a bar without copies, with copies of ordinary words, with the token, and of the repaired model:
+# a version for light pages and one for dark pages, keyed by the end of the file name.
+COLOURS = {
+    "": ("#adb5bd", "#868e96", "#c2410c", "#0b7285"),
+    "-dark": ("#868e96", "#adb5bd", "#ff922b", "#3bc9db"),
+}
+TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
+
+
+class Collection:
+    """A part of Cranfield, and a sample of its abstracts that receive copies.
+
+    Args:
+        folder: Cranfield in the layout of BEIR.
+        document_count: Number of documents to search, at most all.
+        query_count: Number of queries, at most all.
+        sample_count: Number of abstracts that receive copies.
+    """
+
+    def __init__(self, folder: Path, document_count: int, query_count: int, sample_count: int) -> None:
+        rng = np.random.default_rng(SEED)
+        rows = [row for row in json_lines(folder / "corpus.jsonl") if row["text"].strip()]
+        rows = [rows[index] for index in rng.permutation(len(rows))[:document_count]]
+        queries = json_lines(folder / "queries.jsonl")
+        queries = [queries[index] for index in rng.permutation(len(queries))[:query_count]]
+        self.documents = [row["text"] for row in rows]
+        self.queries = [query["text"] for query in queries]
+        self.sample = range(min(sample_count, len(rows)))
+
+        judgements = pl.read_csv(folder / "qrels/test.tsv", separator="\t").filter(pl.col("score") > 0)
+        pairs = set(judgements.select(pl.col("query-id", "corpus-id").cast(pl.String)).iter_rows())
+        answers = [
+            [(query["_id"], rows[index]["_id"]) in pairs for query in queries] for index in self.sample
+        ]
+        self.is_answer = np.array(answers)
+
+
+class Search:
+    """The search in a collection with a model.
+
+    Args:
+        collection: What is searched.
+        model: Name or folder of the model.
+    """
+
+    def __init__(self, collection: Collection, model: str) -> None:
+        self.collection = collection
+        self.model = SentenceTransformer(model)
+        self.queries = units(self.model.encode_query(collection.queries, batch_size=8))
+        self.documents = self.encoded(collection.documents)
+
+    def encoded(self, documents: list[str]) -> NDArray[np.float64]:
+        """Return the unit vectors of documents."""
+        return units(self.model.encode_document(documents, batch_size=8))
+
+    def hits(self, word: str | None) -> NDArray[np.float64]:
+        """Return 1 where a query has a sampled abstract among its first ten, shape (sample, queries).
+
+        Only one abstract at a time has copies: it is compared with all others as they are.
+        """
+        sample = self.collection.sample
+        texts = [self.collection.documents[index] for index in sample]
+        if word is not None:
+            texts = [" ".join([*[word] * COPIES, text]) for text in texts]
+        own_similarities = self.encoded(texts) @ self.queries.T
+        similarities = self.documents @ self.queries.T
+        hits = np.zeros(own_similarities.shape)
+        for row, index in enumerate(sample):
+            others = np.delete(similarities, index, axis=0)
+            tenth_best = np.partition(others, -TOP, axis=0)[-TOP]
+            hits[row] = own_similarities[row] > tenth_best
+        return hits
+
+
+def figures(
+    label: str, hits: NDArray[np.float64], without: NDArray[np.float64], is_answer: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return the numbers of one bar: top 10s, their ratio to those without copies, and answers found.
+
+    Args:
+        label: What the abstracts contain.
+        hits: The hits with copies, shape (sample, queries).
+        without: The hits without copies.
+        is_answer: Whether an abstract answers a query, of the same shape.
+    """
+    rng = np.random.default_rng(SEED)
+    ratios = []
+    for _ in range(RESAMPLES):
+        documents = rng.integers(len(without), size=len(without))
+        queries = rng.integers(without.shape[1], size=without.shape[1])
+        resample = np.ix_(documents, queries)
+        if without[resample].any():
+            ratios.append(hits[resample].sum() / without[resample].sum())
+    return {
+        "label": label,
+        "top_tens": float(hits.sum(axis=1).mean()),
+        "ratio": float(hits.sum() / without.sum()),
+        "ratio_interval": np.percentile(ratios, INTERVAL).tolist(),
+        "found": float(hits[is_answer].mean()),
+    }
+
+
+def measure(
+    model: str,
+    words: Annotated[list[str], typer.Argument(help="Tokens to type; the picture shows the first.")],
+    name: Annotated[str, typer.Option(help="Name of the model in the picture.")] = "all-MiniLM-L6-v2",
+    repaired: Annotated[Path | None, typer.Option(help="Folder of the repaired model.")] = None,
+    documents: Annotated[int, typer.Option(help="Number of documents to search.")] = 1398,
+    queries: Annotated[int, typer.Option(help="Number of queries.")] = 225,
+    sample: Annotated[int, typer.Option(help="Number of abstracts that receive copies.")] = 120,
+    folder: Annotated[Path, typer.Option(help="Cranfield in the layout of BEIR.")] = SHARED
+    / "data/cranfield",
+) -> None:
+    """Add a model to the result file, benchmarks/results/typed_copies.json."""
+    collection = Collection(folder, documents, queries, sample)
+    search = Search(collection, model)
+    without = search.hits(None)
+    hits_by_label = {
+        "without copies": without,
+        "an ordinary word": np.mean([search.hits(word) for word in ORDINARY], axis=0),
+    }
+    for word in words:
+        hits_by_label[word] = search.hits(word)
+    if repaired is not None:
+        hits_by_label[f"{words[0]}, repaired"] = Search(collection, str(repaired)).hits(words[0])
+    rows = [figures(label, hits, without, collection.is_answer) for label, hits in hits_by_label.items()]
+
+    path = RESULTS / f"{RESULT_NAME}.json"
+    models = json.loads(path.read_text("utf-8"))["models"] if path.is_file() else {}
+    models[name] = {
+        "documents": len(collection.documents),
+        "queries": len(collection.queries),
+        "sample": len(collection.sample),
+        "rows": rows,
+    }
+    write_json(RESULT_NAME, models=models)
+    for row in rows:
+        print(row)
+
+
+def draw() -> None:
+    """Draw the picture of the README, docs/images/typed_copies.svg, for light and for dark pages."""
+    models = json.loads((RESULTS / f"{RESULT_NAME}.json").read_text("utf-8"))["models"]
+    for version, colours in COLOURS.items():
+        text_colour = TEXT_COLOURS[version]
+        style: Any = {
+            # Makes the ids in the file the same in every drawing.
+            "svg.hashsalt": "stickytoken",
+            "font.size": 11,
+            "text.color": text_colour,
+            "axes.labelcolor": text_colour,
+            "ytick.color": text_colour,
+        }
+        with mpl.rc_context(style):
+            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 2.7), squeeze=False)
+            for axes, (name, content) in zip(panels[0], models.items(), strict=True):
+                draw_panel(axes, name, content, colours)
+            figure.suptitle("Top 10s that show a random abstract", x=0.01, ha="left", weight="bold")
+            figure.tight_layout()
+            # Without a date, the same numbers give the same file.
+            figure.savefig(IMAGES / f"{RESULT_NAME}{version}.svg", metadata={"Date": None}, transparent=True)
+            plt.close(figure)
+
+
+def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence[str]) -> None:
+    """Draw one model: a bar without copies, with ordinary words, with the first token, and repaired."""
+    rows = {row["label"]: row for row in content["rows"]}
+    word = content["rows"][2]["label"]
+    bars = {
+        "as it is": "without copies",
+        "with an ordinary word, 8 times": "an ordinary word",
+        f"with {word}, 8 times": word,
+        "the same, model repaired": f"{word}, repaired",
+    }
+    labels = [label for label, key in bars.items() if key in rows]
+    values = [rows[bars[label]]["top_tens"] for label in labels]
+    positions = range(len(labels))
+    axes.barh(positions, values, color=colours[: len(labels)], height=0.7)
+    for position, value in zip(positions, values, strict=True):
+        axes.text(value + 0.02 * max(values), position, f"{value:.1f}", va="center")
+    axes.set_yticks(positions, labels)
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.set_xlim(0, 1.15 * max(values))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"{name} ({content['queries']} queries)", loc="left", fontsize=11)
+
+
+if __name__ == "__main__":
+    commands(__doc__, measure, draw)
