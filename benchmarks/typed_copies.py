@@ -1,6 +1,6 @@
 """How often does a search show a document in which someone typed a token eight times?
 
-Copies are typed in front of a sample of Cranfield's abstracts, one abstract at a time, and the collection
+Copies are typed before or after a sample of Cranfield's abstracts, one abstract at a time, and the collection
 is searched for its queries. Everything is encoded by sentence-transformers and compared by NumPy, so nothing
 here depends on what stickytoken measures.
 
@@ -31,7 +31,7 @@ from bench import IMAGES, RESULTS, SHARED, commands, json_lines, units, write_js
 
 RESULT_NAME = "typed_copies"
 CRANFIELD = SHARED / "data" / "cranfield"
-# Number of copies in front of an abstract.
+# Number of copies before or after an abstract.
 COPIES = 8
 # Number of results that a user is assumed to look at.
 TOP = 10
@@ -41,11 +41,12 @@ ORDINARY = ("harbor", "carpet", "violin", "kitchen", "tuesday", "orange")
 RESAMPLES = 2000
 INTERVAL = (5, 95)
 SEED = 0
-# Colours of a bar without copies, with copies of ordinary words, with the token, and of the repaired model:
-# a version for light pages and one for dark pages, keyed by the end of the file name.
+# Colours of a bar without copies, with copies of ordinary words, with a token that hides, with one that
+# pushes, and of the repaired model: a version for light pages and one for dark pages, keyed by the end of
+# the file name.
 COLOURS = {
-    "": ("#adb5bd", "#868e96", "#c2410c", "#0b7285"),
-    "-dark": ("#868e96", "#adb5bd", "#ff922b", "#3bc9db"),
+    "": ("#adb5bd", "#868e96", "#c2410c", "#c2410c", "#0b7285"),
+    "-dark": ("#868e96", "#adb5bd", "#ff922b", "#ff922b", "#3bc9db"),
 }
 TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
 
@@ -96,15 +97,17 @@ class Search:
         """Return the unit vectors of documents."""
         return units(self.model.encode_document(documents, batch_size=8))
 
-    def hits(self, word: str | None) -> NDArray[np.float64]:
+    def hits(self, *, before: str = "", after: str = "") -> NDArray[np.float64]:
         """Return 1 where a query has a sampled abstract among its first ten, shape (sample, queries).
 
-        Only one abstract at a time has copies: it is compared with all others as they are.
+        Only one abstract at a time is edited: it is compared with all others as they are.
+
+        Args:
+            before: What is typed before an abstract.
+            after: What is typed after it.
         """
         sample = self.collection.sample
-        texts = [self.collection.documents[index] for index in sample]
-        if word is not None:
-            texts = [" ".join([*[word] * COPIES, text]) for text in texts]
+        texts = [f"{before} {self.collection.documents[index]} {after}".strip() for index in sample]
         own_similarities = self.encoded(texts) @ self.queries.T
         similarities = self.documents @ self.queries.T
         hits = np.zeros(own_similarities.shape)
@@ -113,6 +116,11 @@ class Search:
             tenth_best = np.partition(others, -TOP, axis=0)[-TOP]
             hits[row] = own_similarities[row] > tenth_best
         return hits
+
+
+def copies_of(word: str) -> str:
+    """Return the copies of a word as someone would type them."""
+    return " ".join([word] * COPIES)
 
 
 def figures(
@@ -145,7 +153,12 @@ def figures(
 
 def measure(
     model: str,
-    words: Annotated[list[str], typer.Argument(help="Tokens to type; the picture shows the first.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="Tokens to type; the picture shows one that pushes and one that hides, in this order."
+        ),
+    ],
     name: Annotated[str, typer.Option(help="Name of the model in the picture.")] = "all-MiniLM-L6-v2",
     repaired: Annotated[Path | None, typer.Option(help="Folder of the repaired model.")] = None,
     documents: Annotated[int, typer.Option(help="Number of documents to search.")] = 1398,
@@ -157,15 +170,16 @@ def measure(
     """Add a model to the result file, benchmarks/results/typed_copies.json."""
     collection = Collection(folder, documents, queries, sample)
     search = Search(collection, model)
-    without = search.hits(None)
-    hits_by_label = {
-        "without copies": without,
-        "an ordinary word": np.mean([search.hits(word) for word in ORDINARY], axis=0),
-    }
-    for word in words:
-        hits_by_label[word] = search.hits(word)
+    without = search.hits()
+    hits_by_label = {"without copies": without}
+    for place in ("before", "after"):
+        ordinary_hits = [search.hits(**{place: copies_of(word)}) for word in ORDINARY]
+        hits_by_label[f"an ordinary word {place}"] = np.mean(ordinary_hits, axis=0)
+        for word in words:
+            hits_by_label[f"{word} {place}"] = search.hits(**{place: copies_of(word)})
     if repaired is not None:
-        hits_by_label[f"{words[0]}, repaired"] = Search(collection, str(repaired)).hits(words[0])
+        repaired_hits = Search(collection, str(repaired)).hits(before=copies_of(words[0]))
+        hits_by_label[f"{words[0]} before, repaired"] = repaired_hits
     rows = [figures(label, hits, without, collection.is_answer) for label, hits in hits_by_label.items()]
 
     path = RESULTS / f"{RESULT_NAME}.json"
@@ -174,6 +188,7 @@ def measure(
         "documents": len(collection.documents),
         "queries": len(collection.queries),
         "sample": len(collection.sample),
+        "words": words,
         "rows": rows,
     }
     write_json(RESULT_NAME, models=models)
@@ -195,10 +210,12 @@ def draw() -> None:
             "ytick.color": text_colour,
         }
         with mpl.rc_context(style):
-            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 2.7), squeeze=False)
+            figure, panels = plt.subplots(1, len(models), figsize=(9.5, 3), squeeze=False)
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
-            figure.suptitle("Top 10s that show a random abstract", x=0.01, ha="left", weight="bold")
+            figure.suptitle(
+                "Searches that show a random abstract among the first ten", x=0.01, ha="left", weight="bold"
+            )
             figure.tight_layout()
             # Without a date, the same numbers give the same file.
             figure.savefig(IMAGES / f"{RESULT_NAME}{version}.svg", metadata={"Date": None}, transparent=True)
@@ -206,22 +223,22 @@ def draw() -> None:
 
 
 def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence[str]) -> None:
-    """Draw one model: a bar without copies, with ordinary words, with the first token, and repaired."""
+    """Draw one model: a bar without copies, with ordinary words, with the two first tokens, and repaired."""
     rows = {row["label"]: row for row in content["rows"]}
-    word = content["rows"][2]["label"]
+    pushing, hiding = content["words"][:2]
     bars = {
         "as it is": "without copies",
-        "with an ordinary word, 8 times": "an ordinary word",
-        f"with {word}, 8 times": word,
-        "the same, model repaired": f"{word}, repaired",
+        f"with {COPIES} ordinary words": "an ordinary word before",
+        f"with {COPIES} × {hiding}": f"{hiding} before",
+        f"with {COPIES} × {pushing}": f"{pushing} before",
+        "the same, model repaired": f"{pushing} before, repaired",
     }
-    labels = [label for label, key in bars.items() if key in rows]
-    values = [rows[bars[label]]["top_tens"] for label in labels]
-    positions = range(len(labels))
-    axes.barh(positions, values, color=colours[: len(labels)], height=0.7)
+    values = [rows[key]["top_tens"] for key in bars.values()]
+    positions = range(len(bars))
+    axes.barh(positions, values, color=colours, height=0.7)
     for position, value in zip(positions, values, strict=True):
-        axes.text(value + 0.02 * max(values), position, f"{value:.1f}", va="center")
-    axes.set_yticks(positions, labels)
+        axes.text(value + 0.02 * max(values), position, f"{value:.2g}", va="center")
+    axes.set_yticks(positions, list(bars))
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_xlim(0, 1.15 * max(values))
