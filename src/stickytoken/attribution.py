@@ -171,8 +171,8 @@ class Why:
         by_row = np.add.reduceat(self.matrix, row_starts, axis=0)
         return replace(
             self,
-            first=_merged_copies(self.first, first_groups, self.sticky_count, sticky_effect),
-            second=_merged_copies(self.second, second_groups, self.sticky_count, sticky_effect),
+            first=_merge_copies(self.first, first_groups, self.sticky_count, sticky_effect),
+            second=_merge_copies(self.second, second_groups, self.sticky_count, sticky_effect),
             matrix=np.add.reduceat(by_row, column_starts, axis=1),
             first_reference=np.add.reduceat(self.first_reference, row_starts),
             second_reference=np.add.reduceat(self.second_reference, column_starts),
@@ -253,8 +253,8 @@ def why(
     opened = None if run is None else open_run(run)
     model = require_ids(encoder_for(encoder, opened, "why"), "why")
     sticky_ids = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
-    first_text = _divided_text(model, first, sticky_ids, words=words)
-    second_text = _divided_text(model, second, sticky_ids, words=words)
+    first_text = _divide_text(model, first, sticky_ids, words=words)
+    second_text = _divide_text(model, second, sticky_ids, words=words)
     first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_text.ids, second_text.ids]))
     similarity = float(first_unit @ second_unit)
 
@@ -343,7 +343,7 @@ def _ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
     return tuple(token_id for part in parts for token_id in part.token_ids)
 
 
-def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: bool) -> ReadText:
+def _divide_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: bool) -> ReadText:
     """Truncate a text to the model's limit, and divide it into tokens, words or spans.
 
     Returns:
@@ -362,7 +362,7 @@ def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, 
     read_count = _readable_count(encoder, ids)
     pieces = _first_ids(pieces, read_count)
     if len(pieces) > _MAX_PARTS:
-        pieces = _joined_to_spans(pieces)
+        pieces = _join_to_spans(pieces)
     parts = []
     for piece, decoded in zip(pieces, encoder.tokenizer.decode_many(pieces), strict=True):
         name = _name_of(piece, decoded, encoder.tokenizer.entries)
@@ -396,7 +396,7 @@ def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int,
     return kept_pieces
 
 
-def _joined_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     groups = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
     return [tuple(token_id for index in group for token_id in pieces[index]) for group in groups]
 
@@ -435,7 +435,7 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
         dimensions). The values sum to the unit vector.
     """
     count = len(text.parts)
-    weights = _exact_weights(count) if count <= MAX_EXACT_PARTS else _sampled_weights(count)
+    weights = _exact_weights(count) if count <= MAX_EXACT_PARTS else _sample_weights(count)
     # Every step needs the unit vectors of two sets of parts, the set before the step adds a part and the set
     # after.
     subsets = {before for _, before in weights} | {before | {part} for part, before in weights}
@@ -458,7 +458,7 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
     return weights
 
 
-def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
+def _sample_weights(count: int) -> dict[ShapleyStep, float]:
     generator = np.random.default_rng((0, count))
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
@@ -548,7 +548,7 @@ def _groups_of_copies(text: ReadText) -> list[range]:
     return [range(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _merged_copies(
+def _merge_copies(
     text: ReadText, groups: Sequence[range], sticky_count: int, sticky_effect: float | None
 ) -> ReadText:
     parts = []

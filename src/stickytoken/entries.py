@@ -126,7 +126,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     ids = np.array(vocabulary.ids)
-    untrained = _untrained_rows(vocabulary, len(rows))
+    untrained = _find_untrained_rows(vocabulary, len(rows))
     # Euclidean distances are always computed from ``rows``, the input matrix. Cosine distances are computed
     # from the output matrix if there is one, and otherwise from the input matrix. Only cosine distances need
     # a scatter matrix, for the principal component that is removed first.
@@ -163,7 +163,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     )
 
 
-def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
+def _find_untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
     mark = vocabularies.word_mark(vocabulary.tokens)
     is_trained = np.zeros(row_count, bool)
     is_trained[np.array(vocabulary.ids)] = True
@@ -366,12 +366,12 @@ def _weight_files(model: str, revision: str | None) -> list[Path]:
     folder = Path(source.location)
     if source.origin is Origin.HUB:
         with explained(source, "model"):
-            folder = _downloaded(source.name, revision)
+            folder = _download(source.name, revision)
     subfolders = sorted(path for path in folder.iterdir() if path.is_dir())
     for searched_folder in [folder, *subfolders]:
         files_of_weights = sorted(searched_folder.glob("*.safetensors"))
         for index in searched_folder.glob("*.safetensors.index.json"):
-            missing = _listed_shards(index) - {path.name for path in files_of_weights}
+            missing = _list_shards(index) - {path.name for path in files_of_weights}
             if missing:
                 raise ModelError(
                     f"{model!r} is incomplete: {index.name} lists {min(missing)}, which is missing: download "
@@ -382,7 +382,7 @@ def _weight_files(model: str, revision: str | None) -> list[Path]:
     raise ModelError(f"{model!r} has no *.safetensors file: save its weights in that format")
 
 
-def _listed_shards(index: Path) -> set[str]:
+def _list_shards(index: Path) -> set[str]:
     try:
         return set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -391,7 +391,7 @@ def _listed_shards(index: Path) -> set[str]:
         ) from error
 
 
-def _downloaded(name: str, revision: str | None) -> Path:
+def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 

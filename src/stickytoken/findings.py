@@ -100,12 +100,12 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
 
 def _command(name: str, properties: Mapping[str, str], message: str) -> str:
-    escaped = {key: _escaped(value).replace(":", "%3A") for key, value in properties.items()}
+    escaped = {key: _escape(value).replace(":", "%3A") for key, value in properties.items()}
     listed = ",".join(f"{key}={value.replace(',', '%2C')}" for key, value in escaped.items())
-    return f"::{name} {listed}::{_escaped(message)}"
+    return f"::{name} {listed}::{_escape(message)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     # `visible` escapes line breaks, so the text cannot end the workflow command that contains it.
     return visible(text).replace("%", "%25")
 
@@ -244,7 +244,7 @@ def sarif(
     driver = {
         "name": "stickytoken",
         "semanticVersion": tool_version,
-        "rules": [_described_rule(rule) for rule in rules],
+        "rules": [_describe_rule(rule) for rule in rules],
     }
     rule_indexes = {rule.id: index for index, rule in enumerate(rules)}
     results = [_result(finding, rule_indexes[finding.rule]) for finding in listed_findings]
@@ -258,7 +258,7 @@ def sarif(
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _described_rule(rule: Rule) -> dict[str, Any]:
+def _describe_rule(rule: Rule) -> dict[str, Any]:
     """Return a rule as a SARIF object (section 3.49 of SARIF, `reportingDescriptor`)."""
     return {
         "id": rule.id,

@@ -225,7 +225,7 @@ def _texts_at_random(
             else:
                 words[0] = copy + words[0]
         else:
-            words.insert(_checked_gap(gap, len(words)), copy)
+            words.insert(_check_gap(gap, len(words)), copy)
         text = " ".join(words)
         yield text
 
@@ -235,7 +235,7 @@ def _words_at_random(
 ) -> Iterator[list[tuple[int, ...]]]:
     words = list(text.words)
     for copy, gap in _copies_with_gaps(copies, path):
-        words.insert(_checked_gap(gap, len(words)), (copy,))
+        words.insert(_check_gap(gap, len(words)), (copy,))
         yield words
 
 
@@ -247,7 +247,7 @@ def _copies_with_gaps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[t
     return zip(copies, path, strict=False)
 
 
-def _checked_gap(gap: int, word_count: int) -> int:
+def _check_gap(gap: int, word_count: int) -> int:
     if not 0 <= gap <= word_count:
         raise InputError(
             f"gap {gap} of a random placement lies outside a sentence of {word_count} words: pass a gap "

@@ -58,14 +58,16 @@ def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(gua
     picture = object()
     sound = "able able able able.wav"
     inputs = {"text": "able able able able river", "image": picture, "audio": sound}
-    assert guarded._cleaned(inputs) == {"text": "river", "image": picture, "audio": sound}
+    assert guarded._clean_input(inputs) == {"text": "river", "image": picture, "audio": sound}
     assert inputs["text"] == "able able able able river"
 
     def messages(first, second):
         content = [{"type": "text", "text": first}, {"type": "image", "image": 1}]
         return [{"role": "user", "content": content}, {"role": "[SEP]", "content": second}]
 
-    assert guarded._cleaned(messages("a [SEP] bird", "[SEP] the river")) == messages("a bird", "the river")
+    assert guarded._clean_input(messages("a [SEP] bird", "[SEP] the river")) == messages(
+        "a bird", "the river"
+    )
 
 
 def test_it_takes_the_place_of_the_model_which_does_not_change(model, cleaner):

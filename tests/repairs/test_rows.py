@@ -125,7 +125,7 @@ def test_no_entry_is_a_relative_of_itself():
     mean = np.zeros(4, dtype=np.float32)
     for size in (1.0, 7.0):
         matrix[0] = size
-        from_relatives, _ = rows._predicted_deviations(matrix, mean, np.arange(3), spelled, [0], {0: ()})
+        from_relatives, _ = rows._predict_deviations(matrix, mean, np.arange(3), spelled, [0], {0: ()})
         rows_found.append(from_relatives)
     np.testing.assert_array_equal(*rows_found)
 

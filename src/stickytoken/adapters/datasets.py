@@ -62,7 +62,7 @@ class ColumnCleaner:
             is_single = column in single_columns
             texts = []
             for index, value in enumerate([batch[column]] if is_single else batch[column]):
-                text, note = self._cleaned(value, column, index)
+                text, note = self._clean_value(value, column, index)
                 texts.append(text)
                 if note:
                     notes[0 if is_row else index].append(note)
@@ -79,7 +79,7 @@ class ColumnCleaner:
                 column_names = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
 
-    def _cleaned(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
+    def _clean_value(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
         if value is None:
             return None, ""
         text, note = cleaned_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")

@@ -47,7 +47,7 @@ def guard(
     if on_found is not None:
         require_callable("on_found", on_found)
     opened = open_cleaner(cleaner)
-    guarded = _shared(model, _guarded_class(_plain_class(type(model))))
+    guarded = _share_class(model, _make_guarded_class(_plain_class(type(model))))
     guarded.cleaner = opened
     guarded.on_found = on_found
     return guarded
@@ -65,7 +65,7 @@ class GuardedModel(SentenceTransformer):
     @property
     def unguarded(self) -> SentenceTransformer:
         """A model with the same modules that does not clean its inputs."""
-        return _shared(self, _plain_class(type(self)))
+        return _share_class(self, _plain_class(type(self)))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean the inputs, then preprocess them as the unguarded model does; the prompt is not cleaned."""
@@ -74,7 +74,7 @@ class GuardedModel(SentenceTransformer):
         cleaned = [
             value
             if isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"
-            else self._cleaned(value)
+            else self._clean_input(value)
             for value in inputs
         ]
         return super().preprocess(cleaned, prompt=prompt, **kwargs)
@@ -87,11 +87,13 @@ class GuardedModel(SentenceTransformer):
         # The class is created at run time, so pickle cannot find it by name.
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
-    def _cleaned(self, value: Any) -> Any:
+    def _clean_input(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._cleaned(item) if key in _TEXT_KEYS else item for key, item in value.items()}
+            return {
+                key: self._clean_input(item) if key in _TEXT_KEYS else item for key, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            items = [self._cleaned(item) for item in value]
+            items = [self._clean_input(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
         if not isinstance(value, str):
             return value
@@ -101,7 +103,7 @@ class GuardedModel(SentenceTransformer):
         return cleaned.text
 
 
-def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
+def _share_class(model: SentenceTransformer, kind: type[Model]) -> Model:
     guarded = kind.__new__(kind)
     guarded.__dict__.update(
         (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()
@@ -115,12 +117,12 @@ def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
 
 
 @cache
-def _guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
+def _make_guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
     if plain is SentenceTransformer:
         return GuardedModel
     return type(f"Guarded{plain.__name__}", (GuardedModel, plain), {"__doc__": GuardedModel.__doc__})
 
 
 def _empty(plain: type[SentenceTransformer]) -> GuardedModel:
-    kind = _guarded_class(plain)
+    kind = _make_guarded_class(plain)
     return kind.__new__(kind)

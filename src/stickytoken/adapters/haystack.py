@@ -38,9 +38,9 @@ class StickyTokenCleaner:
         """Return the cleaned documents; documents without findings are not copied."""
         if not isinstance(documents, list):
             raise InputError(f"documents is {shown(documents)}: pass a list of documents")
-        return {"documents": [self._cleaned(document) for document in documents]}
+        return {"documents": [self._clean_document(document) for document in documents]}
 
-    def _cleaned(self, document: Document) -> Document:
+    def _clean_document(self, document: Document) -> Document:
         if not isinstance(document, Document):
             raise InputError(f"documents contains {shown(document)}: pass Haystack documents")
         if document.content is None:

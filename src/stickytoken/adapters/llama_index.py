@@ -44,9 +44,9 @@ class StickyTokenCleaner(schema.TransformComponent):
 
     def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
         """Return the cleaned nodes; nodes without findings are not copied."""
-        return [self._cleaned(node) for node in nodes]
+        return [self._clean_node(node) for node in nodes]
 
-    def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:
+    def _clean_node(self, node: schema.BaseNode) -> schema.BaseNode:
         """Return a copy of a node with cleaned text, or the node itself if nothing was found."""
         before = node.get_content(schema.MetadataMode.NONE)
         text, note = cleaned_text(self.cleaner, before, f"node {node.node_id!r}")

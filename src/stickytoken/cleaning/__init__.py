@@ -209,11 +209,11 @@ class Cleaner:
         """
         spans = self.find(text)
         wanted = {Fix.SAFE, Fix.UNSAFE} if self.unsafe_fixes else {Fix.SAFE}
-        return _cleaned(text, spans, finder_of(self.rules), wanted)
+        return _clean(text, spans, finder_of(self.rules), wanted)
 
     def without_findings(self, text: str) -> str:
         """Return a text without any finding, whatever breaks: to measure what copies do, not for an index."""
-        return _cleaned(text, self.find(text), finder_of(self.rules), set(Fix)).text
+        return _clean(text, self.find(text), finder_of(self.rules), set(Fix)).text
 
     def would_change(self, spans: Iterable[Span]) -> bool:
         """Return whether findings are such that cleaning removes them, or would if nothing broke.
@@ -259,7 +259,7 @@ Edit: TypeAlias = tuple[int, int, str]
 _ROUNDS = 8
 
 
-def _cleaned(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix]) -> Cleaned:
+def _clean(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix]) -> Cleaned:
     """Remove findings from a text until none of them is left."""
     draft = _Draft(text)
     for _ in range(_ROUNDS):

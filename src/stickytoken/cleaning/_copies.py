@@ -227,7 +227,7 @@ def stretches_of(document: Document, fewest: int) -> list[Stretch]:
             if remainder or keys[first : last - period] != keys[first + period : last]:
                 continue
             if all(document.joins(index) for index in range(first + 1, last + 1)):
-                stretch = _extended(document, first, last, period)
+                stretch = _extend(document, first, last, period)
                 if stretch.end - stretch.first >= fewest * period:
                     stretches.append(stretch)
                     taken[stretch.first : stretch.end] = b"\1" * (stretch.end - stretch.first)
@@ -238,7 +238,7 @@ def stretches_of(document: Document, fewest: int) -> list[Stretch]:
     return kept
 
 
-def _extended(document: Document, first: int, last: int, period: int) -> Stretch:
+def _extend(document: Document, first: int, last: int, period: int) -> Stretch:
     keys = document.keys
     start = first
     while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):

@@ -77,10 +77,10 @@ def view_of(text: str) -> View:
 
 
 def _with_entities(text: str) -> str:
-    return _ENTITY.sub(_decoded, text) if "&" in text else text
+    return _ENTITY.sub(_decode, text) if "&" in text else text
 
 
-def _decoded(entity: re.Match[str]) -> str:
+def _decode(entity: re.Match[str]) -> str:
     character = html.unescape(entity[0])
     if len(character) != 1:  # not an entity of HTML, or one of several characters
         return entity[0]

@@ -142,7 +142,7 @@ class UnitReader:
         for word in words:
             key = known.get(word)
             if key is None:
-                key = known[word] = self._divided(word)
+                key = known[word] = self._divide(word)
             if not isinstance(key, str):
                 return None
             keys.append(key)
@@ -156,7 +156,7 @@ class UnitReader:
             word = match[0]
             key = known.get(word)
             if key is None:
-                key = known[word] = self._divided(word)
+                key = known[word] = self._divide(word)
             start, end = match.span()
             parts = (Part(key, 0, end - start),) if isinstance(key, str) else key
             for part in parts:
@@ -168,7 +168,7 @@ class UnitReader:
     def _pattern_for(self, text: str) -> re.Pattern[str] | regex.Pattern[str]:
         return self._ascii_units if text.isascii() else self._unicode_units
 
-    def _divided(self, word: str) -> str | tuple[Part, ...]:
+    def _divide(self, word: str) -> str | tuple[Part, ...]:
         """Return the key of a word, or its units if it isn't one unit.
 
         A word that the normaliser removes has no unit. One that contains copies without spaces consists of

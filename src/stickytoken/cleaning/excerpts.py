@@ -101,7 +101,7 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
         text: The original text.
         removals: What `Cleaner.clean` removed from it.
     """
-    groups = _grouped(removals)
+    groups = _group(removals)
     lines = []
     for number, group in enumerate(groups):
         previous_end = groups[number - 1][-1].end if number > 0 else 0
@@ -109,11 +109,11 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
         start = max(previous_end, group[0].start - _CONTEXT)
         end = min(next_start, group[-1].end + _CONTEXT)
         ranges = [(removal.start, removal.end) for removal in group]
-        lines.append(f"{group[0].kind.cause}: {_marked(text, ranges, start, end)}")
+        lines.append(f"{group[0].kind.cause}: {_mark(text, ranges, start, end)}")
     return lines
 
 
-def _grouped(removals: Sequence[Removal]) -> list[list[Removal]]:
+def _group(removals: Sequence[Removal]) -> list[list[Removal]]:
     groups: list[list[Removal]] = []
     for removal in removals:
         previous = groups[-1][-1] if groups else None
@@ -128,15 +128,15 @@ def _grouped(removals: Sequence[Removal]) -> list[list[Removal]]:
     return groups
 
 
-def _marked(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
+def _mark(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) -> str:
     written = ""
     for piece in excerpt(text, ranges, start, end):
         shown = _BLANKS.sub(" ", piece.text)
-        written += _removed(shown) if piece.is_marked else shown
+        written += _escape_removed(shown) if piece.is_marked else shown
     return _BLANKS.sub(" ", written).strip(" ")
 
 
-def _removed(text: str) -> str:
+def _escape_removed(text: str) -> str:
     words = text.strip(" ")
     if not words:
         return f"[-{text}-]" if text else ""

@@ -203,9 +203,9 @@ class SpanFinder:
                 repetitions.append(stretch)
         for run in runs:
             scattered.difference_update(run)
-            yield from self._flagged_spans(text, document, run, is_run=True)
+            yield from self._find_flagged_spans(text, document, run, is_run=True)
         for chain in document.chains(sorted(scattered)):
-            yield from self._flagged_spans(text, document, chain, is_run=False)
+            yield from self._find_flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
             yield _repetition(text, document, stretch)
         suspected = _copies.planted_copies(document, self._ignored, repetitions)
@@ -215,7 +215,7 @@ class SpanFinder:
             fix = Fix.NONE if document.has_entity(index) or _cuts(text, start, end) else Fix.UNSAFE
             yield Span(start, end, SpanKind.SUSPECTED, document.keys[index], 1, end, fix)
 
-    def _flagged_spans(
+    def _find_flagged_spans(
         self, text: str, document: _copies.Document, chain: range, *, is_run: bool
     ) -> Iterator[Span]:
         """Yield the spans of flagged words that follow each other."""

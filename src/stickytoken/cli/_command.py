@@ -463,16 +463,16 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
     tables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     if not is_project_file or command == _PROJECT_COMMAND:
         entries = {name: entry for name, entry in table.items() if name not in tables}
-        values |= _checked_entries(ctx, entries, file, f"[{root}]" if is_project_file else "the file")
+        values |= _check_entries(ctx, entries, file, f"[{root}]" if is_project_file else "the file")
     for name in tables:
         if name not in ctx.parent.command.commands:
             hint = suggestion(name, ctx.parent.command.commands)
             raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
     where = f"[{root}.{command}]" if is_project_file else f"[{command}]"
-    return values | _checked_entries(ctx, tables.get(command, {}), file, where)
+    return values | _check_entries(ctx, tables.get(command, {}), file, where)
 
 
-def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
+def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
     """Check the entries of a table in the same way as options on the command line.
 
     Returns:
@@ -499,7 +499,7 @@ def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: st
         try:
             # The file may give a single value or a list for a repeatable option, whose value is a list.
             items = value if param.multiple and isinstance(value, list) else [value]
-            typed = [_typed_value(param, item, file.parent) for item in items]
+            typed = [_convert_value(param, item, file.parent) for item in items]
             typed_value = typed if param.multiple else typed[0]
             values[str(param.name)] = typed_value
             # Raises an error for an invalid value. The result is not kept, because Typer converts the value
@@ -516,7 +516,7 @@ _TYPES: dict[str, type] = {"true, false": bool, "number": float}
 _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not empty"}
 
 
-def _typed_value(param: Any, value: Any, folder: Path) -> Any:
+def _convert_value(param: Any, value: Any, folder: Path) -> Any:
     kind_name = _kind_of_value(param)
     expected_type = _TYPES.get(kind_name, str)
     value_type = float if type(value) is int else type(value)

@@ -387,7 +387,7 @@ def load_for(
         return load(source, loading)
     from stickytoken.detection.run import recorded_loading
 
-    with _named_by(source):
+    with _naming(source):
         return load(model or run.model.location, _with_recorded(loading, recorded_loading(run)))
 
 
@@ -430,12 +430,12 @@ def require_found(
         return name
     if run is None:
         return require_model(source, loading.revision)
-    with _named_by(source):
+    with _naming(source):
         return require_model(name, loading.revision or recorded_loading(run).settings.revision)
 
 
 @contextmanager
-def _named_by(source: str) -> Iterator[None]:
+def _naming(source: str) -> Iterator[None]:
     try:
         yield
     except ModelError as error:

@@ -272,10 +272,10 @@ def bundled_frame() -> pl.DataFrame:
 
     Two sentences with the same pair_id are paraphrases of each other.
     """
-    return _bundled("sentences", {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
+    return _read_bundled("sentences", {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
 
 
-def _bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def _read_bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
     content = files("stickytoken.data").joinpath(f"bundled/{name}.csv").read_bytes()
     return pl.read_csv(content, schema=schema)
 
@@ -297,7 +297,7 @@ def text_kinds_frame() -> pl.DataFrame:
     the kind rather than a subject. All texts were written for this project. Apart from historical figures,
     all people, companies and cases in the texts are fictitious.
     """
-    return _bundled("kinds", {"kind": pl.String, "text": pl.String})
+    return _read_bundled("kinds", {"kind": pl.String, "text": pl.String})
 
 
 def text_kinds() -> Sentences:
@@ -390,7 +390,7 @@ def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) ->
             checked_pairs.append(value)
         elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) == 3:
             sentence1, sentence2, similarity = value
-            checked_pairs.append(_checked_pair(sentence1, sentence2, similarity, f"pair {number}"))
+            checked_pairs.append(_check_pair(sentence1, sentence2, similarity, f"pair {number}"))
         else:
             raise InputError(
                 f"pair {number} is {shown(value)}: pass (sentence1, sentence2, similarity), or a file of "
@@ -420,13 +420,13 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
     rows = zip(table.texts("sentence1"), table.texts("sentence2"), similarities, strict=True)
     pairs = []
     for number, (sentence1, sentence2, similarity) in enumerate(rows, start=1):
-        pairs.append(_checked_pair(sentence1, sentence2, similarity, f"{path}: pair {number}"))
+        pairs.append(_check_pair(sentence1, sentence2, similarity, f"{path}: pair {number}"))
     if not pairs:
         raise InputError(f"{path} has no pairs")
     return pairs
 
 
-def _checked_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
+def _check_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):
             raise InputError(f"{where} has {shown(sentence)} as a sentence: pass text")

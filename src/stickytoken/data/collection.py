@@ -98,9 +98,9 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
         if query:
             document = f"{document} {text}"
         else:
-            query, document = _split_behind(text, min(len(text) // 2, _MOST_QUERY_LENGTH))
+            query, document = _split_after(text, min(len(text) // 2, _MOST_QUERY_LENGTH))
         if query and len(document) >= _LEAST_LENGTH:
-            documents.append(_split_behind(document, _MOST_LENGTH)[0])
+            documents.append(_split_after(document, _MOST_LENGTH)[0])
             queries.append(query)
             query = ""
     return Collection(
@@ -112,7 +112,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
     )
 
 
-def _split_behind(text: str, length: int) -> tuple[str, str]:
+def _split_after(text: str, length: int) -> tuple[str, str]:
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)

@@ -264,7 +264,7 @@ def _rewrite_lines(
                 for column, text, text_edits in zip(columns, record.parts, edits, strict=True):
                     if text_edits:
                         texts[column] = edited_text(text, text_edits)
-                edited = _edited_record(raw_record.decode("utf-8"), row, texts, source, reader.dialect)
+                edited = _edit_record(raw_record.decode("utf-8"), row, texts, source, reader.dialect)
                 raw_record = edited.encode("utf-8")
             output.write(raw_record + line_end)
             if source.path is None:
@@ -273,7 +273,7 @@ def _rewrite_lines(
         output.write(buffer.take())
 
 
-def _edited_record(
+def _edit_record(
     raw: str, row: Row, texts: Mapping[str, str], source: Source, dialect: Dialect | None
 ) -> str:
     if source.suffix in JSON:
@@ -420,7 +420,7 @@ def _rewrite_parquet(
                 )
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
-                changed, aside = _revised(table.num_rows, rows, reader, revise, skip)
+                changed, aside = _revise_rows(table.num_rows, rows, reader, revise, skip)
                 for column, texts in changed.items():
                     table = _with_texts(table, column, texts)
                 if aside and aside_writer is not None:
@@ -431,7 +431,7 @@ def _rewrite_parquet(
         raise InputError(f"{path} cannot be written back: {one_line(error)}") from error
 
 
-def _revised(
+def _revise_rows(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> tuple[dict[str, dict[int, str]], list[int]]:
     changed: dict[str, dict[int, str]] = {}

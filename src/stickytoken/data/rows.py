@@ -81,14 +81,14 @@ class Meter:
         if self.spanning:
             sentence += f"; {self.spanning:,} of them span {self.spanned_lines:,} lines, because of quoting"
         if self.unread:
-            sentence += f"; not read, although they contain text: {_listed(self.unread)}"
+            sentence += f"; not read, although they contain text: {_list_names(self.unread)}"
         return sentence
 
 
 _LISTED_COLUMNS = 10
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     named = ", ".join(names[:_LISTED_COLUMNS])
     more = len(names) - _LISTED_COLUMNS
     return f"{named} and {more} more" if more > 0 else named
@@ -151,12 +151,12 @@ def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
     with reading(path), path.open("rb") as file:
         _, compressed = format_of(path)
         if compressed:
-            yield _unpacked(file, str(path)), file
+            yield _unpack(file, str(path)), file
         else:
             yield file, file
 
 
-def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _unpack(file: BinaryIO, name: str) -> Iterator[bytes]:
     with gzip.open(file) as stream:
         while True:
             try:
@@ -286,7 +286,7 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
             yield from _array_rows(b"".join(chunks), name, meter)
             return
     for number, row in enumerate(text_rows(chunks, name, meter)):
-        value = _parsed(row.value, name, row.place) if isinstance(row.value, str) else row.value
+        value = _parse(row.value, name, row.place) if isinstance(row.value, str) else row.value
         if suffix == ".json" and number == 0 and isinstance(value, Skipped):
             raise InputError(
                 f"{name} contains neither an array nor one JSON value on each line: write it as one of these"
@@ -301,7 +301,7 @@ def _up_to_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
             return
 
 
-def _parsed(text: str, name: str, place: str) -> Any:
+def _parse(text: str, name: str, place: str) -> Any:
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:

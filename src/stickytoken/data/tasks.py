@@ -313,14 +313,14 @@ def _queries_in_corpus(
     """
     shared_ids = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
     contained_ids = [
-        query for query in shared_ids if _normalized(queries[query]) in _normalized(documents[query])
+        query for query in shared_ids if _normalize(queries[query]) in _normalize(documents[query])
     ]
     all_are_shared = len(shared_ids) == len(queries)
     most_are_contained = 2 * len(contained_ids) > len(shared_ids)
     return tuple(shared_ids) if all_are_shared or most_are_contained else ()
 
 
-def _normalized(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.casefold().split())
 
 

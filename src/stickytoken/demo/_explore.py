@@ -70,7 +70,7 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
 def _add_components(library: RunLibrary, label: str) -> _Components:
     """Add the components of the tab, filled with the run of the given label, and return them."""
     content = library.content(label)
-    rows = _filtered(content)
+    rows = _filter(content)
     run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
     first_screen = _first_screen(content, library.report_path(label))
     about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in first_screen.items()]
@@ -155,7 +155,7 @@ class _Handlers:
             count, the table and the token field, in this order.
         """
         content = self._library.content(label)
-        tokens = _filtered(content)
+        tokens = _filter(content)
         search = ""
         filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
         # The headline and the rest of the first screen, as HTML.
@@ -167,7 +167,7 @@ class _Handlers:
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
         """Return the count, the table and the token field for the tokens that match the search."""
         content = self._library.content(label)
-        matches = _filtered(content, text if isinstance(text, str) else "", filter_values)
+        matches = _filter(content, text if isinstance(text, str) else "", filter_values)
         token = gr.update(choices=_token_choices(matches))
         # Select the first match. Without a search, keep the current token.
         if text and len(matches):
@@ -280,7 +280,7 @@ def _choices(content: RunContent, column: str) -> list[str]:
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
-def _filtered(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
+def _filter(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
     tokens = content.tokens
     for column, values in zip(_FILTERED, filter_values, strict=False):
         accepted = _filter_values(column, values)

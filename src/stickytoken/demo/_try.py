@@ -77,7 +77,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
         """Answer the visitor's question, whose parts are ``inputs``. Return the values of ``outputs``."""
         context = startup.context()
-        return _answer(context, _checked_question(context, anchor, carrier, name, where, count))
+        return _answer(context, _check_question(context, anchor, carrier, name, where, count))
 
     answer_or_error = ui.show_errors(respond, _only_error)
 
@@ -95,7 +95,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
 
     def show_example() -> list[Any]:
         """Return the values of ``form`` and ``outputs`` for the example. They are computed only once."""
-        return shared_example.get(lambda: _filled_form(startup.context()))
+        return shared_example.get(lambda: _fill_form(startup.context()))
 
     example_or_error = ui.show_errors(
         show_example, lambda error: [*([gr.skip()] * len(form)), *_only_error(error)]
@@ -113,7 +113,7 @@ def _only_error(error: str) -> list[Any]:
     return [error, *ui.slot_contents([None, None]), ""]
 
 
-def _filled_form(context: shared.AppContext) -> list[Any]:
+def _fill_form(context: shared.AppContext) -> list[Any]:
     """Fill in the example for a loaded model, and answer it.
 
     Returns:
@@ -124,7 +124,7 @@ def _filled_form(context: shared.AppContext) -> list[Any]:
     name = context.model.name_of(example.token_id)
     values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
     try:
-        outputs = _answer(context, _checked_question(context, *values), example.why)
+        outputs = _answer(context, _check_question(context, *values), example.why)
     except StickyTokenError as error:
         outputs = _only_error(ui.message(str(error)))
     listed = [
@@ -159,7 +159,7 @@ class _Question:
     copies: int
 
 
-def _checked_question(
+def _check_question(
     context: shared.AppContext,
     anchor: object,
     carrier: object,

@@ -68,7 +68,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
                 method=method,
                 run=context.run,
                 words=words is True,
-                progress=_shown_on(progress),
+                progress=_show_on(progress),
             )
         if similarity.run is not None and Path(similarity.run).is_relative_to(shared.EXAMPLES):
             # The path of the installed package is of no use to visitors.
@@ -126,7 +126,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     tab.select(open_tab, [visited], [visited, answer], **with_progress)
 
 
-def _shown_on(progress: gr.Progress) -> ProgressCallback:
+def _show_on(progress: gr.Progress) -> ProgressCallback:
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
 

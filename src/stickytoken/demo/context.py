@@ -104,14 +104,14 @@ def find_runs(
     Raises:
         RunError: A folder in ``named`` is not a run folder, or its run is damaged or not finished.
     """
-    runs = [_listed(path.expanduser()) for path in named]
+    runs = [_list_run(path.expanduser()) for path in named]
     named_paths = {path.expanduser().resolve() for path in named}
     errors = []
     for path in _run_folders(folder):
         if path.resolve() in named_paths:
             continue
         try:
-            run = _listed(path)
+            run = _list_run(path)
             # The app opens the first run when it starts, so this run must be readable in full.
             is_opened_first = not runs
             if is_opened_first:
@@ -147,7 +147,7 @@ def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
     return distinct
 
 
-def _listed(path: Path) -> ListedRun:
+def _list_run(path: Path) -> ListedRun:
     return ListedRun(visible(path.resolve().name), path, RunFolder(path).read_finished()[0])
 
 

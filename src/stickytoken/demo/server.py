@@ -97,22 +97,22 @@ class _CheckedBlocks(gr.Blocks):
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         if len(inputs) != len(block_fn.inputs):
-            raise _malformed(
+            raise _malformed_error(
                 f"the request has {len(inputs)} values, but the event takes {len(block_fn.inputs)}"
             )
         try:
             return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
         except Exception as error:
-            raise _malformed(str(error)) from error
+            raise _malformed_error(str(error)) from error
 
     async def call_function(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return await super().call_function(*args, **kwargs)
         except Exception as error:
-            raise _malformed(str(error)) from error
+            raise _malformed_error(str(error)) from error
 
 
-def _malformed(reason: str) -> gr.Error:
+def _malformed_error(reason: str) -> gr.Error:
     _LOG.warning("refused: a request that the page does not send: %s", one_line(reason))
     return gr.Error(
         "The request does not fit this page: reload it.", title="Not computed", print_exception=False
@@ -205,14 +205,14 @@ class RequestGuard:
             return _Refusal(403, "this app has no websockets")
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return None
-        return _refused_body(scope["path"], headers)
+        return _refuse_body(scope["path"], headers)
 
     def _is_own_origin(self, origin: str, headers: Headers) -> bool:
         address = origin.partition("://")[2]
         return address == headers.get("host") or address.lower() in self._public_hosts
 
 
-def _refused_body(path: str, headers: Headers) -> _Refusal | None:
+def _refuse_body(path: str, headers: Headers) -> _Refusal | None:
     if path.rstrip("/") not in _POSTED:
         return _Refusal(404, "this app has no API: use the command line or the Python package instead")
     length = headers.get("content-length", "")

@@ -127,7 +127,7 @@ class ModelEncoder(ABC):
         """Return a hash of the modules, and the text of the prompt, for the identity."""
 
     @abstractmethod
-    def _measured_dimension(self) -> int:
+    def _measure_dimension(self) -> int:
         """Return the number of components in each vector."""
 
     @abstractmethod
@@ -147,7 +147,7 @@ class ModelEncoder(ABC):
 
     @property
     def dimension(self) -> int:
-        return self._derived_once("dimension", self._measured_dimension)
+        return self._derive_once("dimension", self._measure_dimension)
 
     @property
     def parameters(self) -> int:
@@ -187,9 +187,9 @@ class ModelEncoder(ABC):
             return self
         with compute.model_lock(self._network):
             self._apply_model_changes()
-            return self._derived_once(f"at {precision}", partial(self._lowered, precision))
+            return self._derive_once(f"at {precision}", partial(self._lower, precision))
 
-    def _lowered(self, precision: Precision) -> Self:
+    def _lower(self, precision: Precision) -> Self:
         precisions.require_precision(self._network, precision, self.name)
         if not self._samples:
             raise InputError(
@@ -278,7 +278,7 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        return self._derived_once("samples", self._new_samples)
+        return self._derive_once("samples", self._new_samples)
 
     def _new_samples(self) -> list[Content]:
         """Return sample inputs, as sequences of content ids.
@@ -311,7 +311,7 @@ class ModelEncoder(ABC):
 
     # Detection of changes that the user makes to the model.
 
-    def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
+    def _derive_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
         derived = self._derived  # a local name, since another thread may replace the attribute
         if name not in derived:
             derived[name] = compute_value()

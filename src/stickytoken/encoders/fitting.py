@@ -70,13 +70,13 @@ def fit_texts(
         if len(fitted.content.ids) <= longest:
             return fitted
         if insertion is Insertion.IDS:
-            return _cut_ids(fitted, longest)
-        return _cut_words(encoder, fitted, longest)
+            return _truncate_ids(fitted, longest)
+        return _truncate_words(encoder, fitted, longest)
 
     return [cut(fitted) for fitted in whole]
 
 
-def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
+def _truncate_ids(fitted: FittedText, longest: int) -> FittedText:
     """Return the text with its content cut so that prompt and content have at most ``longest`` ids."""
     left = longest - len(fitted.content.head)
     words = []
@@ -88,7 +88,7 @@ def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
     return FittedText(fitted.text, TokenizedText(fitted.content.head, tuple(words)), True)
 
 
-def _cut_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
+def _truncate_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
     """Return the text cut after a word, so that prompt and text together have at most ``longest`` ids."""
 
     def length_up_to(end: int) -> int:

@@ -234,7 +234,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _modules_hash_and_prompt(self) -> tuple[str, str]:
         return compute.modules_fingerprint(self.model), self.prompt
 
-    def _measured_dimension(self) -> int:
+    def _measure_dimension(self) -> int:
         content = (self.usable_entries()[0],)
         with compute.computing(self._network):
             return int(self._runner.vectors([content]).shape[1])
@@ -263,11 +263,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         inputs share needs to be computed only once. No model allows both.
         """
         with compute.computing(self._network), self._arithmetic():
-            last_attention = self._derived_once("last attention", self._skippable_attention)
+            last_attention = self._derive_once("last attention", self._skippable_attention)
             if last_attention is not None:
                 with first_token.first_token_only(last_attention):
                     return self._runner.vectors(contents)
-            reuse = self._derived_once("reuse", self._prefix_reuse)
+            reuse = self._derive_once("reuse", self._prefix_reuse)
             if reuse is not None:
                 vectors = reuse.vectors_if_cheaper(contents)
                 if vectors is not None:

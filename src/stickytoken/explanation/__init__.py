@@ -91,7 +91,7 @@ def explain(
     if corpus is not None:
         corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
-    token_ids = _explained_ids(encoder, vocabulary, tokens)
+    token_ids = _choose_ids(encoder, vocabulary, tokens)
     # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
     not_benign = set(token_ids) if run is None else flagged_tokens(run)
     excluded = _unreadable_ids(encoder, vocabulary) | not_benign
@@ -117,7 +117,7 @@ def _unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
 
-def _explained_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
+def _choose_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     token_ids = named_ids(vocabulary, tokens)
     repeated_ids = [token_id for token_id, count in Counter(token_ids).items() if count > 1]
     if repeated_ids:

@@ -255,8 +255,8 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     if after.attention is not None:
         # The attention that the copies receive from all positions, and from all positions except the copies.
         # Both are averaged over heads.
-        from_all = _received(after.attention, after.labels)
-        from_others = _received(after.attention, after.labels, from_copies=False)
+        from_all = _sum_received(after.attention, after.labels)
+        from_others = _sum_received(after.attention, after.labels, from_copies=False)
         values["attention_received"] = from_all.mean(axis=1)
         values["attention_from_others"] = from_others.mean(axis=1)
     if before.hidden is not None and after.hidden is not None:
@@ -290,7 +290,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
 
-def _received(attention: Vector, labels: NDArray[np.intp], *, from_copies: bool = True) -> Vector:
+def _sum_received(attention: Vector, labels: NDArray[np.intp], *, from_copies: bool = True) -> Vector:
     attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
     if not from_copies:
         attending_counts[Part.COPIES] = 0
@@ -362,7 +362,7 @@ def measure(
             for carrier_before, carrier_after in zip(before, after, strict=True):
                 observed[token_id].append(_observe(carrier_before, carrier_after, surroundings))
                 if carrier_after.attention is not None:
-                    heads[token_id].append(_received(carrier_after.attention, carrier_after.labels))
+                    heads[token_id].append(_sum_received(carrier_after.attention, carrier_after.labels))
             copy_states = _states_of_copies(after)
             if copy_states is not None:
                 states.append(copy_states)

@@ -102,7 +102,7 @@ def verdict(
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
-            f"{subject}: {_compared_with_run(run, lift)} Beyond the interval of {benign_tokens}: "
+            f"{subject}: {_compare_with_run(run, lift)} Beyond the interval of {benign_tokens}: "
             f"{len(differences)} of {measure_count} measures{listed}."
         )
     if not differences and benign < ENOUGH_BENIGN:
@@ -133,7 +133,7 @@ def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Fin
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}
     for finding in sorted(differences, key=lambda finding: _AREA_ORDER.index(finding.area)):
-        strongest.setdefault(finding.area, _described(finding, last_layer))
+        strongest.setdefault(finding.area, _describe(finding, last_layer))
     return strongest
 
 
@@ -152,7 +152,7 @@ def _lift_clause(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _compared_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
+def _compare_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
     """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
 
     The lift is the rise in similarity to unrelated texts. The sentences say either that the lift is
@@ -204,7 +204,7 @@ def _texts(count: int) -> str:
     return "1 text" if count == 1 else f"{count} texts"
 
 
-def _described(finding: Finding, last_layer: int | None) -> str:
+def _describe(finding: Finding, last_layer: int | None) -> str:
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
         notes.append(f"{finding.deviations:+.1f} SD")

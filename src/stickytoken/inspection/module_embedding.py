@@ -218,7 +218,7 @@ class Inspector(ABC):
             ) from error
 
 
-def _split_by_text(
+def _split_texts(
     *,
     labels: NDArray[np.intp],
     hidden: torch.Tensor | None,
@@ -244,7 +244,7 @@ def _split_by_text(
     ]
 
 
-def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
+def _expand(values: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Repeat the only row of each tensor ``count`` times. Values that are not tensors stay unchanged."""
     return {
         name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
@@ -333,7 +333,7 @@ class ModuleInspector(Inspector):
         if final_normalisation is not None:
             handles.append(final_normalisation.register_forward_pre_hook(keep_input))
         try:
-            inputs = features if is_flat else _expanded(features, len(embeddings))
+            inputs = features if is_flat else _expand(features, len(embeddings))
             vectors: torch.Tensor = model(inputs)["sentence_embedding"]
         finally:
             for handle in handles:
@@ -400,7 +400,7 @@ class ModuleInspector(Inspector):
         if pooling is not None and pooling_inputs:
             pooled, pooled_by_part = _pool_by_part(pooling, pooling_inputs[-1], members)
         output = features["sentence_embedding"].float().cpu().numpy()
-        return _split_by_text(
+        return _split_texts(
             labels=part_labels,
             hidden=hidden,
             attention_by_layer=attention_by_layer,
@@ -416,7 +416,7 @@ class ModuleInspector(Inspector):
         rows = weight[torch.tensor(contents, device=weight.device)].float()
         # t: text, q: position, g: part, d: component
         pooled_by_part = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
-        return _split_by_text(
+        return _split_texts(
             labels=part_labels,
             hidden=rows[:, None].cpu(),
             attention_by_layer=(),
@@ -526,9 +526,9 @@ class PromptInspector(Inspector):
         filled = []
         for batch, batch_embeddings in zip(batches, torch.split(embeddings, sizes, dim=1), strict=True):
             names = ("mask", "positions", "first", "last", "placeholders")
-            tensors = _expanded({name: getattr(batch, name) for name in names}, len(embeddings))
+            tensors = _expand({name: getattr(batch, name) for name in names}, len(embeddings))
             # Further inputs of some models, which depend only on the ids; see `Decoder.per_layer_inputs`.
-            per_layer = _expanded(batch.per_layer_inputs, len(embeddings))
+            per_layer = _expand(batch.per_layer_inputs, len(embeddings))
             filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
         auxiliary = self._prompted.auxiliary
         if auxiliary is not None:
@@ -560,7 +560,7 @@ class PromptInspector(Inspector):
             self._look_at_prompt(prompt, contents, labels, around_label, auxiliary_output)
             for prompt in range(len(self._prompted.prompts))
         ]
-        return [self._joined(prompts) for prompts in zip(*by_prompt, strict=True)]
+        return [self._join(prompts) for prompts in zip(*by_prompt, strict=True)]
 
     def _look_at_prompt(
         self,
@@ -604,7 +604,7 @@ class PromptInspector(Inspector):
         # Layers that differ in width cannot be stacked.
         have_one_shape = len({layer.shape for layer in by_layer}) == 1
         hidden = torch.stack(by_layer, dim=1) if have_one_shape else None
-        return _split_by_text(
+        return _split_texts(
             labels=part_labels.numpy(),
             hidden=hidden,
             attention_by_layer=attention_by_layer,
@@ -613,7 +613,7 @@ class PromptInspector(Inspector):
             vectors=pooled.cpu().numpy(),
         )
 
-    def _joined(self, prompts: Sequence[Inside]) -> Inside:
+    def _join(self, prompts: Sequence[Inside]) -> Inside:
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]

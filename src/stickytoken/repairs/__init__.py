@@ -312,7 +312,7 @@ class _RepairJob:
             else:
                 choices[token_id] = Choice(Candidate(first_strategy, row=None))
         is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
-        trial = self._measured_candidates if is_measured else None
+        trial = self._measure_candidates if is_measured else None
         return choices | choose_candidates(strategies_to_try, self._rows, trial)
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
@@ -323,7 +323,7 @@ class _RepairJob:
         avoided = self._flagged.union(self.ids)
         return related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
-    def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
+    def _measure_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
         """Build the model with the given repairs; return the effects of copies, keyed by token id.
 
         Ordinary tokens are not measured again, because a repair hardly changes their effects.

@@ -297,7 +297,7 @@ class EditableVocabulary:
             entry = "".join(pair)
             if entry in removed:
                 continue
-            pieces = _merged_pieces(entry, ranks)
+            pieces = _merge_pieces(entry, ranks)
             # A single piece means that another pair still merges into the entry.
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
@@ -312,9 +312,9 @@ class EditableVocabulary:
         )
         no_longer_merged = []
         for entry in affected:
-            if entry in removed or len(_merged_pieces(entry, ranks)) == 1:
+            if entry in removed or len(_merge_pieces(entry, ranks)) == 1:
                 continue
-            was_merged = len(_merged_pieces(entry, self._ranks)) == 1
+            was_merged = len(_merge_pieces(entry, self._ranks)) == 1
             if was_merged:
                 no_longer_merged.append(entry)
         return tuple(no_longer_merged)
@@ -530,7 +530,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
     return pieces
 
 
-def _merged_pieces(text: str, ranks: Mapping[Pair, int]) -> list[str]:
+def _merge_pieces(text: str, ranks: Mapping[Pair, int]) -> list[str]:
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -164,8 +164,8 @@ def verify(
             ordinary=ordinary_curve,
         )
         measurements = {
-            "before": _measured_record(judged_before.tokens[token.token_id]),
-            "after": _measured_record(judged_after.tokens[token.token_id]),
+            "before": _make_record(judged_before.tokens[token.token_id]),
+            "after": _make_record(judged_after.tokens[token.token_id]),
             "curve": curve,
         }
         measured_tokens.append(token.model_copy(update=measurements))
@@ -176,8 +176,8 @@ def verify(
             token=vocabulary.tokens[vocabulary.place(neighbour.token.id)],
             near=neighbour.repaired_token,
             in_run=neighbour.run_verdict,
-            before=_measured_record(judged_before.tokens[neighbour.token.id]),
-            after=_measured_record(judged_after.tokens[neighbour.token.id]),
+            before=_make_record(judged_before.tokens[neighbour.token.id]),
+            after=_make_record(judged_after.tokens[neighbour.token.id]),
         )
         for neighbour in neighbours
     ]
@@ -212,7 +212,7 @@ def verify(
     return record, measured_tokens
 
 
-def _measured_record(token: RecheckedToken) -> MeasuredRecord:
+def _make_record(token: RecheckedToken) -> MeasuredRecord:
     return MeasuredRecord(push=token.push, erased=token.erased, verdict=token.verdict.value)
 
 
@@ -226,11 +226,11 @@ class _Changes:
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
         """Return whether the repair affects none of the texts, so that all their vectors stay the same."""
-        return len(self._unaffected(texts)) == len(texts)
+        return len(self._keep_unaffected(texts)) == len(texts)
 
     def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
         """Check that texts which the repair does not affect have exactly the same vectors in both models."""
-        unaffected = self._unaffected(texts)
+        unaffected = self._keep_unaffected(texts)
         encoded = [text for text, ids in unaffected if self.original.fits(ids)][:_ENCODED_TEXTS]
         before = self.original.encode(encoded)
         after = self.repaired.encode(encoded)
@@ -246,7 +246,7 @@ class _Changes:
             finding += f"not identical: they differ by up to {largest:.2g}"
         return CheckRecord(name="other texts", passed=is_identical and bool(encoded), finding=finding)
 
-    def _unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
+    def _keep_unaffected(self, texts: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
         return [
@@ -541,9 +541,9 @@ def _check_scores(
             return [], CheckRecord(name="scores", passed=True, finding=finding)
     seed = recheck.job.settings.seed
     recheck.progress(Progress("score", 0, 2))
-    before, old_outcomes = _scored(original.encoder, task, seed)
+    before, old_outcomes = _score(original.encoder, task, seed)
     recheck.progress(Progress("score", 1, 2))
-    after, new_outcomes = _scored(repaired.encoder, task, seed)
+    after, new_outcomes = _score(repaired.encoder, task, seed)
     recheck.progress(Progress("score", 2, 2, 2))
     records = [
         result.ScoreRecord(
@@ -555,7 +555,7 @@ def _check_scores(
     return records, check_main_score(records, task, old_outcomes, new_outcomes, seed)
 
 
-def _scored(
+def _score(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
     """Score a model on a task.

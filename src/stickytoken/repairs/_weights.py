@@ -63,7 +63,7 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
             raise RepairError(f"the weights in {module} contain no token embeddings of a static model")
         tables = [static]
     else:
-        tables = [TokenRows(matrix) for matrix in _stored_inputs(module, tensors)]
+        tables = [TokenRows(matrix) for matrix in _find_stored_inputs(module, tensors)]
     for table in tables:
         if table.dtype not in FLOATING_TYPES:
             raise RepairError(
@@ -85,7 +85,7 @@ def _token_module(folder: Path, route: str | None) -> tuple[Path, str]:
     raise RepairError(f"{folder} has no module with token embeddings: its modules are {kinds}")
 
 
-def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
+def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
     """Return the stored tensors that transformers loads as input embeddings.
 
     Raises:

@@ -128,7 +128,7 @@ def _tokens(record: RepairRecord) -> str:
     for token in record.tokens:
         sides = (token.before, token.after)
         row = [markdown(token.token), token.strategy, markdown(token.reason)]
-        row += [_erased(measured) for measured in sides]
+        row += [_format_erased(measured) for measured in sides]
         row += [_push(measured) for measured in sides]
         if shows_pieces:
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
@@ -139,7 +139,7 @@ def _tokens(record: RepairRecord) -> str:
 _MISSING = "\N{EN DASH}"
 
 
-def _erased(measured: MeasuredRecord | None) -> str:
+def _format_erased(measured: MeasuredRecord | None) -> str:
     if measured is None or measured.erased is None:
         return _MISSING
     return percent(measured.erased)

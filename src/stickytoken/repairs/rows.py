@@ -89,11 +89,11 @@ def related_rows(
     # sample may be a piece of an entry that needs a row.
     pieces_of_sample = pieces_of(backend, sample_ids, excluded=not_used)
     pieces_of_ids = pieces_of(backend, ids, excluded=not_used)
-    from_relatives, from_pieces = _predicted_deviations(
+    from_relatives, from_pieces = _predict_deviations(
         matrix, mean_row, known_ids, spellings, [*sample_ids, *ids], pieces_of_sample | pieces_of_ids
     )
     size = len(sample_ids)
-    weight_of_relatives, weight_of_pieces = _fitted_weights(
+    weight_of_relatives, weight_of_pieces = _fit_weights(
         from_relatives[:size], from_pieces[:size], matrix[sample_ids] - mean_row
     )
     deviations = weight_of_relatives * from_relatives[size:] + weight_of_pieces * from_pieces[size:]
@@ -140,7 +140,7 @@ def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[i
     return spellings
 
 
-def _predicted_deviations(
+def _predict_deviations(
     matrix: Rows,
     mean_row: Row,
     known_ids: NDArray[np.intp],
@@ -185,7 +185,7 @@ def _predicted_deviations(
     return from_relatives, from_pieces
 
 
-def _fitted_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
+def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
     from scipy.optimize import nnls
 
     has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)

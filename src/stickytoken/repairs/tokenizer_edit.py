@@ -101,7 +101,7 @@ class Pipeline:
         tokenizer_config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
         files = {_TOKENIZER_FILE: json.dumps(document).encode(), _TOKENIZER_CONFIG_FILE: tokenizer_config}
         try:
-            tokenizer = _loaded_by_transformers(files, self.folder)
+            tokenizer = _load_by_transformers(files, self.folder)
         except RepairError:
             return False
         loaded = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -153,7 +153,7 @@ def _transformers_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
+def _load_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = model / "config.json"
@@ -236,7 +236,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     if not (edit.plain_specials or edit.unreachable):
         return {}
     pipeline = read_pipeline(folder, edit.route)
-    edited = _edited_document(pipeline, edit)
+    edited = _edit_document(pipeline, edit)
     before = _tokenizer(pipeline.document)
     after = _tokenizer(edited.document)
     entries = _pipeline.entries_of(pipeline.loaded)
@@ -256,7 +256,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     return {str(inside / name): content for name, content in files.items()}
 
 
-def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
+def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     """Return the content of tokenizer.json after the edit.
 
     If only the vocabulary and the merges change, the stored tokenizer.json is edited. If other steps of the
@@ -346,7 +346,7 @@ def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> Non
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
-    tokenizer = _loaded_by_transformers(files, pipeline.folder)
+    tokenizer = _load_by_transformers(files, pipeline.folder)
     loaded = _without_limits(tokenizer.backend_tokenizer)
     for text in ("one one one one two", *texts):
         if loaded.encode(text).ids != expected.encode(text).ids:
@@ -491,7 +491,7 @@ def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelE
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
     files: dict[str, bytes] = {}
     if new_names:
-        files |= _renamed_files(folder, new_names)
+        files |= _rename_files(folder, new_names)
     merges_file = folder / "merges.txt"
     merges = _pipeline.merge_pairs(edited.document["model"])
     if edit.unreachable and merges is not None and merges_file.is_file():
@@ -509,7 +509,7 @@ def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelE
     return files
 
 
-def _renamed_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
+def _rename_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
     """Rename entries in a folder's vocabulary files; return the new contents, keyed by file name."""
     files: dict[str, bytes] = {}
     lines_file = folder / "vocab.txt"

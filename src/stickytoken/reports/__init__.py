@@ -82,7 +82,7 @@ def report(
     figures_folder = None if figures is None else file_path("figures", figures)
     explanations_folder = None if explanations is None else file_path("explanations", explanations)
     subject = _subject(what[0], explanations_folder)
-    text = _rendered(subject, format_of(report_path) if format is None else Format(str(format)))
+    text = _render(subject, format_of(report_path) if format is None else Format(str(format)))
     if report_path is not None:
         write_report(text, report_path)
     if figures_folder is not None:
@@ -102,7 +102,7 @@ def _subject(
     return read_content(file_path("the run", run_or_comparison), explanations)
 
 
-def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
+def _render(subject: RunContent | Comparison, report_format: Format) -> str:
     if report_format is Format.JSON:
         document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
         return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"

@@ -223,13 +223,13 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
-        figures += _numbered(effects.impact_figures(impact), position)
+        figures += _number(effects.impact_figures(impact), position)
     for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _numbered(_repair_figures(record), position)
+        figures += _number(_repair_figures(record), position)
     return figures
 
 
-def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
+def _number(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
     if position == 0:
         return figures
     number_in_report = position + 1
@@ -478,7 +478,7 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
                 headline=scanning.headline(scan),
                 basis=scanning.basis(scan),
                 sources=_source_table(scan),
-                documents=[_shown_document(row) for row in worst.iter_rows(named=True)],
+                documents=[_show_document(row) for row in worst.iter_rows(named=True)],
                 more=len(scan.documents) - len(worst),
                 skipped=scan.result.skipped,
             )
@@ -501,7 +501,7 @@ def _source_table(scan: Scan) -> DataTable:
     return DataTable(columns, rows)
 
 
-def _shown_document(row: dict[str, Any]) -> ShownDocument:
+def _show_document(row: dict[str, Any]) -> ShownDocument:
     """Return the document in a row of documents.parquet, formatted for a report."""
     words = [(word["text"], word["copies"]) for word in row["words"][:_MOST_WORDS]]
     has_more_words = len(row["words"]) > _MOST_WORDS

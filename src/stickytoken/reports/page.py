@@ -34,7 +34,7 @@ from stickytoken.reports.figures import DataTable, ReportFigure, template
 _MOST_ROWS = 1000
 
 
-def _shared_values(content: RunContent) -> dict[str, Any]:
+def _collect_shared_values(content: RunContent) -> dict[str, Any]:
     """Return the values used by the HTML, Markdown and JSON reports, keyed by template variable."""
     run = content.run
     return {
@@ -60,7 +60,7 @@ def _shared_values(content: RunContent) -> dict[str, Any]:
 
 def run_page(content: RunContent) -> str:
     """Render the report of a run as one self-contained HTML page."""
-    values = _shared_values(content)
+    values = _collect_shared_values(content)
     flagged = content.sticky
     tone = tone_of(content.sticky)
     # To save room, the page omits columns that are empty for all flagged tokens.
@@ -106,7 +106,7 @@ def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
 
 def run_markdown(content: RunContent) -> str:
     """Render the report of a run as Markdown."""
-    values = _shared_values(content)
+    values = _collect_shared_values(content)
     columns = facts.columns(content)
     rows = [_cells(row, columns) for row in values["rows"]]
     flagged = DataTable([column.title for column in columns], rows)
@@ -120,7 +120,7 @@ def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None
 
 def run_document(content: RunContent) -> dict[str, Any]:
     """Return the report of a run as a dictionary of JSON values."""
-    values = _shared_values(content)
+    values = _collect_shared_values(content)
     curves = facts.curves_of(content)
     explanations = []
     for token in values["explained"]:

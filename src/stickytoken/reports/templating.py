@@ -121,7 +121,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
         autoescape=True,
-        finalize=_finalized,
+        finalize=_finalize,
         **_OPTIONS,
     )
     for function in (commands, cosine, flowing, number, ord, plain, spaced):
@@ -129,7 +129,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
     return environment
 
 
-def _finalized(value: Any) -> Any:
+def _finalize(value: Any) -> Any:
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):

@@ -180,13 +180,13 @@ class FieldType:
         if value is None and self.optional:
             return None
         if not self.repeated:
-            return self._checked_item(name, value)
+            return self._check_item(name, value)
         items = value if isinstance(value, (tuple, list)) else (value,)
         if not items:
             raise InputError(f"{name} is empty: pass at least one value")
-        return tuple(self._checked_item(name, item) for item in items)
+        return tuple(self._check_item(name, item) for item in items)
 
-    def _checked_item(self, name: str, value: Any) -> Any:
+    def _check_item(self, name: str, value: Any) -> Any:
         if self.kind is int:
             return self._within_limits(name, whole_number(name, value))
         if self.kind is float:

@@ -45,7 +45,7 @@ class ProfileSettings:
     """Settings of the profile method.
 
     A token reaches a threshold if the lower end of its interval does. For a token with an unusual vector, it
-    is enough to come half-way. In all-MiniLM-L6-v2, the largest share that a natural word erases is 0.41.
+    is enough to come half-way.
 
     Verdicts depend only on the confirming texts and the documents, which the model always reads in its own
     precision.

@@ -104,9 +104,8 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     for sentence in wording.token_conclusions(audit):
         console.print_line(sentence)
     token_rows = wording.token_rows(audit)
-    title = (
-        f"Documents with copies, in results of queries that they don't answer ({_listed(limit, token_rows)})"
-    )
+    shown = _describe_limit(limit, token_rows)
+    title = f"Documents with copies, in results of queries that they don't answer ({shown})"
     console.print_columns(title, wording.TOKEN_COLUMNS, token_rows.head(limit))
     console.print_line(wording.DOCUMENT_QUESTION)
     for sentence in wording.document_conclusions(audit):
@@ -114,7 +113,7 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     if audit.documents.is_empty():
         console.print_line("")
     else:
-        title = f"Documents with copies ({_listed(limit, audit.documents)})"
+        title = f"Documents with copies ({_describe_limit(limit, audit.documents)})"
         console.print_columns(title, wording.DOCUMENT_COLUMNS, audit.documents.head(limit))
     console.print_line("What to do")
     for step in wording.next_steps(audit):
@@ -129,7 +128,7 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     console.inform(f"for a report with this and how it was measured: stickytoken report {audit.record.run}")
 
 
-def _listed(limit: int, rows: pl.DataFrame) -> str:
+def _describe_limit(limit: int, rows: pl.DataFrame) -> str:
     if len(rows) <= limit:
         return f"all {len(rows):,}"
     return f"{limit} of {len(rows):,}, --limit shows more"

@@ -248,7 +248,7 @@ def probe(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Measure how much copies of tokens raise the similarity of unrelated texts, and how much they erase.
+    """Measure tokens closely: how much of a text their copies erase, and whether they push documents.
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """

@@ -205,7 +205,7 @@ def show(
     if not any((token is not None, verdict, category, contains, validated, sort, limit)):
         show_run(opened, output_format)
         return
-    rows = _sorted_rows(opened, verdict, validated, sort)
+    rows = _sort_rows(opened, verdict, validated, sort)
     if token is not None:
         rows = rows.filter(pl.col("token_id").is_in(opened.token(token)["token_id"].to_list()))
     if category:
@@ -221,9 +221,7 @@ def show(
         print_rows(f"{len(listed)} of {len(rows)} tokens", opened, listed)
 
 
-def _sorted_rows(
-    run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None
-) -> pl.DataFrame:
+def _sort_rows(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> pl.DataFrame:
     """Return the tokens of a run, largest value first.
 
     Raises:

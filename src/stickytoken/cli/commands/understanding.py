@@ -289,7 +289,7 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
     highest = float(strength.max()) or 1.0
     for row in rows:
         label = Text(visible(attribution.first.parts[row].text))
-        cells = [_coloured(float(value), highest) for value in matrix[row, columns]]
+        cells = [_color(float(value), highest) for value in matrix[row, columns]]
         table.add_row(label, *cells)
     note = ""
     if matrix.shape != (len(rows), len(columns)):
@@ -307,7 +307,7 @@ def _largest(values: NDArray[np.floating], count: int) -> list[int]:
     return sorted(order.tolist())
 
 
-def _coloured(value: float, highest: float) -> Text:
+def _color(value: float, highest: float) -> Text:
     faint = round(255 - 175 * min(1.0, abs(value) / highest))
     colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")

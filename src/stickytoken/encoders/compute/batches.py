@@ -294,7 +294,7 @@ class BatchRunner(BatchEngine):
         rows[:, :begin] = template.before
         rows[:, begin:end] = flat.reshape(len(contents), length)
         rows[:, end:] = template.after
-        ids = self._sent(torch.from_numpy(rows))
+        ids = self._send(torch.from_numpy(rows))
         features = dict(template.features)
         if template.flat:
             features["input_ids"] = ids.reshape(-1)
@@ -304,10 +304,10 @@ class BatchRunner(BatchEngine):
         features["attention_mask"] = torch.ones_like(ids)
         if template.token_types is not None:
             types = template.token_types.of_input(length)
-            features["token_type_ids"] = self._sent(torch.tensor(types)).expand_as(ids)
+            features["token_type_ids"] = self._send(torch.tensor(types)).expand_as(ids)
         return features
 
-    def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)

@@ -79,7 +79,7 @@ def read_answer(content: str | bytes, count: int) -> Answer:
     vectors = np.full((count, lengths.pop()), np.nan, np.float32)
     for position, row in rows.items():
         vectors[position] = row
-    return Answer(vectors, _counted(body.usage), problems)
+    return Answer(vectors, _read_count(body.usage), problems)
 
 
 def _items(content: str | bytes, count: int) -> _Body:
@@ -224,7 +224,7 @@ def _vector(embedding: Any) -> NDArray[np.float32]:
     return vector
 
 
-def _counted(usage: Any) -> int | None:
+def _read_count(usage: Any) -> int | None:
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):

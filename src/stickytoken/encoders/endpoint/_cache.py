@@ -62,12 +62,12 @@ class Answers:
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
         """Store vectors that are keyed by text."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
-        with self._locked_connection() as connection, connection:
+        with self._lock_connection() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def keep_refusal(self, text: str, reason: str) -> None:
         """Record that the server gave no vector for a text, and why."""
-        with self._locked_connection() as connection, connection:
+        with self._lock_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
     def fact(self, name: str) -> str | None:
@@ -77,7 +77,7 @@ class Answers:
 
     def note(self, name: str, value: str) -> None:
         """Store a fact about the server under a name, in place of any earlier fact with that name."""
-        with self._locked_connection() as connection, connection:
+        with self._lock_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def __len__(self) -> int:
@@ -104,11 +104,11 @@ class Answers:
     def _rows_of(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if not (self.folder / _FILE).is_file():
             return []
-        with self._locked_connection() as connection:
+        with self._lock_connection() as connection:
             return connection.execute(query, values).fetchall()
 
     @contextmanager
-    def _locked_connection(self) -> Iterator[sqlite3.Connection]:
+    def _lock_connection(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection to the file; only one thread at a time can have it.
 
         Raises:

@@ -370,7 +370,7 @@ class Client:
             answer = read_answer(content, len(texts))
         except ValueError as error:
             is_error, message = error_message(content)  # some servers send errors with status 200
-            reason = self._shown(message if is_error else str(error))
+            reason = self._show(message if is_error else str(error))
             raise TemporaryError(reason, Failure.UNUSABLE) from None
         return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
 
@@ -388,7 +388,7 @@ class Client:
         try:
             content = self._api.post("/embeddings", cast_to=str, body=body)
         except self._sdk.APIError as error:
-            problem = self._explained(error)
+            problem = self._explain(error)
         if problem is not None:
             # Raised outside the except block, so that the SDK's error is not chained: it may contain the key.
             raise problem
@@ -414,20 +414,20 @@ class Client:
             return None
         return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
-    def _explained(self, error: Any) -> Exception:
+    def _explain(self, error: Any) -> Exception:
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":
                 return TemporaryError("no connection in time", Failure.UNREACHED)
             return TemporaryError(f"no answer within {self.options.request_seconds:g} s", Failure.LATE)
         if not isinstance(error, self._sdk.APIStatusError):
-            reason = self._shown(str(error.__cause__ or error))
+            reason = self._show(str(error.__cause__ or error))
             return TemporaryError(reason, Failure.UNREACHED if cause == "ConnectError" else Failure.LOST)
         return self._of_status(error.status_code, error.response.content, error.response.headers)
 
     def _of_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
         """Return the error to raise for an HTTP status other than 200."""
-        message = self._shown(error_message(body)[1])
+        message = self._show(error_message(body)[1])
         reason = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         name = self.address.name
         if _NO_CREDIT in body or status == 402:
@@ -449,7 +449,7 @@ class Client:
             return RefusedError(reason, wrong_name)
         return RefusedError(reason)
 
-    def _shown(self, text: str) -> str:
+    def _show(self, text: str) -> str:
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 

@@ -230,7 +230,7 @@ def _require_floats(vectors: NDArray[np.float32], name: str) -> None:
     )
 
 
-def _joined(first: Reply, second: Reply) -> Reply:
+def _join(first: Reply, second: Reply) -> Reply:
     """Return the replies to two requests as one; all of their vectors must be usable."""
     is_counted = first.tokens is not None and second.tokens is not None
     return Reply(
@@ -272,7 +272,7 @@ class _Questions:
             if len(texts) == 1 or error.access_error is not None:
                 raise
             middle = len(texts) // 2
-            return _joined(self.ask(texts[:middle]), self.ask(texts[middle:]))
+            return _join(self.ask(texts[:middle]), self.ask(texts[middle:]))
         if reply.problems:
             raise TemporaryError(next(iter(reply.problems.values())), Failure.UNUSABLE)
         self.timed.append((own_tokens, reply.seconds))
@@ -385,8 +385,8 @@ class _Questions:
         short = _SHORT[: len(longer)]
         if not longer:
             return does_not_count
-        counted_short = self._counted(short)
-        counted_longer = self._counted(longer)
+        counted_short = self._count(short)
+        counted_longer = self._count(longer)
         if counted_short is None or counted_longer is None:
             return does_not_count
         if counted_short == counted_longer:  # the server reports a constant, or counts texts
@@ -413,7 +413,7 @@ class _Questions:
             )
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
-    def _counted(self, texts: Sequence[str]) -> int | None:
+    def _count(self, texts: Sequence[str]) -> int | None:
         try:
             return self.ask(texts).tokens
         except (RefusedError, TemporaryError):  # the server may read fewer tokens than these texts have

@@ -95,7 +95,7 @@ class EndpointEncoder(TextEncoder):
         # first request.
         self.requests_since_check = CHECKED_EVERY
         self._request_format = RequestFormat()
-        self.server = self._known_or_asked(max_length)
+        self.server = self._recall_or_ask(max_length)
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
@@ -104,7 +104,7 @@ class EndpointEncoder(TextEncoder):
         self.truncate_dim = None if self.dimension == components else truncate_dim
         self._max_length = max_length
 
-    def _known_or_asked(self, max_length: int | None) -> ServerBehaviour:
+    def _recall_or_ask(self, max_length: int | None) -> ServerBehaviour:
         fact_name = f"server {vocabulary_hash(self.tokenizer)}"
         stored = self.answers.fact(fact_name)  # the cache of answers also stores facts about the server
         if stored is not None:

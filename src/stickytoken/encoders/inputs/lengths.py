@@ -48,7 +48,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
     candidates = learned_positions(model)
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
-            configured = _configured_positions(module.config)
+            configured = _read_positions(module.config)
             if configured is not None:
                 candidates.append(configured)
     positions = min(candidates, default=None)
@@ -59,7 +59,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
     return positions
 
 
-def _configured_positions(config: Any) -> int | None:
+def _read_positions(config: Any) -> int | None:
     declared = getattr(config, "max_position_embeddings", None)
     if not isinstance(declared, int) or declared <= 0:  # XLNet uses -1 for no limit
         return None

@@ -96,7 +96,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     distinct_choices = tuple(dict.fromkeys(choices))
     # If the model has several Routers, the route in the first of them is reported. The named route is also
     # passed to the modules as the task, as `encode_query` and `encode_document` do.
-    return _routed_model(model, modules, route=routes_taken[0], task=route, choices=distinct_choices)
+    return _make_routed_model(model, modules, route=routes_taken[0], task=route, choices=distinct_choices)
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
@@ -130,10 +130,10 @@ def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedMo
         raise InputError(f"{name} has no route {task!r}: use {QUERY} or {DOCUMENT}")
     all_modules = OrderedDict(model.named_children())
     # Without a Router, the task also serves as the name of the route.
-    return _routed_model(model, all_modules, route=task, task=task, choices=(QUERY, DOCUMENT))
+    return _make_routed_model(model, all_modules, route=task, task=task, choices=(QUERY, DOCUMENT))
 
 
-def _routed_model(
+def _make_routed_model(
     model: SentenceTransformer,
     modules: OrderedDict[str, Any],
     *,

@@ -27,10 +27,10 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
         return _as_table(getattr(first, "embedding", None))
     if not isinstance(backbone, torch.nn.Module):  # a model in another runtime, such as ONNX
         return None
-    declared = _declared_by(backbone)
+    declared = _find_declared(backbone)
     if declared is not None:
         return declared
-    tables = [_declared_by(module) for module in backbone.modules()]
+    tables = [_find_declared(module) for module in backbone.modules()]
     distinct_tables = {id(table): table for table in tables if table is not None}
     if len(distinct_tables) != 1:  # with several tables, it is unknown which one embeds the text
         return None
@@ -46,7 +46,7 @@ def table_rows(model: torch.nn.Module) -> int | None:
     return None if table is None else int(table.num_embeddings)
 
 
-def _declared_by(module: torch.nn.Module) -> torch.nn.Module | None:
+def _find_declared(module: torch.nn.Module) -> torch.nn.Module | None:
     method = getattr(module, "get_input_embeddings", None)
     if method is None:
         return None

@@ -106,7 +106,7 @@ class HuggingFaceTokenizer:
         pairs_of_entries = [[*first, *second] for first, second in pairwise(single_entries)]
         rows = single_entries + pairs_of_entries
         decoded = self.decode_many(rows)
-        decoded_by_tokenizer = self._decoded_by_tokenizer(rows)
+        decoded_by_tokenizer = self._decode_by_tokenizer(rows)
         if decoded != decoded_by_tokenizer:
             self._decoding_pipeline = None
         if self._is_bare_pipeline:  # `_pipeline` is the tokenizer or a copy of it, so both encode alike
@@ -115,7 +115,7 @@ class HuggingFaceTokenizer:
         texts = [*_COMPARED_TEXTS, *valid_texts]
         try:
             with self.restoring_settings():
-                encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
+                encoded_by_tokenizer = self._encode_by_tokenizer(texts)
         except _INPUT_ERRORS:
             # The tokenizer cannot encode a text alone, so there is nothing to compare the pipeline with. The
             # pipeline needs nothing but the text, so it can be used.
@@ -146,13 +146,13 @@ class HuggingFaceTokenizer:
 
         return isinstance(self._tokenizer, Tokenizer)
 
-    def _decoded_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
+    def _decode_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
         options = {"skip_special_tokens": False}
         if not self._is_bare_pipeline:
             options["clean_up_tokenization_spaces"] = False
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
-    def _encoded_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, as computed by the tokenizer itself rather than by its pipeline.
 
         Raises:
@@ -284,12 +284,12 @@ class HuggingFaceTokenizer:
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         if self._decoding_pipeline is not None:
             return self._decoding_pipeline.decode_batch(ids, skip_special_tokens=False)
-        return self._decoded_by_tokenizer(ids)
+        return self._decode_by_tokenizer(ids)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         if self._pipeline is not None:
             return [encoding.ids for encoding in self._encodings(self._pipeline, texts, offsets=False)]
-        return self._encoded_by_tokenizer(texts)
+        return self._encode_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Return the ids of each text, and the character span of each id.

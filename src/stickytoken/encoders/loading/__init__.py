@@ -314,7 +314,7 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
         spec = replace(spec, model=str(folder.resolve()))
     saved_modules: list[str] = []
     if source.origin is not Origin.HUB and (folder / "modules.json").is_file():
-        saved_modules = _saved_modules(folder)
+        saved_modules = _read_saved_modules(folder)
         is_prompted = saved_modules[:1] == [_PROMPT_MODULE]
     else:
         is_prompted = _asks_for_prompted_model(spec.prompting)
@@ -341,7 +341,7 @@ def _asks_for_prompted_model(prompting: Prompting) -> bool:
     return prompts.is_template(prompting.prompt) or bool(prompting.decoder_options)
 
 
-def _saved_modules(folder: Path) -> list[str]:
+def _read_saved_modules(folder: Path) -> list[str]:
     with suppress(ValueError, KeyError, TypeError):  # a damaged file is reported when the model is loaded
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return [str(module["type"]) for module in modules]
@@ -499,7 +499,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     normalize = False
     if was_saved:  # the saved settings replace the user's options, which must be the defaults
         normalize = _normalizes(saved_modules, repr(source.name))
-        options = _saved_prompting(source, options, settings_file)
+        options = _read_saved_prompting(source, options, settings_file)
     if options.prompt is None:
         known_prompts = ", ".join(prompts.PROMPTS)
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {known_prompts}")
@@ -542,7 +542,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     return encoder
 
 
-def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
+def _read_saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
     if options != Prompting():
         raise InputError(
             f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"

@@ -68,18 +68,18 @@ def require_single_vectors(folder: Path, name: str) -> None:
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
     if model_type.lower() in _MODEL_TYPES:
         evidence = f"model_type {model_type} in {_SETTINGS_FILE}"
-        raise _unsupported(_MODEL_TYPES[model_type.lower()], name, evidence)
+        raise _unsupported_error(_MODEL_TYPES[model_type.lower()], name, evidence)
     for module_type in module_types(folder):
         for marker, kind in _MODULE_TYPES.items():
             if marker in module_type:
-                raise _unsupported(kind, name, f"its module {module_type}")
+                raise _unsupported_error(kind, name, f"its module {module_type}")
     has_modules = (folder / MODULES_FILE).is_file()
     if not has_modules:  # a plain transformers model
         architecture = _architecture(folder)
         if architecture.endswith("ForSequenceClassification"):
-            raise _unsupported(_CLASSIFIER, name, architecture)
+            raise _unsupported_error(_CLASSIFIER, name, architecture)
         if architecture in _ARCHITECTURES:
-            raise _unsupported(_ARCHITECTURES[architecture], name, architecture)
+            raise _unsupported_error(_ARCHITECTURES[architecture], name, architecture)
 
 
 def _architecture(folder: Path) -> str:
@@ -101,10 +101,10 @@ def require_single_vectors_of(model: object) -> None:
         kind = _MODEL_TYPES.get(ancestor.__name__.lower())
         is_of_library = ancestor.__module__.startswith(("sentence_transformers.", "pylate."))
         if is_of_library and kind is not None:
-            raise _unsupported(kind, f"the {name}", f"{ancestor.__module__}.{name}")
+            raise _unsupported_error(kind, f"the {name}", f"{ancestor.__module__}.{name}")
 
 
-def _unsupported(kind: str, name: str, evidence: str) -> ModelError:
+def _unsupported_error(kind: str, name: str, evidence: str) -> ModelError:
     return ModelError(
         f"{name} is {kind} ({evidence}): pass an embedding model that gives one vector per text"
     )

@@ -98,17 +98,17 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         raise ModelError(f"{name!r} is a file: pass the folder of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
-    cached_folder = _cached_folder(name, revision)
+    cached_folder = _find_cached_folder(name, revision)
     if cached_folder is not None:
         return ModelSource(name, str(cached_folder), Origin.CACHE)
     if revision is None and name in _PACKAGED_NAMES:
-        packaged_folder = _packaged_folder()
+        packaged_folder = _find_packaged_folder()
         if packaged_folder is not None:
             return ModelSource(name, str(packaged_folder), Origin.PACKAGED)
     return ModelSource(name, name, Origin.HUB)
 
 
-def _cached_folder(name: str, revision: str | None) -> Path | None:
+def _find_cached_folder(name: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -177,7 +177,7 @@ def has_weights(folder: Path) -> bool:
     return False
 
 
-def _packaged_folder() -> Path | None:
+def _find_packaged_folder() -> Path | None:
     spec = find_spec(_PACKAGED_MODULE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -467,7 +467,7 @@ def load_tokenizer(
     tokenizer = user_tokenizer(
         folder, source.name, source.origin, trust_remote_code=trust_remote_code, route=route
     )
-    rows = _declared_rows(text_module(folder, source.name, route))
+    rows = _count_declared_rows(text_module(folder, source.name, route))
     with explained(source, "tokenizer"):
         return HuggingFaceTokenizer(tokenizer, shared=False, rows=rows)
 
@@ -520,7 +520,7 @@ def user_tokenizer(
         return _set_up(tokenizer_class, location, module.settings, options)
 
 
-def _declared_rows(module: TextModule) -> int | None:
+def _count_declared_rows(module: TextModule) -> int | None:
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(stored_tensors(weights)) if weights.is_file() else None

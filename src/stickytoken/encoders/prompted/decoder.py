@@ -152,7 +152,7 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 
 @contextmanager
-def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
+def _keep_hooks(hooks: Iterable[Hook]) -> Iterator[None]:
     """Register hooks, and remove them at the end of the ``with`` block.
 
     The hooks act only on calls by the current thread.
@@ -179,12 +179,12 @@ class LayerReachedError(Exception):
 
 def run_until_reached(decoder: Decoder, inputs: dict[str, Any], hooks: Iterable[Hook]) -> Any:
     """Run the model with hooks; return its output, or None if a hook raised `LayerReachedError`."""
-    with _hooked(hooks), suppress(LayerReachedError):
+    with _keep_hooks(hooks), suppress(LayerReachedError):
         return decoder.model(**inputs)
     return None
 
 
-def _checked_states(output: Any) -> torch.Tensor:
+def _check_states(output: Any) -> torch.Tensor:
     states: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
     if states.ndim != 3:
         raise ModelError(
@@ -196,7 +196,7 @@ def _checked_states(output: Any) -> torch.Tensor:
 
 def layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     """Return the states that a layer receives, shape (rows, tokens, d), from its arguments."""
-    return _checked_states(args[0] if args else kwargs["hidden_states"])
+    return _check_states(args[0] if args else kwargs["hidden_states"])
 
 
 def states_after(
@@ -226,7 +226,7 @@ def states_after(
 
     def record(layer_count: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
         """Keep the states after a layer; stop the model if no later layer is requested."""
-        kept_states[layer_count] = keep(_checked_states(output))
+        kept_states[layer_count] = keep(_check_states(output))
         if layer_count == last_count:
             raise LayerReachedError
 

@@ -141,7 +141,7 @@ class CausalPromptEncoder(ModelEncoder):
         dtype: torch.dtype = self._decoder.embedding.weight.dtype
         return dtype
 
-    def _measured_dimension(self) -> int:
+    def _measure_dimension(self) -> int:
         with computing(self._network):
             return int(
                 self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.layer_count]).shape[-1]

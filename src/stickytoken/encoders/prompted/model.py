@@ -286,7 +286,7 @@ class PromptedModel:
             # Padding and cached tokens are at the start, so indices counted from the end remain valid: in a
             # prompt of 5 tokens, index 3 becomes -2.
             indices_from_end.append([first - length, last - length, placeholder - length])
-        return _padded(filled, skipped_counts, indices_from_end)
+        return _pad(filled, skipped_counts, indices_from_end)
 
     def batch(
         self, layout: Features, past: torch.Tensor | None = None, auxiliary: torch.Tensor | None = None
@@ -329,7 +329,7 @@ class PromptedModel:
         return attention_output(self.decoder, batch, self.layer_count - 1, cache)
 
 
-def _padded(
+def _pad(
     filled: Sequence[Ids], cached_counts: Sequence[int], indices_from_end: Sequence[Sequence[int]]
 ) -> Features:
     width = max(map(len, filled))
@@ -369,7 +369,7 @@ class PromptCache:
         # A batch needs three indices for each row, those of two pooled tokens and of the placeholder. The
         # indices have no effect on the cache, so all of them are set to the last token.
         indices_from_end = [[-1, -1, -1] for _ in prefixes]
-        layout = _padded(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
+        layout = _pad(prefixes, cached_counts=[0] * len(prefixes), indices_from_end=indices_from_end)
         # Token prepending is off, because it changes no states before the placeholder, and the cached tokens
         # come before the placeholder.
         batch = replace(model.batch(layout), prepending=None)

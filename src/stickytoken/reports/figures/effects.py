@@ -266,7 +266,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     measured = [row for row in rows if row["push_after"] is not None]
     narrow: dict[str, Any] = {}
     if measured:
-        summary = _repaired_in_words(measured)
+        summary = _describe_repaired(measured)
         plot = _draw_repaired_tokens(measured[:_MOST_TOKENS])
         narrow = fig.stacked(plot, len(MEASURES), 2 * plot.layout.height)
     else:
@@ -285,7 +285,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     )
 
 
-def _repaired_in_words(measured: Rows) -> str:
+def _describe_repaired(measured: Rows) -> str:
     sentences = []
     for measure in MEASURES:
         largest = []
