@@ -97,7 +97,6 @@ output_option = partial(_option, panel=OUTPUT)
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
-    "contrast": language_option("--contrast"),
     "layer": model_option(),
     "revision": model_option(),
     "route": model_option(),
@@ -274,6 +273,18 @@ class EngineOptions:
         return "local"
 
 
+# Options that a model on this machine does not have.
+_ENDPOINT_ONLY = (
+    "tokenizer",
+    "candidates",
+    "request_dimensions",
+    "request_fields",
+    "key_variable",
+    "price_per_million",
+    "max_cost",
+)
+
+
 def load(
     model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
@@ -299,7 +310,9 @@ def load(
                 # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
                 options["tokenizer"] = CandidateVocabulary(candidates=())
         else:
-            _refuse_endpoint_flags(model, loading)
+            from stickytoken.encoders.loading import refuse_endpoint_options
+
+            refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
     verb = "asking" if at_endpoint else "loading"
     with console.status(f"{verb} {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
@@ -327,23 +340,6 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
         vectors = f"inputs of {length}, vectors of {identity.dimension:,} components"
         console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
-
-
-def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
-    flags = {
-        "--set tokenizer": loading.tokenizer,
-        "--set candidates": loading.candidates,
-        "--set request-dimensions": loading.request_dimensions,
-        "--set request-fields": loading.request_fields,
-        "--set key-variable": loading.key_variable,
-        "--set price-per-million": loading.price_per_million,
-        "--max-cost": loading.max_cost,
-    }
-    refused = [flag for flag, value in flags.items() if value is not None]
-    if refused:
-        raise InputError(
-            f"{model} is not behind an endpoint, so {', '.join(refused)} cannot be set: leave it out"
-        )
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
@@ -443,7 +439,7 @@ def _naming(source: str) -> Iterator[None]:
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Print which layer a prompted language model uses and, if it uses contrast, the settings of contrast."""
+    """Print which layer a prompted language model uses."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
     if not isinstance(encoder, CausalPromptEncoder):
@@ -451,10 +447,6 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
     if encoder.spec is not None:
         choice = encoder.spec.layer_choice
         console.inform(f"layer: {encoder.prompted.layer_count} of {encoder.layers} ({choice})")
-    contrast = encoder.reading.contrast
-    if contrast is not None:
-        strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"
-        console.inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
 
 
 @contextmanager

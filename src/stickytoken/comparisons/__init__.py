@@ -548,8 +548,6 @@ def _prompt(compared: ComparedRun) -> str:
         description = loading.prompting.prompt
         if loading.prompting.token_prepending:
             description += " with token prepending"
-        if loading.prompting.contrast:
-            description += " with contrast"
         return description
     stored: Any = compared.encoder.get("prompt")
     if not stored:

@@ -238,7 +238,7 @@ def _write_report(run: stickytoken.Run) -> None:
     console.inform(f"report: {run.path / REPORT_FILE}")
 
 
-@command(settings=("route", "token_prepending", "contrast", "copies", "template"))
+@command(settings=("route", "token_prepending", "copies", "template"))
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,

@@ -41,7 +41,7 @@ _TOKENS = (
 )
 
 
-@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
+@command(settings=("revision", "route", "prompt", "token_prepending", "truncate_dim", "layer"))
 def repair(
     run: opt.RunFolder,
     *,
@@ -394,7 +394,7 @@ def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) 
     console.print_records(f"{len(findings):,} {noun}{predicate}{listed}", columns, records)
 
 
-@command(settings=("route", "contrast", "truncate_dim", "layer"))
+@command(settings=("route", "truncate_dim", "layer"))
 def demo(
     run: Annotated[list[Path] | None, opt.texts_option("--run")] = None,
     folder: opt.Texts[Path] = Path("runs"),

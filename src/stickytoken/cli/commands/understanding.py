@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stickytoken.impacts import Impact
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
+@command(settings=("prompt", "token_prepending", "truncate_dim", "layer"))
 def explain(
     source: opt.Source,
     tokens: opt.TokenArguments,
@@ -316,7 +316,7 @@ def _color(value: float, highest: float) -> Text:
 Preset = StrEnum("Preset", "PAPER")
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "insertion"))
+@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "insertion"))
 def impact(
     source: opt.Source,
     *,

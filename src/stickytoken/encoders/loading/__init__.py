@@ -185,10 +185,10 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         return _load_endpoint(model, spec, endpoint_options)
     require_single_vectors_of(model)
     if isinstance(model, (str, Path)):
-        _refuse_endpoint_options(model, endpoint_options)
+        refuse_endpoint_options(model, endpoint_options)
         return load_from_spec(spec)
     if _is_sentence_transformer(model):
-        _refuse_endpoint_options(model, endpoint_options)
+        refuse_endpoint_options(model, endpoint_options)
         return _encoder_of_sentence_transformer(model, spec)
     if _is_function(model):
         return _encoder_of_function(model, spec, endpoint_options)
@@ -245,7 +245,7 @@ def _encoder_of_function(
 ) -> Encoder:
     vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
     model = FunctionModel(function, vocabulary, spec.max_length)
-    _refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
+    refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
     encoder = TextEncoder(model, spec.truncate_dim)
     _refuse_loading_options(function, encoder.name, spec, supported=("max_length", "truncate_dim"))
     return encoder
@@ -261,7 +261,7 @@ def _encoder_of_object(
     else:
         encoder = TextEncoder(model, spec.truncate_dim)
         supported = ("truncate_dim",)
-    _refuse_endpoint_options(encoder.name, endpoint_options)
+    refuse_endpoint_options(encoder.name, endpoint_options)
     _refuse_loading_options(model, encoder.name, spec, supported=supported)
     return encoder
 
@@ -276,7 +276,7 @@ def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, support
         )
 
 
-def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
+def refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
     """Raise an InputError if an option is set that exists only for functions and for endpoint models."""
     names = [name for name, value in options.items() if value is not None]
     if names:
@@ -504,7 +504,6 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
         known_prompts = ", ".join(prompts.PROMPTS)
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {known_prompts}")
     prompt = prompts.find_prompt(options.prompt)
-    prompts.require_contrast_options(options)
     is_local = source.origin is not Origin.HUB
     if is_local and not resolution.has_weights(folder):
         raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
