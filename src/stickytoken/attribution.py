@@ -30,7 +30,7 @@ from stickytoken.validation import require_callable, shown
 if TYPE_CHECKING:
     from stickytoken.encoders.loading import AnyModel
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def _attribution_by(
     return _by_jacobians(model, texts, similarity)
 
 
-def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, similarity: float) -> ReadText:
+def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
     """Return the text, with the deletion effect of every part filled in.
 
     The deletion effect of a part is the similarity of the two texts after the part is deleted, minus their
@@ -475,13 +475,13 @@ def _sample_weights(count: int) -> dict[ShapleyStep, float]:
 
 def _units_of_subsets(
     model: IdEncoder, text: ReadText, subsets: Iterable[frozenset[int]], watch: Watch
-) -> dict[frozenset[int], Vector]:
+) -> dict[frozenset[int], Floats]:
     """Return, for each set of parts, the unit vector of the text that consists of these parts only.
 
     The vector is zero for the empty set, and for parts that the model encodes as zeros.
     """
     by_size = sorted(filter(None, subsets), key=lambda subset: (len(subset), sorted(subset)))
-    units: list[Vector] = []
+    units: list[Floats] = []
     for start in range(0, len(by_size), _BATCH):
         contents = [
             _ids(text.parts[index] for index in sorted(subset)) for subset in by_size[start : start + _BATCH]

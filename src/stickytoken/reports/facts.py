@@ -249,15 +249,8 @@ def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
     curves = mean_curves(record)
     if curves is not None:
-        words = effects.CurveWords(
-            "repair-curves",
-            "Symptom curves before and after the repair",
-            "The similarity of two unrelated texts when copies of a repaired token are added to one of them, "
-            "averaged over all repaired tokens. After the repair, the curve should follow the curve of "
-            "ordinary tokens.",
-        )
         copies, lines = curves
-        figures.append(effects.repair_curves(words, copies, lines))
+        figures.append(effects.repair_curves(copies, lines))
     return figures
 
 
