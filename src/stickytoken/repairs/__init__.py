@@ -155,7 +155,12 @@ def repair(
     )
     finished = result.finished_repair(folder)
     if finished is not None:
-        _require_same_repair(finished, identity_parts, folder)
+        if finished.identity != digest(identity_parts):
+            different = ", ".join(resume.differences(identity_parts, finished.identity_parts))
+            raise RunError(
+                f"{folder} contains a different repair (it differs in {different or 'its identity'}): choose "
+                "another folder"
+            )
         model_folder.clear_workshop(folder)
         if finished not in result.repairs_in(opened.path)[0]:
             # An earlier process finished the repair, but was killed before it copied the record into the run
@@ -224,15 +229,6 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
         "cannot be read again: pass sentences to verify on your own texts"
     )
     return corpus
-
-
-def _require_same_repair(
-    finished: result.RepairRecord, identity_parts: Mapping[str, Any], folder: Path
-) -> None:
-    if finished.identity == digest(identity_parts):
-        return
-    different = ", ".join(resume.differences(identity_parts, finished.identity_parts)) or "its identity"
-    raise RunError(f"{folder} contains a different repair (it differs in {different}): choose another folder")
 
 
 @dataclass(frozen=True)
@@ -367,7 +363,7 @@ class _RepairJob:
             if token_id in nearest:
                 reason += f" ({quoted(self._name(nearest[token_id]))})"
             rejected = [
-                _describe_rejected(tried_strategy, effect)
+                f"{tried_strategy} ({describe_effect(effect)})"
                 for tried_strategy, effect in choice.tried.items()
                 if tried_strategy is not strategy
             ]
@@ -494,7 +490,3 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
     from stickytoken.inspection import inspector_of
 
     return inspector_of(encoder).embedding_matrix()
-
-
-def _describe_rejected(strategy: Strategy, effect: RecheckedToken) -> str:
-    return f"{strategy} ({describe_effect(effect)})"

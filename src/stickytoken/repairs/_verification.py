@@ -266,7 +266,10 @@ def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float 
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
     if sticky:
-        described = [_describe_sticky(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
+        described = [
+            f"{quoted(token)} ({describe_effect(after)})"
+            for token, after in list(sticky.items())[:_SHOWN_TOKENS]
+        ]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
         return CheckRecord(name=name, passed=False, finding=finding)
     subject = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
@@ -280,10 +283,6 @@ def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float 
         findings.append(f"documents in at most {PUSH.text(max(pushes))} as many wrong results{ordinary}")
     finding = f"the {subject} not sticky: {', '.join(findings)}" if findings else f"the {subject} not sticky"
     return CheckRecord(name=name, passed=True, finding=finding)
-
-
-def _describe_sticky(token: str, after: RecheckedToken) -> str:
-    return f"{quoted(token)} ({describe_effect(after)})"
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
