@@ -1,7 +1,6 @@
 """Rows of static models with a mapping, weights or both, and checks of what is written."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from sentence_transformers import SentenceTransformer
 import tiny
 from stickytoken.encoders.loading.stored_rows import static_rows, stored_tensors
 from stickytoken.errors import ModelError, RepairError
-from stickytoken.repairs import _weights
 from stickytoken.repairs._plans import TokenFacts, plan_without_editing
 from stickytoken.repairs.model_folder import rows_writable, write_model
 from stickytoken.repairs.tokenizer_edit import ModelEdit
@@ -103,29 +101,6 @@ def test_a_mapping_or_weights_of_an_unreadable_type_are_refused(name, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ModelError, match=f"the tensor {name} in .* has the type BOOL, which cannot be read"):
         static_rows(stored_tensors(folder / "model.safetensors"))
-
-
-@pytest.mark.parametrize("layout", ["plain", "both"])
-def test_a_file_with_a_wrong_row_never_gets_the_name_of_the_weights(layout, tmp_path, monkeypatch):
-    folder = static_folder(tmp_path / "model", *LAYOUTS[layout])
-    copy, save = shutil.copyfile, save_file
-
-    def damaged_copy(source, target):
-        copy(source, target)
-        content = bytearray(target.read_bytes())
-        content[-200] ^= 1  # of another row than those of the edit
-        target.write_bytes(content)
-
-    def damaged_save(tensors, target, metadata=None):
-        tensors["embeddings"][3] += 1
-        save(tensors, target, metadata=metadata)
-
-    monkeypatch.setattr(_weights.shutil, "copyfile", damaged_copy)
-    monkeypatch.setattr(_weights, "save_file", damaged_save)
-    monkeypatch.setattr(shutil, "copytree", lambda source, target, ignore: target.mkdir())
-    with pytest.raises(RepairError, match="wrong row"):
-        write_model(folder, tmp_path / "out", ModelEdit(rows=ROWS))
-    assert not list((tmp_path / "out").glob("*"))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -48,8 +48,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     rows, files with the same weights in other formats are left out, because they would be outdated.
 
     Raises:
-        RepairError: the model cannot be edited in this way, the folder cannot be written, or something
-            outside the edit would change.
+        RepairError: the model cannot be edited in this way, or the folder cannot be written.
     """
     from stickytoken.repairs._weights import write_rows
 
@@ -81,7 +80,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         for name, content in tokenizer_files.items():
             _replace_content(target / name, content)
         for file, tables in tables_by_file.items():
-            # `write_rows` raises an error if anything besides the rows would change.
             write_rows(file, target / file.relative_to(source), tables, edit.rows)
     except OSError as error:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
