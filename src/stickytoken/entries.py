@@ -20,8 +20,8 @@ from stickytoken.encoders.loading.resolution import Origin, explained, hub_repos
 from stickytoken.encoders.loading.stored_rows import (
     FLOATING_TYPES,
     TokenRows,
+    read_stored_tensors,
     static_rows,
-    stored_tensors,
 )
 from stickytoken.errors import ModelError
 from stickytoken.token_vectors import UNUSUAL_DEVIATION, robust_deviations, vector_deviations_of
@@ -319,7 +319,7 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
     candidates: list[_Matrix] = []
     quantized = ""
     for path in _weight_files(model, revision):
-        tensors = stored_tensors(path)
+        tensors = read_stored_tensors(path)
         # In some static models, the row of a token is computed from several tensors.
         rows_of_static_model = static_rows(tensors)
         for tensor in tensors:

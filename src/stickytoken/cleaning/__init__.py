@@ -419,7 +419,7 @@ def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind
 NOTE = "stickytoken"  # metadata key under which a document gets a note on what was found
 
 
-def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
+def clean_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
     """Clean a text, and describe what was found.
 
     Args:

@@ -164,7 +164,7 @@ def text_digest(text: str) -> str:
 _NOTED_CHARACTERS = 60
 
 
-def known_line(digest: str, name: str, findings: Iterable[str]) -> str:
+def format_known_line(digest: str, name: str, findings: Iterable[str]) -> str:
     """Return a line of a file of known texts.
 
     Args:

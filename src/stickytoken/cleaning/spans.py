@@ -177,7 +177,7 @@ class SpanFinder:
         """Yield the runs of flagged words within a tag, an address or code. They are only reported."""
         part = text[start:end]
         document = _copies.Document(part, self._reader)
-        for run in _copies.flagged_runs(document, self._flagged):
+        for run in _copies.find_flagged_runs(document, self._flagged):
             units = document.units
             word = self._flagged[document.keys[run.start]]
             first = start + units.starts[run.start]
@@ -192,8 +192,8 @@ class SpanFinder:
             self._flagged.keys().isdisjoint(document.positions)
         ):
             return
-        runs = _copies.flagged_runs(document, self._flagged)
-        scattered = _copies.scattered_copies(document, self._flagged)
+        runs = _copies.find_flagged_runs(document, self._flagged)
+        scattered = _copies.find_scattered_copies(document, self._flagged)
         repetitions = []
         for stretch in _copies.stretches_of(document, self._fewest_repeated):
             indices = range(stretch.first, stretch.end)
@@ -208,7 +208,7 @@ class SpanFinder:
             yield from self._find_flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
             yield _repetition(text, document, stretch)
-        suspected = _copies.planted_copies(document, self._ignored, repetitions)
+        suspected = _copies.find_planted_copies(document, self._ignored, repetitions)
         for index in sorted(suspected):
             start = document.units.starts[index]
             end = document.units.ends[index]

@@ -383,7 +383,7 @@ def load_for(
         return load(source, loading)
     from stickytoken.detection.run import recorded_loading
 
-    with _naming(source):
+    with _name_model_in_errors(source):
         return load(model or run.model.location, _with_recorded(loading, recorded_loading(run)))
 
 
@@ -426,12 +426,12 @@ def require_found(
         return name
     if run is None:
         return require_model(source, loading.revision)
-    with _naming(source):
+    with _name_model_in_errors(source):
         return require_model(name, loading.revision or recorded_loading(run).settings.revision)
 
 
 @contextmanager
-def _naming(source: str) -> Iterator[None]:
+def _name_model_in_errors(source: str) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
@@ -612,7 +612,7 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
     return audit.words
 
 
-def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
+def find_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
     """Return the ids of the tokens that the values of --tokens name; None if there are no values.
 
     A value names either a token or a file of tokens.
@@ -634,7 +634,7 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
     return ids
 
 
-def named_tokens(arguments: Sequence[str]) -> list[int | str]:
+def parse_tokens(arguments: Sequence[str]) -> list[int | str]:
     """Return the ids of the arguments that are written as ``#id``, and all others as they are."""
     from stickytoken.detection.naming import id_in_name
 

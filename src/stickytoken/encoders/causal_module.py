@@ -16,7 +16,7 @@ from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders.inputs.lengths import context_length
 from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
 from stickytoken.encoders.prompted.model import Features, PromptedModel, Reading
-from stickytoken.encoders.prompted.steering import pooled_states
+from stickytoken.encoders.prompted.steering import pool_states
 from stickytoken.encoders.prompted.tokenization import own_tokenizer
 from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import EncodingError, InputError
@@ -103,7 +103,7 @@ class CausalPrompt(InputModule):
         prompted.forget_derived_values()  # the weights may have changed since the last call
         template_count = len(prompted.prompts)
         batch = prompted.batch(features)
-        layers_of_rows = pooled_states(prompted.decoder, batch, [prompted.layer_count])
+        layers_of_rows = pool_states(prompted.decoder, batch, [prompted.layer_count])
         row_vectors = layers_of_rows[:, 0]  # only one layer is read
         vectors = row_vectors.reshape(-1, template_count, row_vectors.shape[-1]).mean(1)
         return {**features, "sentence_embedding": vectors}

@@ -109,7 +109,7 @@ def explain(
             explanations.append(compute(None))
         else:
             folder = out / str(token_id)
-            explanations.append(files.stored_explanation(folder, identity_parts, compute))
+            explanations.append(files.load_or_explain(folder, identity_parts, compute))
     return Explanation(explanations)
 
 

@@ -315,10 +315,10 @@ class Explanation:
         token_folders = []
         for token_id, content in self.contents.items():
             token_folder = Path(folder).expanduser() / str(token_id)
-            # `stored_explanation` writes what `compute` returns, unless the folder already holds this
+            # `load_or_explain` writes what `compute` returns, unless the folder already holds this
             # explanation.
             compute = partial(_already_computed, content)
-            files.stored_explanation(token_folder, content.record.identity_parts, compute)
+            files.load_or_explain(token_folder, content.record.identity_parts, compute)
             token_folders.append(token_folder)
         return token_folders
 

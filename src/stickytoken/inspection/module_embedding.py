@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import computing, switched_on
+from stickytoken.encoders.compute import computing, switch_on
 from stickytoken.encoders.compute.batches import equal_length_batches
 from stickytoken.encoders.inputs.token_table import token_table
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
-from stickytoken.encoders.prompted.steering import PromptBatch, pooled_states, prompt_states
+from stickytoken.encoders.prompted.steering import PromptBatch, pool_states, prompt_states
 from stickytoken.encoders.protocol import require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
@@ -384,7 +384,7 @@ class ModuleInspector(Inspector):
             )
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
                 # This setting makes sentence-transformers return the hidden states too.
-                stack.enter_context(switched_on(self._backbone.config, "output_hidden_states"))
+                stack.enter_context(switch_on(self._backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(
                     lambda _, inputs: pooling_inputs.append(dict(inputs[0]))
@@ -526,7 +526,7 @@ class PromptInspector(Inspector):
             per_layer = _expand(batch.per_layer_inputs, len(embeddings))
             filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
         reading_layer = self._prompted.layer_count  # the vector is read after this number of layers
-        by_prompt = [pooled_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
+        by_prompt = [pool_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
         # If the model is spread over several devices, its last layer and its embeddings may be on different
         # devices.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)

@@ -20,7 +20,7 @@ from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run
-from stickytoken.encoders.loading import AnyModel, loaded_like
+from stickytoken.encoders.loading import AnyModel, load_like
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError
@@ -46,11 +46,11 @@ from stickytoken.repairs.recheck import (
     Recheck,
     RecheckedToken,
     describe_effect,
+    find_written_tokens,
     make_recheck,
-    written_tokens,
 )
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
-from stickytoken.repairs.rows import Row, related_rows
+from stickytoken.repairs.rows import Row, make_related_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, reasons_against_splitting
 from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
@@ -317,7 +317,7 @@ class _RepairJob:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
         avoided = self._flagged.union(self.ids)
-        return related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
+        return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _measure_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
         """Build the model with the given repairs; return the effects of copies, keyed by token id.
@@ -335,7 +335,7 @@ class _RepairJob:
                 as_text.append(token)
             else:
                 as_ids.append(token)
-        copies = Copies(as_ids, written_tokens(self.model.encoder, as_text))
+        copies = Copies(as_ids, find_written_tokens(self.model.encoder, as_text))
         repaired = self.load().encoder
         vocabulary = categorize(repaired.tokenizer)
         return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judged(copies).tokens
@@ -407,7 +407,7 @@ class _RepairJob:
 
     def load(self) -> RepairableModel:
         """Load the model in the build folder."""
-        return model_folder.repairable(loaded_like(self.model.encoder, self.build_folder))
+        return model_folder.repairable(load_like(self.model.encoder, self.build_folder))
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
         matrix = self._matrix()

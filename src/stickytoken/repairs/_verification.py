@@ -28,7 +28,7 @@ from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
 from stickytoken.repairs import result
 from stickytoken.repairs.model_folder import RepairableModel
-from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, describe_effect, written_tokens
+from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, describe_effect, find_written_tokens
 from stickytoken.repairs.result import CheckRecord, MeasuredRecord, NeighbourRecord, RepairedTokenRecord
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -147,7 +147,7 @@ def verify(
     )
     as_ids = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.ROWS]
     as_text = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.TOKENIZER]
-    copies = Copies(as_ids, written_tokens(original.encoder, as_text))
+    copies = Copies(as_ids, find_written_tokens(original.encoder, as_text))
     with_neighbours = copies._replace(as_ids=[*as_ids, *(neighbour.token for neighbour in neighbours)])
     judged_after = after.judged(with_neighbours)
     judged_before = before.judged(with_neighbours)

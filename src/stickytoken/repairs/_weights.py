@@ -19,8 +19,8 @@ from stickytoken.encoders.loading.stored_rows import (
     FLOATING_TYPES,
     StoredTensor,
     TokenRows,
+    read_stored_tensors,
     static_rows,
-    stored_tensors,
 )
 from stickytoken.errors import RepairError
 
@@ -128,7 +128,7 @@ def _tensors(module: Path) -> list[StoredTensor]:
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
-        return stored_tensors(weights)
+        return read_stored_tensors(weights)
     if not index.is_file():
         return []
     shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
@@ -137,7 +137,7 @@ def _tensors(module: Path) -> list[StoredTensor]:
         file = module / name
         if not file.is_file():
             raise RepairError(f"{module} is incomplete: {index.name} names {name}, which is missing")
-        tensors += stored_tensors(file)
+        tensors += read_stored_tensors(file)
     return tensors
 
 

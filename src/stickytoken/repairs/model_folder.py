@@ -16,7 +16,7 @@ from stickytoken.encoders.loading.resolution import resolve_model, text_module
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
-from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer
+from stickytoken.repairs.tokenizer_edit import ModelEdit, edit_tokenizer
 
 if TYPE_CHECKING:
     from stickytoken.encoders.loading.stored_rows import TokenRows
@@ -52,7 +52,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """
     from stickytoken.repairs._weights import write_rows
 
-    tokenizer_files = edited_tokenizer(source, edit)
+    tokenizer_files = edit_tokenizer(source, edit)
     tables_by_file = _tables_by_file(source, edit)
     # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense
     # module.

@@ -183,7 +183,7 @@ def require_documents(path: Path | None, column: ColumnChoice) -> None:
         raise InputError(f"--column {names!r} is given without --affected: pass --affected too")
 
 
-def affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Encoder) -> Affected:
+def find_affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Encoder) -> Affected:
     """Find the documents in a file that a repair affects, and list them in a file beside the repaired model.
 
     Args:

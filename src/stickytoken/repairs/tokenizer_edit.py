@@ -218,7 +218,7 @@ class _EditedTokenizer(NamedTuple):
     is_rebuilt: bool
 
 
-def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
+def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     """Return the files of a model's tokenizer after an edit.
 
     Args:
@@ -324,7 +324,7 @@ def _require_never_produced(
     for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
-                entry = _pipeline.named_entry(entries[token_id], token_id)
+                entry = _pipeline.name_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still produces it")
 
 

@@ -443,7 +443,7 @@ class ShownAudit:
     tokens: DataTable
 
 
-def shown_audits(content: RunContent) -> list[ShownAudit]:
+def show_audits(content: RunContent) -> list[ShownAudit]:
     """Return the latest audits of a run, at most `MOST_SCANS`."""
     shown = []
     for audit in content.audits[:MOST_SCANS]:  # latest first
@@ -460,7 +460,7 @@ def shown_audits(content: RunContent) -> list[ShownAudit]:
     return shown
 
 
-def shown_scans(content: RunContent) -> list[ShownScan]:
+def show_scans(content: RunContent) -> list[ShownScan]:
     """Return the latest scans of a run, at most `MOST_SCANS`."""
     shown = []
     for scan in content.scans[:MOST_SCANS]:  # latest first

@@ -187,7 +187,7 @@ def detect(
         require_usable(out, chosen, settings)
     encoder = opt.load(model, loading)
     opt.tell_layer(encoder)
-    ids = opt.named_token_ids(encoder, tokens)
+    ids = opt.find_token_ids(encoder, tokens)
     run_detection = partial(
         stickytoken.detect,
         sentences=sentences,
@@ -247,7 +247,7 @@ def probe(
     from stickytoken.encoders.endpoint import names_endpoint
 
     settings = method.settings(corpus.pairs, names_endpoint(model))
-    named = opt.named_tokens(tokens)
+    named = opt.parse_tokens(tokens)
     sentences = corpus.read()
     encoder = opt.load(model, loading)
     run_probe = partial(

@@ -18,7 +18,7 @@ from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.description import require_single_vectors_of
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
-from stickytoken.encoders.loading.stored_rows import FLOATING_TYPES, static_matrix, stored_tensors
+from stickytoken.encoders.loading.stored_rows import FLOATING_TYPES, read_stored_tensors, static_matrix
 from stickytoken.encoders.protocol import (
     Encoder,
     IdEncoder,
@@ -626,7 +626,7 @@ def _require_model_files(folder: Path, name: str) -> None:
         raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
     weights = folder / "model.safetensors"
     try:
-        rows = static_matrix(stored_tensors(weights)) if weights.is_file() else None
+        rows = static_matrix(read_stored_tensors(weights)) if weights.is_file() else None
     except ModelError:  # a damaged file, which is reported when it is loaded
         return
     if rows is None:
@@ -704,7 +704,7 @@ def _require_hub_files(name: str, revision: str | None) -> None:
     cached_file(*last, revision=revision)
 
 
-def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
+def load_like(encoder: Encoder, folder: Path) -> IdEncoder:
     """Load the model in a folder with the options of another encoder.
 
     Raises:

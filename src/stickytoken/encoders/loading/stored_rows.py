@@ -85,7 +85,7 @@ class StoredTensor:
         return self.read(0, self.shape[0])
 
 
-def stored_tensors(file: Path) -> list[StoredTensor]:
+def read_stored_tensors(file: Path) -> list[StoredTensor]:
     """Return the tensors of a safetensors file, without reading their values.
 
     Raises:

@@ -22,7 +22,7 @@ from stickytoken.encoders.compute import prefixes, weight_version
 from stickytoken.encoders.compute.batches import BatchEngine
 from stickytoken.encoders.prompted.decoder import states_after
 from stickytoken.encoders.prompted.model import PromptCache, PromptedModel, PromptRow
-from stickytoken.encoders.prompted.steering import pooled_states
+from stickytoken.encoders.prompted.steering import pool_states
 from stickytoken.encoders.prompted.tokenization import Ids
 
 _LOG = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class PromptRunner(BatchEngine):
             row_cache = cache.for_prompts(prompts)
         layout = model.layout(rows, skipping=cache is not None)
         batch = model.batch(layout, past)
-        return pooled_states(model.decoder, batch, layer_counts, row_cache).float()
+        return pool_states(model.decoder, batch, layer_counts, row_cache).float()
 
 
 class _PromptReuse:
@@ -241,7 +241,7 @@ class _SentenceReuse:
         model = self._prompted
         reading = model.reading
         reads_last_state = not reading.prompt.echoes
-        return reading.prepending is None and reads_last_state and prefixes.known_kind(model.decoder.model)
+        return reading.prepending is None and reads_last_state and prefixes.is_known_kind(model.decoder.model)
 
     def _prefix_reuse(self, template: int, layer_count: int) -> prefixes.PrefixReuse:
         """Return the object that computes common prefixes of sentences in one template.

@@ -20,7 +20,7 @@ from stickytoken.encoders.prompted import (
 from stickytoken.encoders.prompted.decoder import Decoder
 from stickytoken.encoders.prompted.steering import (
     PromptBatch,
-    pooled_states,
+    pool_states,
 )
 from stickytoken.encoders.prompted.tokenization import Ids, OwnTokenizer, PromptTokenizer
 from stickytoken.errors import InputError
@@ -195,7 +195,7 @@ class PromptedModel:
             skipped = prompt.prefix_length if skipping else 0
             filled.append(prompt.fill(content)[skipped:])
             skipped_counts.append(skipped)
-            first, last = prompt.pooled_ends(len(content))
+            first, last = prompt.find_pooled_ends(len(content))
             # A negative placeholder index is counted from the end. The modulo gives the index from the start,
             # for example -2 % 5 = 3. Without a placeholder, 0 stands for the index, which is not used.
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
@@ -279,7 +279,7 @@ class PromptCache:
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
         # The pooled states themselves are not needed: running the decoder fills the cache.
-        pooled_states(model.decoder, batch, layer_counts, self._cache)
+        pool_states(model.decoder, batch, layer_counts, self._cache)
 
     def for_prompts(self, prompts: torch.Tensor) -> Any:
         """Return a transformers cache with one row for each item of ``prompts``.

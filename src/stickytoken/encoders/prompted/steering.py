@@ -76,7 +76,7 @@ class PromptBatch:
         return inputs
 
 
-def pooled_states(
+def pool_states(
     decoder: Decoder, batch: PromptBatch, layer_counts: Sequence[int], cache: Any = None
 ) -> torch.Tensor:
     """Return the pooled states of each row after each of ``layer_counts``, shape (rows, layers, d)."""
