@@ -105,6 +105,11 @@ class Why:
         run: Folder of the run. None if no run was passed.
         declared_similarity: The similarity function that the model declares. All similarities in this object
             are cosines, even if the model declares another function.
+
+    Example:
+        >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
+        >>> [part.text for part in answer.first.parts]
+        ['the', 'wing', 'of', 'a', 'plane']
     """
 
     model: str
@@ -242,6 +247,11 @@ def why(
         ModelError: The method is ``jacobians``, which does not support the layers of this model.
         EncodingError: A text has no tokens, or the model returns no usable vector for it.
         RunError: The run was made with another model.
+
+    Example:
+        >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
+        >>> round(answer.similarity, 2)
+        0.57
     """
     _require_text("first", first)
     _require_text("second", second)

@@ -21,7 +21,13 @@ from stickytoken.cleaning.rules import CleaningRules, alternation, text_digest
 
 
 class SpanKind(StrEnum):
-    """The kinds of findings, in order of precedence: where findings overlap, the kind listed first wins."""
+    """The kinds of findings, in order of precedence: where findings overlap, the kind listed first wins.
+
+    Example:
+        >>> from stickytoken.cleaning import SpanKind
+        >>> list(map(str, SpanKind))
+        ['flagged', 'special', 'repetition', 'suspected']
+    """
 
     FLAGGED = "flagged"
     """Copies of a flagged word."""
@@ -59,7 +65,13 @@ _CAUSES = {
 
 
 class Fix(StrEnum):
-    """Whether a finding can be removed."""
+    """Whether a finding can be removed.
+
+    Example:
+        >>> from stickytoken.cleaning import Fix
+        >>> list(map(str, Fix))
+        ['safe', 'unsafe', 'none']
+    """
 
     SAFE = "safe"
     """Flagged tokens in a row, and special tokens."""
@@ -81,6 +93,12 @@ class Span:
         count: Number of copies in the span.
         first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
         fix: Whether the span can be removed.
+
+    Example:
+        >>> from stickytoken.cleaning import CleaningRules, find_spans
+        >>> (span,) = find_spans("a <pad> bird", CleaningRules(specials=("<pad>",)))
+        >>> span.start, span.end, span.is_certain
+        (2, 7, True)
     """
 
     start: int
@@ -107,6 +125,11 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
 
     Returns:
         The spans in order, without overlaps.
+
+    Example:
+        >>> from stickytoken.cleaning import CleaningRules, find_spans
+        >>> [span.what for span in find_spans("a <pad> bird", CleaningRules(specials=("<pad>",)))]
+        ['<pad>']
     """
     return finder_of(rules).find(text)
 

@@ -41,6 +41,10 @@ class CausalPrompt(InputModule):
     Raises:
         ModelError: The model is not decoder-only.
         InputError: The model does not support one of the options.
+
+    Example:
+        >>> decoder.sentence_transformer()[0].reading.prompt.name
+        'prompteol'
     """
 
     config_file_name = "causal_prompt_config.json"

@@ -47,6 +47,12 @@ class Score:
         layer: 1-based layer from which the vector is read; None for a model without a prompt.
         scores: Scores times 100, keyed by metric; None where a metric is undefined.
         seconds: Time taken to encode the texts and compute the scores, in seconds.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> comparison.scores[0].encoding
+        'as it is'
     """
 
     encoding: str
@@ -76,6 +82,11 @@ class Difference:
             score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
+
+    Example:
+        >>> from stickytoken.evaluation import Difference
+        >>> Difference("token prepending", layer=3, plain_layer=3, value=1.8, low=0.9, high=2.6).low
+        0.9
     """
 
     encoding: str
@@ -99,6 +110,12 @@ class Comparison:
         resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> comparison.differences
+        []
     """
 
     scores: list[Score] = field(default_factory=list)
@@ -179,6 +196,12 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     Raises:
         InputError: The data of an MTEB task cannot be loaded.
         EncodingError: The model cannot encode a text.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> [(score.encoding, sorted(score.scores)) for score in comparison.scores]
+        [('as it is', ['pearson', 'spearman'])]
     """
     if isinstance(task, MtebTask):
         tasks.load_data(task)
@@ -292,6 +315,12 @@ class TaskMean:
         scores: For each way of encoding, the mean of its main scores, times 100; None if the score on any
             task is undefined.
         differences: Differences between the means, as in `Comparison`; empty if any task is an MTEB task.
+
+    Example:
+        >>> from stickytoken.evaluation import average, compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> average([comparison, comparison]).differences
+        []
     """
 
     encodings: list[tuple[str, int | None]]
@@ -300,7 +329,14 @@ class TaskMean:
 
 
 def average(comparisons: Sequence[Comparison]) -> TaskMean:
-    """Average the main scores over several tasks. All comparisons must be of the same encoder."""
+    """Average the main scores over several tasks. All comparisons must be of the same encoder.
+
+    Example:
+        >>> from stickytoken.evaluation import average, compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> average([comparison, comparison]).encodings
+        [('as it is', None)]
+    """
     first_scores = comparisons[0].scores
     scores_by_encoding = zip(*(comparison.scores for comparison in comparisons), strict=True)
     means = [_mean([score.main_score for score in scores]) for scores in scores_by_encoding]
@@ -324,6 +360,12 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     Without tuning, the layer from which vectors are read is a guess. The note recommends how to choose it.
     The result is None if the prompt scores no worse at the encoder's layer than after the last layer, or if
     the difference may be due to chance.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task, guess_note
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> guess_note(comparison) is None
+        True
     """
     if not comparison.differences:
         return None

@@ -30,6 +30,12 @@ def read_similarity(path: Path) -> SimilarityTask:
 
     Raises:
         InputError: The file cannot be used, or it holds a different kind of task.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import read_similarity
+        >>> read_similarity(Path("sts.jsonl")).units
+        6
     """
     if not path.exists():
         raise InputError(f"there is no task file {str(path)!r}")
@@ -48,6 +54,13 @@ class Tried:
         exit: First layer after ``start`` that it does not overwrite; None for the plain prompt.
         layer: 1-based layer from which the vector is read.
         spearman: Spearman correlation times 100; None if all cosines are equal.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import read_similarity, tune
+        >>> tuning = tune(decoder, read_similarity(Path("sts.jsonl")))
+        >>> tuning.tried[0].is_plain
+        True
     """
 
     start: int | None = None
@@ -72,6 +85,13 @@ class Tuning:
         tuned: The best token prepending, at its best layer.
         plain: The plain prompt at its best layer.
         plain_at_tuned: The plain prompt at the layer of ``tuned``.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import read_similarity, tune
+        >>> tuning = tune(decoder, read_similarity(Path("sts.jsonl")))
+        >>> tuning.plain.layer <= decoder.layers
+        True
     """
 
     tried: tuple[Tried, ...]
@@ -105,6 +125,13 @@ def tune(
 
     Raises:
         InputError: The prompt is an echo prompt, or the model has no layer ``start``.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import read_similarity, tune
+        >>> tuning = tune(decoder, read_similarity(Path("sts.jsonl")))
+        >>> tuning.tuned.is_plain
+        False
     """
     if encoder.reading.prompt.echoes:
         raise InputError("token prepending cannot be used with an echo prompt: use another prompt")
@@ -175,6 +202,12 @@ def layers_scored(
 
     Returns:
         The setting with its score at each layer from which the vector can be read, in ascending order.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import layers_scored, read_similarity
+        >>> [tried.layer for tried in layers_scored(decoder, read_similarity(Path("sts.jsonl")), None)]
+        [1, 2, 3, 4]
     """
     # The encoder is set to read the last layer, because its own may precede the start of token prepending.
     reread = encoder.reread(replace(encoder.reading, prepending=prepending, layer=-1))

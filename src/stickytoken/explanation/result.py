@@ -242,6 +242,12 @@ class Explanation:
         source: Where the carriers come from, for display.
         pooling: Name of the model's pooling; None if unknown.
         contents: Record and tables of each token, keyed by token id.
+
+    Example:
+        >>> settings = stickytoken.ExplainSettings(carriers=3, benign=3, attribution=False)
+        >>> explanation = stickytoken.explain(model, ["[CLS]"], texts=documents[:3], settings=settings)
+        >>> explanation.document()["model"]
+        'all-MiniLM-L6-v2'
     """
 
     def __init__(self, contents: Sequence[StoredExplanation]) -> None:

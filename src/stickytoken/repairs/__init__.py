@@ -123,6 +123,11 @@ def repair(
         RepairError: the model or a token cannot be repaired with this strategy.
         RunError: the run belongs to another model, ``out`` is neither empty nor the folder of this repair, or
             ``out`` cannot be written.
+
+    Example:
+        >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
+        >>> repaired.tokens.select("token", "strategy").rows()
+        [('[CLS]', 'plain-specials')]
     """
     began = wall_time.beginning()
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)

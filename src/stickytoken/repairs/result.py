@@ -252,6 +252,11 @@ class Repair:
 
     Raises:
         RunError: the folder holds no repaired model, or its record is damaged.
+
+    Example:
+        >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
+        >>> repaired.verified is None
+        True
     """
 
     def __init__(self, path: Path) -> None:
@@ -359,6 +364,11 @@ def open_repair(path: str | Path) -> Repair:
 
     Raises:
         RunError: the folder holds no repaired model, or its record is damaged.
+
+    Example:
+        >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
+        >>> stickytoken.open_repair("repaired").path.name
+        'repaired'
     """
     return Repair(file_path("the repair", path))
 

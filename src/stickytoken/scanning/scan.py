@@ -324,6 +324,10 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         InputError: the documents cannot be read, or an option cannot be used.
         ModelError: the model cannot be found or used.
         RunError: the run is damaged or not finished, or the folder contains something else.
+
+    Example:
+        >>> stickytoken.scan(run, documents).select("id", "kinds").rows()
+        [('1', ['repetition']), ('2', ['special'])]
     """
     finished = scan_documents(
         run,

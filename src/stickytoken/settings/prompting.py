@@ -40,6 +40,11 @@ class Prompting:
 
     Raises:
         InputError: A value has the wrong type or is out of range.
+
+    Example:
+        >>> from stickytoken.encoders import Prompting
+        >>> Prompting("prompteol", token_prepending=True).decoder_options
+        {'token_prepending': True}
     """
 
     prompt: str | None = None

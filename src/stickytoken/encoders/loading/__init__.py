@@ -167,6 +167,14 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         ModelError: The model cannot be found, reached or used.
         InputError: An option is not supported, such as an unknown prompt name, precision or device. Where
             possible, options are checked before the model is loaded.
+
+    Example:
+        >>> import numpy as np
+        >>> def embed(texts):
+        ...     return np.array([[len(text), text.count("e")] for text in texts], dtype=np.float32)
+        >>> encoder = stickytoken.load_encoder(embed, candidates=["river", "the"])
+        >>> encoder.encode(["the river"])
+        array([[9., 2.]], dtype=float32)
     """
     spec = EncoderSpec(
         model=str(model),
@@ -722,6 +730,11 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     Raises:
         InputError: The argument is not a model.
         ModelError: The model cannot be found, reached or used, or has no tokenizer.
+
+    Example:
+        >>> vocabulary = stickytoken.analyze_vocabulary(model)
+        >>> len(vocabulary.tokens), len(vocabulary.available)
+        (30522, 23699)
     """
     if isinstance(encoder, (str, Path)):
         require_embedding_model(str(encoder))

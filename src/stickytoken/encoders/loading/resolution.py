@@ -455,6 +455,11 @@ def load_tokenizer(
     Raises:
         ModelError: The model has no tokenizer, or cannot be found or reached.
         InputError: A revision is passed for a folder, or the model has no such route.
+
+    Example:
+        >>> tokenizer = stickytoken.load_tokenizer("all-MiniLM-L6-v2")
+        >>> tokenizer.encode_many(["the river"])
+        [[1996, 2314]]
     """
     if not isinstance(model, (str, Path)):
         raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
