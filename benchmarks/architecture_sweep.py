@@ -359,27 +359,24 @@ class PromptTrial:
         # "Not at most" instead of "larger", because the difference may be NaN.
         if not difference <= TOLERANCE:
             raise DifferentError(f"{difference:.1e}")
-        notes = [f"{difference:.1e}", *self._try_options()]
+        notes = [f"{difference:.1e}", *self._try_prepending()]
         if not load_only:
             self.step = "detect through a prompt"
             run_folder = self.folder / "prompted"
             stickytoken.detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=run_folder, evidence=False)
         return "; ".join(notes)
 
-    def _try_options(self) -> list[str]:
-        """Encode texts with each option of prompts. Return a note for each option that was refused."""
-        notes = []
-        for option in ("token_prepending", "contrast"):
-            self.step = option.replace("_", " ")
-            options: dict[str, Any] = {option: True}
-            try:
-                prompting = Prompting("prompteol", **options)
-                encoder = load_encoder(self.model_folder, device="cpu", prompt=prompting)
-                encoder.encode(PROMPTED_TEXTS)
-            except StickyTokenError as error:
-                note = f"{self.step} refused: {said(error)}"
-                notes.append(note.replace(str(self.model_folder), "MODEL"))
-        return notes
+    def _try_prepending(self) -> list[str]:
+        """Encode texts with token prepending. Return a note if it was refused."""
+        self.step = "token prepending"
+        try:
+            prompting = Prompting("prompteol", token_prepending=True)
+            encoder = load_encoder(self.model_folder, device="cpu", prompt=prompting)
+            encoder.encode(PROMPTED_TEXTS)
+        except StickyTokenError as error:
+            note = f"{self.step} refused: {said(error)}"
+            return [note.replace(str(self.model_folder), "MODEL")]
+        return []
 
 
 def states_behind_prompt(model_folder: Path) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ from stickytoken.methods.profile.rounds import (
 )
 from stickytoken.methods.profile.texts import representative_carriers
 from stickytoken.methods.profile.verdict import Measures, apply_rule
-from stickytoken.methods.statistics import Effects, share_erased
+from stickytoken.methods.statistics import Effects
 from stickytoken.settings.profile import ProfileSettings
 
 Vector = NDArray[np.float64]
@@ -144,7 +144,8 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     pilots = np.sort(generator.permutation(size)[:PILOT_TOKENS])
     measures = measured_in_rounds(in_all_carriers, pilots)
     verdicts = np.array(apply_rule(measures, SETTINGS).verdicts)
-    true_erased = np.asarray(share_erased(contractions, float(np.median(contractions))))
+    ordinary = float(np.median(contractions))
+    true_erased = (contractions - ordinary) / (1 - ordinary)
     return Simulated(
         erased=true_erased,
         flagged=verdicts != "benign",

@@ -1,11 +1,11 @@
-"""Measures what prompts, token prepending, contrast and reuse cost on language models, and what they score.
+"""Measures what prompts, token prepending and reuse cost on language models, and what they score.
 
-The commands `prepending`, `contrast` and `reuse` use models with random weights, since costs do not depend on
-the weights. With --quick, they use a small model and few sentences, and missed bars do not fail the command.
-In `prepending` and `contrast`, costs are CPU seconds of one thread, the minimum over several rounds. These
-commands take minutes; run one with `python benchmarks/prompts.py COMMAND`.
+The commands `prepending` and `reuse` use models with random weights, since costs do not depend on the
+weights. With --quick, they use a small model and few sentences, and missed bars do not fail the command. In
+`prepending`, costs are CPU seconds of one thread, the minimum over several rounds. Both take minutes; run one
+with `python benchmarks/prompts.py COMMAND`.
 
-The command `contrast-scores` needs a language model with real weights, and labelled pairs of sentences.
+The command `prepending-scores` needs a language model with real weights, and labelled pairs of sentences.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ from stickytoken.encoders.prompted import (
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
-    Contrast,
     TokenPrepending,
     find_prompt,
 )
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.evaluation import Tried, Tuning, read_similarity, tune, tune_contrast
-from stickytoken.settings.prompting import ContrastRule
+from stickytoken.evaluation import Tried, read_similarity, tune
 
 WORDS = [f"w{index}" for index in range(2000)]
 # The full stop is the twelfth token of a sentence.
@@ -50,7 +48,6 @@ SENTENCE_WORDS = 11
 LONGER_WORDS = 24
 # Share of the layers after which the paper on token prepending reads the vector early.
 EARLY = 27 / 32
-CONTRAST_LAYER = 4
 # Number of bootstrap samples.
 SAMPLES = 2000
 # Largest difference between two vectors that counts as rounding.
@@ -99,11 +96,10 @@ class CostBench:
         prompt: str,
         span: TokenPrepending | None = None,
         layer: int = -1,
-        contrast: Contrast | None = None,
         **options: Any,
     ) -> CausalPromptEncoder:
         """Return an encoder that reads the random model with these settings; ``layer`` -1 is the last."""
-        reading = Reading(find_prompt(prompt), span, layer, contrast)
+        reading = Reading(find_prompt(prompt), span, layer)
         return CausalPromptEncoder(self.model, self.tokenizer, "random", reading, **options)
 
     def minimum_seconds(self, *functions: Callable[[], object]) -> list[float]:
@@ -198,27 +194,6 @@ class CostBench:
         self.results.check(name, "", f"{plain_seconds / reusing_seconds:.2f} times")
         self.check_equal("the same: difference of reuse", encode_plain(), encode_reusing())
 
-    def check_contrast(self) -> None:
-        """Compare the prompt with contrast and the prompt without it, also with token prepending."""
-        contrast = Contrast(min(CONTRAST_LAYER, self.layers - 1))
-        for prompt in ("prompteol", "ke"):
-            spans = {prompt: None, f"{prompt} with token prepending": self.span}
-            for name, span in spans.items():
-                plain = self.encoder(prompt, span)
-                contrasting = self.encoder(prompt, span, contrast=contrast)
-                plain_seconds, contrasting_seconds = self.minimum_seconds(
-                    partial(plain.encode, self.sentences), partial(contrasting.encode, self.sentences)
-                )
-                self.check_ratio(f"{name}: encoder", contrasting_seconds / plain_seconds, 1.5)
-        plain_module = self.encoder("prompteol").sentence_transformer()
-        contrasting_module = self.encoder("prompteol", contrast=contrast).sentence_transformer()
-        plain_seconds, contrasting_seconds = self.minimum_seconds(
-            partial(plain_module.encode, self.longer_sentences, batch_size=32),
-            partial(contrasting_module.encode, self.longer_sentences, batch_size=32),
-        )
-        name = "prompteol: sentence-transformers module"
-        self.check_ratio(name, contrasting_seconds / plain_seconds, 1.5)
-
 
 def words_of_prompts() -> list[str]:
     """Return the words and punctuation marks of all prompts, which the tokenizer must know."""
@@ -253,17 +228,6 @@ def prepending(quick: bool = False, rounds: int = 5) -> None:
     bench.check_reuse("prompteol", 1.5)
     bench.check_reuse("ke", 3)
     bench.check_probe_reuse()
-    bench.results.finish(strict=not quick)
-
-
-def contrast(quick: bool = False, sentences: int = 192, rounds: int = 5) -> None:
-    """Measure what contrastive prompting costs compared with the prompt alone, on a random Llama.
-
-    This takes about a minute. With --quick, the model is small, and missed bars do not fail the command. Each
-    time is the minimum over --rounds, and each round encodes so many --sentences.
-    """
-    bench = CostBench(Results("contrastive_prompting"), "Llama", quick, sentences, rounds)
-    bench.check_contrast()
     bench.results.finish(strict=not quick)
 
 
@@ -311,10 +275,10 @@ def reuse(quick: bool = False) -> None:
     results.finish(strict=not quick)
 
 
-def contrast_scores(
-    model: str, dev: Path, test: Path, pairs: int = 300, name: str = "contrastive_prompting_scores"
+def prepending_scores(
+    model: str, dev: Path, test: Path, pairs: int = 300, name: str = "token_prepending_scores"
 ) -> None:
-    """Measure what contrastive prompting and token prepending gain on a model with real weights.
+    """Measure what token prepending gains on a model with real weights.
 
     The settings are those that `stickytoken tune` chooses on so many random --pairs of DEV, and the scores
     are Spearman correlations on TEST. The intervals are paired: each bootstrap sample has the same pairs of
@@ -323,19 +287,11 @@ def contrast_scores(
     torch.set_num_threads(1)
     dev_task = sampled_task(read_similarity(dev), pairs)
     encoder: Any = load_encoder(model, device="cpu", prompt=Prompting("prompteol"))
-    prepending_tuning = tune(encoder, dev_task)
-    contrast_tunings = [tune_contrast(encoder, dev_task, rule=rule) for rule in ContrastRule]
-    best_contrast_tuning = max(contrast_tunings, key=lambda tuning: tuning.best.spearman or 0.0)
-    prepending_encoder = encoder.reread(reading_of(encoder, prepending_tuning.best))
-    combined_tuning = tune_contrast(prepending_encoder, dev_task)
-    tunings: list[Tuning] = [prepending_tuning, *contrast_tunings, combined_tuning]
-    all_tried = [asdict(tried) for tuning in tunings for tried in tuning.tried]
-    results = Results(name, tried=all_tried)
+    tuning = tune(encoder, dev_task)
+    results = Results(name, tried=[asdict(tried) for tried in tuning.tried])
     readings = {
-        "prompt": reading_of(encoder, prepending_tuning.plain),
-        "prompt + TP": reading_of(encoder, prepending_tuning.best),
-        "prompt + CP": reading_of(encoder, best_contrast_tuning.best),
-        "prompt + TP + CP": reading_of(encoder, combined_tuning.best),
+        "prompt": reading_of(encoder, tuning.plain),
+        "prompt + TP": reading_of(encoder, tuning.best),
     }
     check_test_scores(results, encoder, readings, read_similarity(test))
     results.finish()
@@ -392,25 +348,17 @@ def reading_of(encoder: CausalPromptEncoder, tried: Tried) -> Reading:
     span = None
     if tried.start is not None and tried.exit is not None:
         span = TokenPrepending(tried.start, tried.exit)
-    contrast = None
-    if tried.contrast_layer is not None and tried.contrast_rule is not None:
-        rule = ContrastRule(tried.contrast_rule)
-        contrast = Contrast(tried.contrast_layer, tried.contrast_strength, rule)
-    return replace(encoder.reading, prepending=span, contrast=contrast, layer=tried.layer)
+    return replace(encoder.reading, prepending=span, layer=tried.layer)
 
 
 def in_words(reading: Reading) -> str:
     """Return the settings of a reading in words, without its prompt."""
     span = reading.prepending
-    contrast = reading.contrast
     phrases = [f"layer {reading.layer}"]
     if span is not None:
         phrases.append(f"start {span.start}, exit {span.exit}")
-    if contrast is not None:
-        strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"
-        phrases.append(f"contrast in layer {contrast.layer}, {contrast.rule}{strength}")
     return "; ".join(phrases)
 
 
 if __name__ == "__main__":
-    commands(__doc__, prepending, contrast, contrast_scores, reuse)
+    commands(__doc__, prepending, prepending_scores, reuse)

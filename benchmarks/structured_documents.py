@@ -49,7 +49,7 @@ def markdown_table(draw: random.Random) -> str:
     return "\n".join(lines)
 
 
-def separated_rows(draw: random.Random) -> str:
+def read_separated_rows(draw: random.Random) -> str:
     """Return rows of CSV, TSV or another separated format, quoted or not."""
     separator = draw.choice((",", ", ", ";", "; ", "\t", "|", " | "))
     rows = rows_of(draw)
@@ -141,7 +141,7 @@ def addresses(draw: random.Random) -> str:
 
 
 KINDS: tuple[Callable[[random.Random], str], ...] = (
-    markdown_table, separated_rows, drawn_table, html_table, log, code, form, poem, addresses
+    markdown_table, read_separated_rows, drawn_table, html_table, log, code, form, poem, addresses
 )  # fmt: skip
 
 

@@ -1,6 +1,13 @@
 """Find, explain, measure and repair sticky tokens in text embedding models.
 
 Importing this package is cheap: torch is imported when a model is loaded.
+
+The examples in docstrings use the packaged model, its run, some texts, and a small language model::
+
+    model = stickytoken.load_encoder("all-MiniLM-L6-v2")
+    run = stickytoken.open_run("run")
+    documents = ["A plain text about rivers and boats.", ...]
+    decoder = stickytoken.load_encoder("decoder", prompt="prompteol")
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from stickytoken.validation import require_callable, shown
 if TYPE_CHECKING:
     from stickytoken.encoders.loading import AnyModel
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,11 @@ class Why:
         run: Folder of the run. None if no run was passed.
         declared_similarity: The similarity function that the model declares. All similarities in this object
             are cosines, even if the model declares another function.
+
+    Example:
+        >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
+        >>> [part.text for part in answer.first.parts]
+        ['the', 'wing', 'of', 'a', 'plane']
     """
 
     model: str
@@ -242,6 +247,11 @@ def why(
         ModelError: The method is ``jacobians``, which does not support the layers of this model.
         EncodingError: A text has no tokens, or the model returns no usable vector for it.
         RunError: The run was made with another model.
+
+    Example:
+        >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
+        >>> round(answer.similarity, 2)
+        0.57
     """
     _require_text("first", first)
     _require_text("second", second)
@@ -311,7 +321,7 @@ def _attribution_by(
     return _by_jacobians(model, texts, similarity)
 
 
-def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, similarity: float) -> ReadText:
+def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Floats, similarity: float) -> ReadText:
     """Return the text, with the deletion effect of every part filled in.
 
     The deletion effect of a part is the similarity of the two texts after the part is deleted, minus their
@@ -475,13 +485,13 @@ def _sample_weights(count: int) -> dict[ShapleyStep, float]:
 
 def _units_of_subsets(
     model: IdEncoder, text: ReadText, subsets: Iterable[frozenset[int]], watch: Watch
-) -> dict[frozenset[int], Vector]:
+) -> dict[frozenset[int], Floats]:
     """Return, for each set of parts, the unit vector of the text that consists of these parts only.
 
     The vector is zero for the empty set, and for parts that the model encodes as zeros.
     """
     by_size = sorted(filter(None, subsets), key=lambda subset: (len(subset), sorted(subset)))
-    units: list[Vector] = []
+    units: list[Floats] = []
     for start in range(0, len(by_size), _BATCH):
         contents = [
             _ids(text.parts[index] for index in sorted(subset)) for subset in by_size[start : start + _BATCH]

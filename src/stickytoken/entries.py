@@ -20,8 +20,8 @@ from stickytoken.encoders.loading.resolution import Origin, explained, hub_repos
 from stickytoken.encoders.loading.stored_rows import (
     FLOATING_TYPES,
     TokenRows,
+    read_stored_tensors,
     static_rows,
-    stored_tensors,
 )
 from stickytoken.errors import ModelError
 from stickytoken.token_vectors import UNUSUAL_DEVIATION, robust_deviations, vector_deviations_of
@@ -72,6 +72,12 @@ class EntryWeights:
             component is removed; computed in the output matrix if there is one); vector_deviation (how
             unusual the row is, see `stickytoken.token_vectors`; null for entries that text cannot produce);
             and under_trained (whether the entry is under-trained).
+
+    Example:
+        >>> from stickytoken.entries import entry_weights
+        >>> weights = entry_weights("all-MiniLM-L6-v2", stickytoken.analyze_vocabulary(model))
+        >>> weights.tensor, weights.dtype
+        ('embeddings.word_embeddings.weight', 'F32')
     """
 
     tensor: str
@@ -123,6 +129,12 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
             floating-point matrix with a row for every entry.
         InputError: A revision is passed, but the model is a folder.
+
+    Example:
+        >>> from stickytoken.entries import entry_weights
+        >>> weights = entry_weights("all-MiniLM-L6-v2", stickytoken.analyze_vocabulary(model))
+        >>> weights.dimensions, len(weights.untrained)
+        (384, 994)
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     ids = np.array(vocabulary.ids)
@@ -319,7 +331,7 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
     candidates: list[_Matrix] = []
     quantized = ""
     for path in _weight_files(model, revision):
-        tensors = stored_tensors(path)
+        tensors = read_stored_tensors(path)
         # In some static models, the row of a token is computed from several tensors.
         rows_of_static_model = static_rows(tensors)
         for tensor in tensors:
@@ -411,6 +423,12 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
     Returns:
         One row per script, with the most frequent script first. The columns are script (``none`` for entries
         without letters), entries (their number) and share (of all counted entries).
+
+    Example:
+        >>> from stickytoken.entries import script_shares
+        >>> shares = script_shares(stickytoken.analyze_vocabulary(model))
+        >>> shares["script"][0], round(shares["share"][0], 2)
+        ('Latin', 0.93)
     """
     entries = zip(vocabulary.decoded, vocabulary.categories, strict=True)
     scripts = [vocabularies.script_of(text) for text, category in entries if category.available]
@@ -433,6 +451,11 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
         without spaces); units and tokens (the numbers of units and tokens); tokens_per_unit; times_english
         (the number of tokens relative to English); and unknown (the number of unknown tokens, plus the number
         of characters that the tokenizer drops).
+
+    Example:
+        >>> from stickytoken.entries import fertility
+        >>> fertility(model.tokenizer).select("language", "tokens").rows()[:2]
+        [('English', 143), ('German', 268)]
     """
     content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
     sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})

@@ -14,35 +14,93 @@ KEPT_NOTE = "finished shards are kept"
 
 
 class StickyTokenError(Exception):
-    """Base class of all errors that a user can cause and fix."""
+    """Base class of all errors that a user can cause and fix.
+
+    Example:
+        >>> try:
+        ...     stickytoken.open_run("nowhere")
+        ... except stickytoken.StickyTokenError as error:
+        ...     print(type(error).__name__)
+        RunError
+    """
 
 
 class StickyTokenWarning(UserWarning):
-    """A caveat about results that are still usable."""
+    """A caveat about results that are still usable.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", stickytoken.StickyTokenWarning)  # stop instead of warning
+    """
 
 
 class InputError(StickyTokenError):
-    """A sentence file, pair file, token or setting cannot be used."""
+    """A sentence file, pair file, token or setting cannot be used.
+
+    Example:
+        >>> stickytoken.ProfileSettings(seed=-1)
+        Traceback (most recent call last):
+            ...
+        stickytoken.errors.InputError: seed is -1: it must be at least 0
+    """
 
 
 class ModelError(StickyTokenError):
-    """A model or tokenizer cannot be found, reached or used."""
+    """A model or tokenizer cannot be found, reached or used.
+
+    Example:
+        >>> stickytoken.load_encoder("no/such-model")
+        Traceback (most recent call last):
+            ...
+        stickytoken.errors.ModelError: no model 'no/such-model': ...
+    """
 
 
 class EncodingError(StickyTokenError):
-    """The model returned no usable vector for a text."""
+    """The model returned no usable vector for a text.
+
+    Example:
+        >>> import numpy as np
+        >>> def embed(texts):
+        ...     return np.zeros((len(texts), 2), dtype=np.float32)
+        >>> stickytoken.load_encoder(embed, candidates=["river"]).encode(["the river"])
+        Traceback (most recent call last):
+            ...
+        stickytoken.errors.EncodingError: embed: the vector of the text 'the river' is zero, ...
+    """
 
 
 class RunError(StickyTokenError):
-    """A run folder cannot be read, written or continued."""
+    """A run folder cannot be read, written or continued.
+
+    Example:
+        >>> stickytoken.open_run("nowhere")
+        Traceback (most recent call last):
+            ...
+        stickytoken.errors.RunError: no run folder 'nowhere': ...
+    """
 
 
 class RepairError(StickyTokenError):
-    """A model or tokenizer cannot be repaired as requested, or its repaired copy cannot be saved."""
+    """A model or tokenizer cannot be repaired as requested, or its repaired copy cannot be saved.
+
+    Example:
+        >>> stickytoken.repair(run, ["river"], out="mended", strategy="plain-specials", encoder=model)
+        Traceback (most recent call last):
+            ...
+        stickytoken.errors.RepairError: token 'river' (id 2314) cannot be repaired by plain-specials: ...
+    """
 
 
 class MissingExtraError(StickyTokenError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed.
+
+    Example:
+        >>> raise stickytoken.MissingExtraError("a report", "report")
+        Traceback (most recent call last):
+            ...
+        stickytoken.errors.MissingExtraError: a report needs an optional package: ...
+    """
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional package: pip install 'stickytoken[{extra}]'")

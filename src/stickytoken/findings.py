@@ -18,7 +18,13 @@ JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, J
 
 
 class Level(StrEnum):
-    """The severity of a finding."""
+    """The severity of a finding.
+
+    Example:
+        >>> from stickytoken.findings import Level
+        >>> list(map(str, Level))
+        ['error', 'warning', 'note']
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -34,6 +40,10 @@ class Rule:
         title: one sentence without a full stop, such as ``No token of the model is sticky``.
         help: what a finding means and what to do about it, in full sentences.
         level: the usual severity of a finding under this rule.
+
+    Example:
+        >>> stickytoken.check(run).rules[0].id
+        'sticky-token'
     """
 
     id: str
@@ -59,6 +69,15 @@ class Finding:
             ``stdin``; None if the finding is in the repository or has no source.
         identity: values that identify the finding across runs, such as the model and the token.
         properties: further values to include in JSON and SARIF output.
+
+    Example:
+        >>> from stickytoken.findings import Finding, Level
+        >>> finding = Finding(
+        ...     rule="copies", level=Level.WARNING, message="the word is repeated", path="a.txt", line=3,
+        ...     identity=("a", "the"), properties={},
+        ... )
+        >>> finding.level.value, finding.line
+        ('warning', 3)
     """
 
     rule: str

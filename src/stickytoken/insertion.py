@@ -52,6 +52,11 @@ class Side(StrEnum):
         QUERY: The queries, or the first sentence of each pair.
         DOCUMENT: The documents, or the second sentence of each pair.
         BOTH: The queries and the documents, or both sentences of each pair.
+
+    Example:
+        >>> from stickytoken.impacts import Side
+        >>> list(map(str, Side))
+        ['query', 'document', 'both']
     """
 
     QUERY = "query"

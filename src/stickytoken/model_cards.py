@@ -32,6 +32,11 @@ def card_block(run: Run) -> str:
 
     The same run always gives the same block. The block contains no paths of local folders and no addresses of
     endpoints.
+
+    Example:
+        >>> from stickytoken.model_cards import card_block
+        >>> card_block(run).splitlines()[0]
+        '<!-- stickytoken:begin -->'
     """
     paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
     paragraphs += _list_of_tokens(run)
@@ -196,6 +201,13 @@ def write_block(block: str, card: str | Path) -> bool:
         InputError: there is no such file, it is not UTF-8, or it does not have exactly one intact pair of
             markers.
         RunError: the file cannot be read or written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.model_cards import card_block, write_block
+        >>> _ = Path("README.md").write_text("# My model")
+        >>> write_block(card_block(run), "README.md")
+        True
     """
     path = file_path("the model card", card)
     with reading(card, RunError):
@@ -305,6 +317,11 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         InputError: the data set is not a valid hub id, the run has no value to publish, or the file holds
             entries of other tasks.
         RunError: the file cannot be read or written.
+
+    Example:
+        >>> from stickytoken.model_cards import write_eval_results
+        >>> write_eval_results(run, "me/my-benchmark", "results.yaml")
+        True
     """
     import yaml
     from huggingface_hub import parse_eval_result_entries
@@ -360,6 +377,10 @@ def push_card(
         InputError: the id of the repository or the data set is not valid, the network is switched off, or the
             markers in the card are damaged.
         ModelError: the hub cannot be reached, or rejects the commit.
+
+    Example:
+        >>> from stickytoken.model_cards import push_card
+        >>> push_card(run, "me/my-model")  # doctest: +SKIP
     """
     from huggingface_hub import CommitOperationAdd, HfApi, constants
 

@@ -13,7 +13,7 @@ import tokenizers_of_kinds as kinds
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cli.app import app
-from stickytoken.data.rewriting import edited_text
+from stickytoken.data.rewriting import edit_text
 from stickytoken.errors import InputError, RunError
 
 BERT = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
@@ -157,7 +157,7 @@ def test_findings_say_how_sure_they_are():
 @settings(max_examples=80)
 def test_texts_that_are_one_document_are_cleaned_as_one(parts):
     cleaned, edits = CLEANER.clean_parts(parts)
-    after = [edited_text(text, text_edits) for text, text_edits in zip(parts, edits, strict=True)]
+    after = [edit_text(text, text_edits) for text, text_edits in zip(parts, edits, strict=True)]
     assert " ".join(after).split() == cleaned.text.split()
     assert cleaned == CLEANER.clean(" ".join(parts))
 

@@ -22,7 +22,7 @@ from stickytoken import Cleaner
 from stickytoken.cleaning.files import clean_file
 from stickytoken.cli.app import app
 from stickytoken.data.documents import NamedColumns, unicode_text
-from stickytoken.data.rewriting import edited_text, open_source
+from stickytoken.data.rewriting import edit_text, open_source
 from stickytoken.scanning.scan import scan_documents
 
 EXAMPLES = 40
@@ -201,8 +201,7 @@ def test_lines_and_rows_keep_every_byte_but_those_of_the_text(case, packed, scan
             if record.texts:
                 _, edits = cleaner.clean_parts([unicode_text(text) for text in record.texts])
                 expected = [
-                    edited_text(text, text_edits)
-                    for text, text_edits in zip(record.texts, edits, strict=True)
+                    edit_text(text, text_edits) for text, text_edits in zip(record.texts, edits, strict=True)
                 ]
             for fixed, text in zip(record.fixed, [*expected, None], strict=True):
                 assert rest.startswith(fixed)

@@ -183,7 +183,7 @@ def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, argu
         ("detect MODEL --sentences absent.txt", "no file 'absent.txt' .in Python, pass sentences"),
         ("detect MODEL --set pairs=p.csv --column a", "--column a is given without --sentences"),
         ("detect absent/model", "no model 'absent/model'.*not in the hub cache"),
-        ("detect MODEL --max-cost 1", "is not behind an endpoint, so --max-cost cannot be set"),
+        ("detect MODEL --max-cost 1", "max_cost cannot be set on .*endpoint"),
         ("detect http://localhost:1/v1#m --set tokenizer=MODEL --max-cost 1", "without a price"),
         ("tokens http://localhost:1/v1#m", "hides its vocabulary: name its tokenizer"),
     ],

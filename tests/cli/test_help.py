@@ -147,8 +147,7 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
 
     monkeypatch.setattr(encoders, "load_encoder", load)
     (tmp_path / "texts.txt").write_text("a\n")
-    values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3, "contrast": True}
-    values |= {"contrast_layer": 1, "contrast_strength": 0.25, "contrast_rule": "norm"}
+    values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3}
     loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}
     loading |= {"token_budget": 9, "truncate_dim": 8, "route": "document"}
     all_values = loading | {"prompt": "ke", "prompt_name": "query"} | values

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 from stickytoken.data import PAPER_DATASETS, load_sentences
 from stickytoken.data.documents import Document, NamedColumns, open_documents
-from stickytoken.data.rows import Dialect, Meter, Skipped, lines, separated_rows, unicode_text
+from stickytoken.data.rows import Dialect, Meter, Skipped, lines, read_separated_rows, unicode_text
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.settings.reading import Columns
 from tables import table
@@ -307,7 +307,9 @@ def test_without_the_package_datasets_the_extra_is_named(monkeypatch):
 
 def separated(lines, delimiter=",", *, quoted=True):
     stream = [f"{line}\n".encode() for line in lines]
-    header, *rows = separated_rows(stream, "x", Meter(), Dialect(delimiter, quoted), named_delimiter=True)
+    header, *rows = read_separated_rows(
+        stream, "x", Meter(), Dialect(delimiter, quoted), named_delimiter=True
+    )
     return [header, *(row for row in rows if not isinstance(row.value, Skipped))]
 
 

@@ -67,13 +67,13 @@ def test_the_app_does_not_open_with_a_run_that_cannot_be_read(runs, damage, tmp_
 def test_the_worked_example_is_the_worst_token_with_the_pair_that_it_raises_most(planted_profile):
     model, run = planted_profile
     context = context_of(model, [run])
-    example = demo.worked_example(context)
+    example = demo.make_worked_example(context)
     row = context.content.evidence.tokens.row(0, named=True)
-    assert {"sticky", "ordinary"} <= {verdict for _, verdict in demo.listed_tokens(context.content)}
+    assert {"sticky", "ordinary"} <= {verdict for _, verdict in demo.list_tokens(context.content)}
     assert example.token_id == row["token_id"] == demo.worst_token(context.content)
     assert (example.anchor, example.carrier) == (row["largest_anchor"], row["largest_carrier"])
     bare = replace(context.content, evidence=None)
-    other = demo.worked_example(replace(context, content=bare))
+    other = demo.make_worked_example(replace(context, content=bare))
     assert other.token_id == example.token_id
     assert {other.anchor, other.carrier} <= set(context.content.plan.anchors)
 
@@ -81,11 +81,11 @@ def test_the_worked_example_is_the_worst_token_with_the_pair_that_it_raises_most
 def test_without_a_run_there_is_an_example_too(bert_folder):
     context = context_of(bert_folder)
     assert context.run is None
-    example = demo.worked_example(context)
+    example = demo.make_worked_example(context)
     assert "are not known" in example.why
     names = {token.id: token.text for token in context.model.vocabulary.available}
     assert context.model.name_of(example.token_id) == names[example.token_id].strip()
-    assert demo.listed_tokens(None) == []
+    assert demo.list_tokens(None) == []
     assert len(demo.other_sentences(context)) == 6
 
 
@@ -285,7 +285,7 @@ def test_the_packaged_examples_are_small_and_have_their_models():
     model = demo.SharedModel(encoder)
     assert model.is_model_of(example.run.record)
     assert len(example.tokens) == example.run.record.tokens == len(model.vocabulary.available)
-    tampered = demo.tampered_model(encoder)
+    tampered = demo.make_tampered_model(encoder)
     run = open_run(demo.TAMPERED)
     repair = open_repair(demo.TAMPERED / "repair-example")
     assert tampered.is_model_of(run.record)
@@ -294,7 +294,7 @@ def test_the_packaged_examples_are_small_and_have_their_models():
     steps = next_steps(content.run, last_verified(content.repairs))
     assert steps[0].command.startswith("stickytoken embed")
     context = demo.make_context(tampered, demo.find_runs([], Path("no-such")), load_sentences(None))
-    chosen = demo.worked_example(context)
+    chosen = demo.make_worked_example(context)
     assert chosen.token_id == run.sticky["token_id"][0]
     text = f"{chosen.carrier}{f' {tampered.shown_name(chosen.token_id)}' * chosen.copies}"
     rises = []

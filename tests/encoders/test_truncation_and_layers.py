@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Weight
 
 import tiny_architectures as architectures
 from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.loading import loaded_like
+from stickytoken.encoders.loading import load_like
 from stickytoken.encoders.protocol import reads_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
@@ -74,7 +74,7 @@ def test_the_identity_of_a_reading_is_its_own(saved):
 
 def test_a_reading_is_loaded_again_with_its_dimension_and_layer(saved):
     encoder = load_encoder(saved, device="cpu", truncate_dim=8, layer=1)
-    again = loaded_like(encoder, saved)
+    again = load_like(encoder, saved)
     assert again.identity == encoder.identity
     assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
 
@@ -86,7 +86,7 @@ def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_
     assert encoder.dimension == encoder.identity.dimension == 8
     assert encoder.identity.modules != load_encoder(untruncated).identity.modules
     assert np.allclose(encoder.encode(TEXTS), load_encoder(untruncated).encode(TEXTS)[:, :8], atol=1e-6)
-    assert loaded_like(encoder, path).identity == encoder.identity
+    assert load_like(encoder, path).identity == encoder.identity
     with pytest.raises(InputError, match=r"truncate_dim is 9, but the vectors of .* have 8 components"):
         load_encoder(path, device="cpu", truncate_dim=9)
 

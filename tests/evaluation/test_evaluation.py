@@ -35,7 +35,6 @@ from stickytoken.evaluation import (
     guess_note,
     read_similarity,
     tune,
-    tune_contrast,
 )
 
 PROMPTED = {"device": "cpu", "prompt": "prompteol"}
@@ -135,7 +134,6 @@ def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_p
     ("options", "line"),
     [
         (("--prompt", "prompteol"), "layer: 4 of 4 (default: the last layer)"),
-        (("--prompt", "ke", "--contrast"), "contrast: layer 0, counted from 0, rule scaled, strength 0.5"),
         (None, "layer: 2 of 4 (saved with the model)"),
     ],
 )
@@ -203,18 +201,14 @@ def test_a_guessed_layer_that_is_worse_than_the_last_one_is_named():
 
 
 @pytest.mark.slow
-def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, task):
-    contrast = {"contrast": True, "contrast_layer": 2, "contrast_strength": 0.25}
+def test_token_prepending_stands_beside_the_plain_prompt(folder, task):
     arguments = "--prompt prompteol --layer 3 --token-prepending --set start=1 --set exit=3".split()
-    arguments += "--contrast --set contrast-layer=2 --set contrast-strength=0.25".split()
     document_found = document("evaluate", folder, "--task", task, *arguments)
-    names = ("encoding", "start", "exit", "layer", "contrast_layer", "contrast_strength", "contrast_rule")
+    names = ("encoding", "start", "exit", "layer")
     assert [tuple(row[name] for name in names) for row in document_found["scores"]] == [
-        ("plain prompt", None, None, 4, None, None, None),
-        ("plain prompt", None, None, 3, None, None, None),
-        ("token prepending", 1, 3, 3, None, None, None),
-        ("contrast", None, None, 3, 2, 0.25, "scaled"),
-        ("token prepending, contrast", 1, 3, 3, 2, 0.25, "scaled"),
+        ("plain prompt", None, None, 4),
+        ("plain prompt", None, None, 3),
+        ("token prepending", 1, 3, 3),
     ]
     assert (
         document_found["kind"],
@@ -223,34 +217,11 @@ def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, ta
         document_found["cut"],
     ) == ("sts", "pairs", 12, 0)
     pairs = read_similarity(task)
-    ways = ({"layer": -1}, {}, SPAN, contrast, SPAN | contrast)
+    ways = ({"layer": -1}, {}, SPAN)
     expected = [plain_score(load_prompted(folder, **PROMPTED | {"layer": 3} | way), pairs) for way in ways]
     assert [row["scores"]["spearman"] for row in document_found["scores"]] == pytest.approx(
         expected, abs=1e-6
     )
-    table = planted.command("evaluate", folder, "--task", task, "--device", "cpu", *arguments, COLUMNS="200")
-    assert "contrast layer" in table.stdout
-    assert "token prepending, contrast" in table.stdout
-
-
-@pytest.mark.slow
-def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task):
-    pairs = read_similarity(task)
-    tuning = tune_contrast(load_prompted(folder, **PROMPTED, **SPAN), pairs)
-    tried = [trial for trial in tuning.tried if trial.contrast_layer is not None]
-    settings = list(dict.fromkeys((trial.contrast_layer, trial.contrast_strength) for trial in tried))
-    assert settings[:3] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    best_layer = max(tried[:9], key=lambda trial: trial.spearman).contrast_layer
-    assert set(settings[3:]) == {(best_layer, strength) for strength in (0.25, 1.0, 2.0)}
-    assert all(trial.layer > trial.contrast_layer for trial in tried)
-    assert {trial.start for trial in tried} == {SPAN["start"]}
-    assert tuning.tuned == max(tried, key=lambda trial: trial.spearman)
-    assert tuning.best == max(tuning.tried, key=lambda trial: trial.spearman)
-    for trial in (*tried[:: len(tried) // 3], tuning.tuned):
-        contrast = {"contrast_layer": trial.contrast_layer, "contrast_strength": trial.contrast_strength}
-        again = load_prompted(folder, **PROMPTED, **SPAN, contrast=True, **contrast, layer=trial.layer)
-        assert trial.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
-    assert (tuning.plain_at_tuned.start, tuning.plain_at_tuned.contrast_layer) == (None, None)
 
 
 @pytest.mark.slow
@@ -276,27 +247,24 @@ def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options_given", ["", "--contrast --set contrast-layer=1 --set contrast-rule=sub_head_norm"]
-)
-def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task, options_given):
-    options = options_given or "--token-prepending --set start={start} --set exit={exit}"
-    answer = document("tune", folder, "--task", task, *options_given.split())
+def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task):
+    options = "--token-prepending --set start={start} --set exit={exit}"
+    answer = document("tune", folder, "--task", task)
     tuned = answer["tuned"]
-    arguments = ("--task", task, "--device", "cpu", *options_given.split())
+    arguments = ("--task", task, "--device", "cpu")
     printed = planted.command("tune", folder, *arguments, COLUMNS="160").stdout
     last_line = " ".join(printed[printed.index("best: ") :].split())
     assert f"{options.format(**tuned)} --layer {tuned['layer']} scores {tuned['spearman']:.2f}" in last_line
     if answer["plain"]["spearman"] >= tuned["spearman"]:
         assert last_line.startswith(f"best: the plain prompt with --layer {answer['plain']['layer']} scores")
-    assert f"{'Contrast' if options_given else 'Token prepending'} on {folder}" in printed
+    assert f"Token prepending on {folder}" in printed
     assert "#" * round(tuned["spearman"] / 2) in re.findall("#+", printed)
 
 
 def test_the_plain_prompt_is_recommended_if_it_scores_best(encoders, task, monkeypatch, capsys):
     scores = {None: 10.58, 1: 6.35}
 
-    def scored(encoder, task, prepending, contrast=None):
+    def scored(encoder, task, prepending):
         start = None if prepending is None else prepending.start
         exit_layer = None if prepending is None else prepending.exit
         score = scores.get(start, 1.0)
@@ -343,9 +311,7 @@ def test_prepending_that_has_no_effect_is_refused(encoders, data):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ("--set exit=3", "exit is 3, but tune chooses .* or tune contrast with --contrast"),
-        ("--set contrast-layer=1", "contrast_layer would have no effect"),
-        ("--contrast --set contrast-layer=9", "the contrast layer is 9, but"),
+        ("--set start=9", "start is 9, but"),
         ("--prompt plain", "the prompt 'plain' is not one of prompteol, .* and has no place"),
     ],
 )

@@ -1,13 +1,9 @@
 """Which run a model is checked by, which of its sticky tokens fail the check, and what never passes it."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -15,139 +11,20 @@ import pytest
 import planted
 import profiled
 import stickytoken
-from stickytoken.detection import finding, model_files
-from stickytoken.detection.model_files import is_model_of, look_at_model, record_model
-from stickytoken.detection.run import Run, open_run
+from stickytoken.detection import finding
+from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import Level
 from stickytoken.gate import FailOn, Outcome, check
 
 
 @pytest.fixture
-def own(planted_profile, tmp_path, monkeypatch):
-    """A model and the folder of its runs, which a test may change; files count as settled at once."""
-    monkeypatch.setattr(model_files, "_MIN_AGE", 0)
+def own(planted_profile, tmp_path):
+    """A model and the folder of its runs, which a test may change."""
     model, run = planted_profile
     shutil.copytree(model, tmp_path / "model")
     shutil.copytree(run, tmp_path / "runs" / "run")
     return tmp_path / "model", tmp_path / "runs"
-
-
-def recorded(model, run):
-    record_model(run, open_run(run).record, look_at_model(str(model)))
-    return (run / "model.json").is_file()
-
-
-def known(model, run):
-    files = look_at_model(str(model))
-    return files is not None and is_model_of(run, open_run(run).record, files.fingerprint())
-
-
-@pytest.mark.slow
-def test_the_files_of_a_model_are_enough_once_it_was_loaded(own):
-    model, runs = own
-    assert check(model, folder=runs).run == runs / "run"
-    assert (runs / "run" / "model.json").is_file()
-    code = (
-        "import stickytoken, sys; found = stickytoken.check(sys.argv[1], folder=sys.argv[2])\n"
-        "print(found.outcome.value, found.run, 'torch' in sys.modules)"
-    )
-    for named in (model, model.with_name("renamed")):
-        model = model.rename(named)
-        command = [sys.executable, "-W", "ignore", "-c", code, str(model), str(runs)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout == f"closed {runs / 'run'} False\n"
-
-
-@pytest.mark.slow
-def test_a_detection_of_a_named_model_records_its_files_and_of_a_loaded_one_nothing(own, tmp_path):
-    model, _ = own
-    assert known(model, profiled.detect_profile(str(model), tmp_path / "new").path)
-    encoder = stickytoken.load_encoder(model)  # its owner may have changed it since
-    assert not (profiled.detect_profile(encoder, tmp_path / "newer").path / "model.json").exists()
-
-
-@pytest.mark.slow
-def test_the_command_records_the_files_unless_an_option_changes_the_model(
-    planted_folder, planted_options, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(model_files, "_MIN_AGE", 0)
-    for number, (options, records) in enumerate({(): True, ("--prompt", "the "): False}.items()):
-        run = tmp_path / str(number)
-        arguments = [*planted_options, "--out", run, "--set", "report=false", *options]
-        assert planted.command("detect", planted_folder, *arguments).exit_code == 0
-        assert (run / "model.json").is_file() is records
-
-
-def test_one_changed_byte_or_name_is_another_model(own):
-    model, runs = own
-    assert recorded(model, runs / "run")
-    files = [path for path in model.rglob("*") if path.is_file()]
-    assert len(files) >= 3
-    for path in files:
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        assert not known(model, runs / "run"), path
-        path.write_bytes(content)
-        assert known(model, runs / "run")
-    (model / "more.json").write_text("{}")
-    assert not known(model, runs / "run")
-    (model / "more.json").unlink()
-    (model / "README.md").rename(model / "README.txt")
-    assert not known(model, runs / "run")
-    (model / "README.txt").rename(model / "README.md")
-    model.rename(model.with_name("linked"))
-    model.symlink_to(model.with_name("linked"))  # links are read through
-    assert known(model, runs / "run")
-
-
-def test_a_record_of_another_run_or_version_or_a_damaged_one_proves_nothing_and_is_replaced(own, monkeypatch):
-    model, runs = own
-    assert recorded(model, runs / "run")
-    path = runs / "run" / "model.json"
-    record = json.loads(path.read_text("utf-8"))
-    record["encoder"]["weights"] = "0" * 64
-    for content in (json.dumps(record), "", "[]", '{"files": 3}'):
-        path.write_text(content, encoding="utf-8")
-        assert not known(model, runs / "run"), content
-    assert recorded(model, runs / "run")
-    assert known(model, runs / "run")
-    versions = model_files.package_versions() | {"tokenizers": "0.0.1"}
-    monkeypatch.setattr(model_files, "package_versions", lambda: versions)
-    assert not known(model, runs / "run")
-
-
-def test_files_that_may_have_changed_or_cannot_be_recorded_are_not(own, monkeypatch):
-    model, runs = own
-    look = look_at_model(str(model))
-    (model / "modules.json").write_text((model / "modules.json").read_text("utf-8") + "\n", encoding="utf-8")
-    record_model(runs / "run", open_run(runs / "run").record, look)
-    assert not (runs / "run" / "model.json").exists()
-    with monkeypatch.context() as young:
-        young.setattr(model_files, "_MIN_AGE", 10**15)
-        assert not recorded(model, runs / "run")
-
-    full = Mock(side_effect=RunError("the disk is full"))
-    monkeypatch.setattr(model_files.RunFolder, "write_record", full)
-    assert not recorded(model, runs / "run")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("adapter_config.json", "{}"),
-        ("modules.json", '[{"type": "my_code.Module", "path": ""}]'),
-        ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "../other"}]'),
-        ("sentence_bert_config.json", '{"tokenizer_name_or_path": "elsewhere"}'),
-        ("pipe", None),
-    ],
-)
-def test_a_model_with_parts_elsewhere_or_a_pipe_is_always_loaded(own, name, content):
-    if content is None:
-        os.mkfifo(own[0] / name)
-    else:
-        (own[0] / name).write_text(content, encoding="utf-8")
-    assert look_at_model(str(own[0])) is None
 
 
 def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):

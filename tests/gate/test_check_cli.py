@@ -15,8 +15,6 @@ import yaml
 import planted
 from hostile import assert_harmless
 from stickytoken.cleaning import Cleaner, CleaningRules
-from stickytoken.detection import model_files
-from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.run import open_run
 from stickytoken.errors import InputError
 from stickytoken.findings import Level
@@ -412,14 +410,11 @@ WORKFLOW, HOOKS = (yaml.safe_load(text) for language, text in BLOCKS if language
 
 
 @pytest.fixture
-def repository(planted_profile, tmp_path, monkeypatch):
+def repository(planted_profile, tmp_path):
     """A git repository with a model that has a sticky token, its run, and the settings of the page."""
-    monkeypatch.setattr(model_files, "_MIN_AGE", 0)
     root = tmp_path / "repository"
     shutil.copytree(planted_profile[0], root / "my_model")
     shutil.copytree(planted_profile[1], root / "runs" / "run")
-    look = look_at_model(str(root / "my_model"))
-    record_model(root / "runs" / "run", open_run(root / "runs" / "run").record, look)
     shutil.copytree(root / "runs" / "run", root / "runs" / "baseline")
     (root / "pyproject.toml").write_text(SETTINGS, encoding="utf-8")
     (root / ".pre-commit-config.yaml").write_text(yaml.safe_dump(HOOKS), encoding="utf-8")

@@ -14,7 +14,7 @@ import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken import load_encoder
-from stickytoken.encoders.prompted import Contrast, Prompt
+from stickytoken.encoders.prompted import Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, gauss_rule, panel_rule
@@ -204,10 +204,10 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
 
 
 @pytest.mark.parametrize(
-    ("prompt", "span"), [("prompteol", (1, 3)), pytest.param("ck", None, marks=pytest.mark.slow)]
+    ("prompt", "span"), [("prompteol", (1, 3)), pytest.param("ck", (1, 3), marks=pytest.mark.slow)]
 )
-def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
-    encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3, Contrast(1)))
+def test_with_prepending_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
+    encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3))
     content, _, inside = look(encoder)
     expected = encoder.encode_ids([content])[0]
     np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())

@@ -105,9 +105,9 @@ RUN_RECORDS = {
     "binary": (b"\xff\xfe\x00binary", "is damaged"),
     "endless nesting": (b"[" * 100_000, "is damaged"),
     "an empty object": (b"{}", NO_VERSION),
-    "a version alone": (b'{"schema_version": 4}', "is not a valid record .identity: Field required"),
-    "older": (b'{"schema_version": 3}', "reads version 4: run `detect` again, in another folder"),
-    "newer": (b'{"schema_version": 5, "news": true}', "but this stickytoken reads version 4: upgrade"),
+    "a version alone": (b'{"schema_version": 5}', "is not a valid record .identity: Field required"),
+    "older": (b'{"schema_version": 3}', "reads version 5: run `detect` again, in another folder"),
+    "newer": (b'{"schema_version": 6, "news": true}', "but this stickytoken reads version 5: upgrade"),
 }
 
 

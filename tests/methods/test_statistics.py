@@ -9,7 +9,6 @@ from stickytoken.methods.statistics import (
     beyond_ordinary,
     carrier_contractions,
     fit_effects,
-    share_erased,
 )
 from stickytoken.unit_vectors import unit_vectors
 
@@ -104,12 +103,6 @@ def test_contractions_by_carrier_average_to_the_contraction_of_the_fit():
     after = unit_vectors(generator.normal(size=(4, 7, 9)).astype(np.float32))
     fitted = fit_effects(before, after)
     assert carrier_contractions(before, after).mean(axis=1) == pytest.approx(fitted.contraction, abs=1e-6)
-
-
-def test_what_an_ordinary_token_erases_is_no_share():
-    assert share_erased(0.35, 0.35) == 0
-    assert share_erased(1.0, 0.35) == 1
-    assert share_erased(0.61, 0.35) == pytest.approx(0.4)
 
 
 # Lifts computed from contraction and pull, which hold exactly where the model does.

@@ -14,7 +14,7 @@ from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods import Verdict
 from stickytoken.repairs._verification import nearest_neighbours
-from stickytoken.repairs.recheck import CARRIERS, Copies, make_recheck, used_texts, written_tokens
+from stickytoken.repairs.recheck import CARRIERS, Copies, find_written_tokens, list_used_texts, make_recheck
 from stickytoken.vocabulary import categorize
 
 pytestmark = pytest.mark.slow  # a whole run
@@ -60,7 +60,7 @@ def without_full_stops(texts):
 def test_the_texts_are_those_that_the_run_has_not_used(run, recheck):
     texts = [*recheck.plan.carriers, *recheck.plan.anchors]
     assert len(recheck.plan.carriers) == CARRIERS
-    assert without_full_stops(texts).isdisjoint(without_full_stops(used_texts(run)))
+    assert without_full_stops(texts).isdisjoint(without_full_stops(list_used_texts(run)))
 
 
 def test_flagged_tokens_are_not_ordinary(run, recheck):
@@ -91,7 +91,7 @@ def test_the_thresholds_are_those_of_the_run(run, recheck):
 def test_a_token_does_as_text_what_it_does_as_ids(recheck, encoder, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
     as_ids = recheck.judged(Copies([token], [])).tokens[token.id]
-    as_text = recheck.judged(Copies([], written_tokens(encoder, [token]))).tokens[token.id]
+    as_text = recheck.judged(Copies([], find_written_tokens(encoder, [token]))).tokens[token.id]
     assert as_text.erased == pytest.approx(as_ids.erased, abs=0.1)
 
 
@@ -128,7 +128,7 @@ def test_curves_begin_without_copies(recheck, vocabulary):
 
 
 def test_punctuation_is_written_as_it_is_read(encoder, vocabulary):
-    word, sign = written_tokens(
+    word, sign = find_written_tokens(
         encoder, [token_of(vocabulary, repaired.WORD), token_of(vocabulary, planted.PLANTED)]
     )
     assert word.joining is Joining.WORDS

@@ -155,7 +155,7 @@ def present_rows(model, ids, *_):
 
 
 def test_pieces_are_tried_as_text(run, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.repairs.related_rows", present_rows)
+    monkeypatch.setattr("stickytoken.repairs.make_related_rows", present_rows)
     (token,) = repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
     row, pieces = token.tried
     assert token.strategy == pieces.strategy == "unreachable"
@@ -171,7 +171,7 @@ def erasing_rows(model, ids, *_):
 
 
 def test_a_row_that_erases_is_rejected(run, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.repairs.related_rows", erasing_rows)
+    monkeypatch.setattr("stickytoken.repairs.make_related_rows", erasing_rows)
     (token,) = repair(run, [repaired.WORD], out=tmp_path / "out", task=task).record.tokens
     erasing = token.tried[0]
     assert erasing.strategy == "relatives"
@@ -181,7 +181,7 @@ def test_a_row_that_erases_is_rejected(run, task, tmp_path, monkeypatch):
 
 
 def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("stickytoken.repairs.related_rows", present_rows)
+    monkeypatch.setattr("stickytoken.repairs.make_related_rows", present_rows)
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")
     task = tmp_path / "pairs.csv"  # has the repaired word, so that it is scored

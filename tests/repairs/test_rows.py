@@ -11,7 +11,7 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
 from stickytoken.repairs import rows
-from stickytoken.repairs.rows import pieces_of, related_rows
+from stickytoken.repairs.rows import make_related_rows, pieces_of
 
 KINDS = ("bert", "roberta", "t5", "qwen3", "gemma2")
 
@@ -47,7 +47,7 @@ def ids_of(model, *words):
 
 
 def made(model, ids, avoided=()):
-    return related_rows(model, ids, avoided, seed=3)
+    return make_related_rows(model, ids, avoided, seed=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

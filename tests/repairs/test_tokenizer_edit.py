@@ -16,7 +16,7 @@ from shared_fixtures import SHARED
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit import (
     ModelEdit,
-    edited_tokenizer,
+    edit_tokenizer,
     read_pipeline,
     reasons_against_splitting,
 )
@@ -103,7 +103,7 @@ def test_entries_are_out_of_reach_and_other_texts_stay(kind, saved, tmp_path):
     ids = used_entries(folder, 3)
     assert len(ids) == 3
     for number, chosen in enumerate(((ids[0],), tuple(ids))):
-        files = edited_tokenizer(folder, ModelEdit(unreachable=chosen))
+        files = edit_tokenizer(folder, ModelEdit(unreachable=chosen))
         target = written(folder, tmp_path / str(number), files)
         after = agreed(target, tmp_path / f"{number} again", TEXTS)
         holding = [index for index, ids_of_text in enumerate(before) if set(chosen) & set(ids_of_text)]
@@ -121,7 +121,7 @@ def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     added = sorted(added_ids(folder) - {tokenizer.unk_token_id})  # unknown characters stay unknown
     for token_id in (added[0], added[-1]):
-        files = edited_tokenizer(folder, ModelEdit(plain_specials=(token_id,)))
+        files = edit_tokenizer(folder, ModelEdit(plain_specials=(token_id,)))
         target = written(folder, tmp_path / str(token_id), files)
         name = tokenizer.convert_ids_to_tokens(token_id)
         texts = [*TEXTS, name, f"a {name} b", f"{name}{name}", f"[unreachable {token_id}]"]
@@ -135,7 +135,7 @@ def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
 def test_all_special_tokens_with_the_padding_become_plain_text_and_stay_in_the_template(saved, tmp_path):
     folder = saved("wordpiece")
     ids = tuple(sorted(added_ids(folder)))
-    target = written(folder, tmp_path / "plain", edited_tokenizer(folder, ModelEdit(plain_specials=ids)))
+    target = written(folder, tmp_path / "plain", edit_tokenizer(folder, ModelEdit(plain_specials=ids)))
     assert agreed(target, tmp_path / "again", [""]) == auto(folder)([""])
     tokenizer = AutoTokenizer.from_pretrained(target)
     batch = tokenizer(["the river", "[PAD] [CLS] the river"], padding=True)
@@ -153,7 +153,7 @@ def test_only_files_that_change_are_returned_older_ones_keep_step_or_are_convert
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
     river = vocabulary["river"]
     before = auto(folder)(TEXTS)
-    files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
+    files = edit_tokenizer(folder, ModelEdit(unreachable=(river,)))
     assert set(files) == {"tokenizer.json", "vocab.txt"}
     lines = files["vocab.txt"].decode().split("\n")
     assert len(lines) == len(entries) + 1
@@ -161,7 +161,7 @@ def test_only_files_that_change_are_returned_older_ones_keep_step_or_are_convert
         line_number for line_number, (a, b) in enumerate(zip(lines, entries, strict=False)) if a != b
     ] == [river]
     (folder / "tokenizer.json").unlink()
-    files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
+    files = edit_tokenizer(folder, ModelEdit(unreachable=(river,)))
     after = agreed(written(folder, tmp_path / "new", files), tmp_path / "again", TEXTS)
     assert all((river in old) == (old != new) for old, new in zip(before, after, strict=True))
 
@@ -173,7 +173,7 @@ def test_merges_beside_the_tokenizer_keep_step(tmp_path):
     lines = [" ".join(pair) for pair in model["merges"]]
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]), "utf-8")
     (token_id,) = used_entries(folder, 1)
-    files = edited_tokenizer(folder, ModelEdit(unreachable=(token_id,)))
+    files = edit_tokenizer(folder, ModelEdit(unreachable=(token_id,)))
     lines = [" ".join(pair) for pair in json.loads(files["tokenizer.json"])["model"]["merges"]]
     assert files["merges.txt"].decode().split("\n") == ["#version: 0.2", *lines, ""]
 
@@ -220,7 +220,7 @@ def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
 def test_a_tokenizer_in_python_is_refused(tmp_path):
     folder = architectures.byt5(tmp_path / "byt5")
     with pytest.raises(RepairError, match="a ByT5Tokenizer, written in Python: only fast"):
-        edited_tokenizer(folder, ModelEdit(unreachable=(5,)))
+        edit_tokenizer(folder, ModelEdit(unreachable=(5,)))
 
 
 @given(
@@ -273,7 +273,7 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, engl
     texts = [*english, *named]
     ids = {*edit.unreachable, *edit.plain_specials}
     before = auto(folder)(texts)
-    target = written(folder, tmp_path / name, edited_tokenizer(folder, edit))
+    target = written(folder, tmp_path / name, edit_tokenizer(folder, edit))
     after = agreed(target, tmp_path / "again", texts)
     template = Counter(auto(folder)([""])[0])
     for old, new in zip(before, after, strict=True):  # only texts that held them are tokenized otherwise

@@ -55,15 +55,14 @@ def test_markdown_and_json_say_the_same_and_all_figures_are_saved(explained_run,
     assert "\n## Why tokens stick\n" in text
     stored = read_content(explained_run).explanations
     saved = {path.stem for path in tmp_path.iterdir()}
-    for explanation, stored_explanation in zip(document["explanations"], stored, strict=True):
-        assert explanation["verdict"] == stored_explanation.token.verdict
+    for explanation, load_or_explain in zip(document["explanations"], stored, strict=True):
+        assert explanation["verdict"] == load_or_explain.token.verdict
         assert saved.issuperset(figure["name"] for figure in explanation["figures"])
         alts = {figure["name"].split("-")[-1]: figure["alt"] for figure in explanation["figures"]}
         assert list(alts) == KINDS
         assert f"### {explanation['token']}" in text
         assert (
-            f"is {stored_explanation.tables['pairs']['similarity_before'][0]:.3f} without"
-            in alts["attribution"]
+            f"is {load_or_explain.tables['pairs']['similarity_before'][0]:.3f} without" in alts["attribution"]
         )
 
 

@@ -14,8 +14,8 @@ def load_prompted(model, **options):
     return load_encoder(model, prompt=Prompting(**prompting), **options)
 
 
-def read(prompt="prompteol", span=None, layer=-1, contrast=None):
-    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer, contrast)
+def read(prompt="prompteol", span=None, layer=-1):
+    return Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), layer)
 
 
 def encoder_of(reading, kind="qwen2", **options):

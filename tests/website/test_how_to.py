@@ -67,8 +67,6 @@ NOT_EXECUTED = {
     "found.effects, found.conditions": "shows the former",
     "found = stickytoken.open_impact": "opens the former",
     "stickytoken repair runs/all-MiniLM-L6-v2-profile-0123456789ab --tokens": SECONDS + "; the line above it",
-    "stickytoken detect ./Qwen2-7B --prompt prompteol --contrast": SECONDS
-    + "; so is one with token prepending",
     "mended = stickytoken.repair": "takes half a minute, and the page of repairs has the same",
     "stickytoken repair RUN --out FOLDER": "takes half a minute, and the page of repairs has the same",
 }

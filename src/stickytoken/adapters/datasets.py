@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.cleaning import CleanerSource, cleaned_text, open_cleaner
+from stickytoken.cleaning import CleanerSource, clean_text, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown
 
@@ -82,7 +82,7 @@ class ColumnCleaner:
     def _clean_value(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
         if value is None:
             return None, ""
-        text, note = cleaned_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")
+        text, note = clean_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")
         if note and len(self.columns) > 1:
             note = f"{column}: {note}"
         return text, note

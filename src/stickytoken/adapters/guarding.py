@@ -41,6 +41,11 @@ def guard(
     Raises:
         InputError: The model is not a SentenceTransformer, or the cleaner is not valid.
         RunError: The folder is not a run, is damaged or is not finished.
+
+    Example:
+        >>> guarded = stickytoken.guard(model.model, run)
+        >>> bool((guarded.encode("a [SEP] bird") == model.model.encode("a bird")).all())
+        True
     """
     if not isinstance(model, SentenceTransformer):
         raise InputError(f"model is {shown(model)}: pass a loaded SentenceTransformer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stickytoken.cleaning import NOTE, CleanerSource, cleaned_text, open_cleaner
+from stickytoken.cleaning import NOTE, CleanerSource, clean_text, open_cleaner
 from stickytoken.errors import InputError, require_package
 from stickytoken.validation import shown
 
@@ -45,7 +45,7 @@ class StickyTokenCleaner:
             raise InputError(f"documents contains {shown(document)}: pass Haystack documents")
         if document.content is None:
             return document
-        text, note = cleaned_text(self.cleaner, document.content, f"document {document.id!r}")
+        text, note = clean_text(self.cleaner, document.content, f"document {document.id!r}")
         if not note:
             return document
         meta = dict(document.meta) | ({} if self.note is None else {self.note: note})

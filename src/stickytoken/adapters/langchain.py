@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stickytoken.cleaning import NOTE, CleanerSource, cleaned_text, open_cleaner
+from stickytoken.cleaning import NOTE, CleanerSource, clean_text, open_cleaner
 from stickytoken.errors import require_package
 
 require_package("langchain_core", "a LangChain transformer", "langchain")
@@ -30,7 +30,7 @@ class StickyTokenCleaner(BaseDocumentTransformer):
         cleaned = []
         for number, document in enumerate(documents, 1):
             name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")
-            text, note = cleaned_text(self.cleaner, document.page_content, name)
+            text, note = clean_text(self.cleaner, document.page_content, name)
             metadata = dict(document.metadata) | ({} if self.note is None else {self.note: note})
             update = {"page_content": text, "metadata": metadata}
             cleaned.append(document.model_copy(update=update) if note else document)

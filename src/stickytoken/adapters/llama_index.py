@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from stickytoken.cleaning import NOTE, Cleaner, cleaned_text, open_cleaner
+from stickytoken.cleaning import NOTE, Cleaner, clean_text, open_cleaner
 from stickytoken.errors import require_package
 
 require_package("llama_index", "a LlamaIndex transformation", "llama-index")
@@ -49,7 +49,7 @@ class StickyTokenCleaner(schema.TransformComponent):
     def _clean_node(self, node: schema.BaseNode) -> schema.BaseNode:
         """Return a copy of a node with cleaned text, or the node itself if nothing was found."""
         before = node.get_content(schema.MetadataMode.NONE)
-        text, note = cleaned_text(self.cleaner, before, f"node {node.node_id!r}")
+        text, note = clean_text(self.cleaner, before, f"node {node.node_id!r}")
         if not note:
             return node
         copied = node.model_copy()

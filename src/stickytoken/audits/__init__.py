@@ -76,6 +76,12 @@ def audit(
         EncodingError: the model returns no usable vector for a text.
         RunError: a run is damaged or belongs to another model, or the folder contains something other than
             this audit.
+
+    Example:
+        >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
+        >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
+        >>> audit.result.searched, audit.result.with_copies
+        (33, 2)
     """
     # Reports open audits, and need none of what measures them.
     from stickytoken.audits import _index, _measuring, _tokens

@@ -145,9 +145,9 @@ def readable_pairs(
     as_they_are = fitted([text for _, text, _ in remaining])
     cleaned_texts = fitted([cleaned for _, _, cleaned in remaining])
     pairs = []
-    for (number, _, _), as_it_is, cleaned_text in zip(remaining, as_they_are, cleaned_texts, strict=True):
-        if as_it_is.content.words and cleaned_text.content.words:
-            pairs.append(_Pair(number, as_it_is, cleaned_text))
+    for (number, _, _), as_it_is, clean_text in zip(remaining, as_they_are, cleaned_texts, strict=True):
+        if as_it_is.content.words and clean_text.content.words:
+            pairs.append(_Pair(number, as_it_is, clean_text))
     return pairs
 
 

@@ -288,7 +288,7 @@ class _Encoding:
 
     def prepare(self, shard: Shard[Probe], encoder: Encoder) -> tuple[int, Sequence[Probe]]:
         """Return the index of the shard's first text among all texts, and the tokenized texts."""
-        return shard.index * _SHARD_TEXTS, engines.tokenized_probes(encoder, shard.items)
+        return shard.index * _SHARD_TEXTS, engines.tokenize_probes(encoder, shard.items)
 
     def compute(
         self, prepared: tuple[int, Sequence[Probe]], encoder: Encoder

@@ -182,6 +182,12 @@ class Audit:
 
     Raises:
         RunError: the folder holds no audit, is damaged or is not finished.
+
+    Example:
+        >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
+        >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
+        >>> audit.words
+        ('ذ', 'ও')
     """
 
     def __init__(self, path: Path) -> None:
@@ -236,6 +242,12 @@ def open_audit(path: str | Path) -> Audit:
 
     Raises:
         RunError: the folder holds no audit, is damaged or is not finished.
+
+    Example:
+        >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
+        >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
+        >>> stickytoken.open_audit("audit").result.searched
+        33
     """
     return Audit(file_path("the audit", path))
 
@@ -257,6 +269,11 @@ def audits_in(run: Path) -> tuple[tuple[Audit, ...], tuple[str, ...]]:
 
     Returns:
         The audits, the newest first, and a sentence on each audit that cannot be read.
+
+    Example:
+        >>> from stickytoken.audits import audits_in
+        >>> audits_in(run.path)
+        ((), ())
     """
     pattern = f"{AUDIT}-*/{AUDIT_FILE}"
     return resume.measurements_in(run, pattern, open_audit, "An audit", lambda audit: audit.record.started)

@@ -194,7 +194,7 @@ def _change(document: Mapping[str, Any]) -> str:
         named.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
     if len(changes) > len(named):
         named.append(f"and {len(changes) - len(named):,} more")
-    counts = f"{counted_queries(document['hits'])} instead of {document['hits_without']}"
+    counts = f"{counted(document['hits'], 'query', 'queries')} instead of {document['hits_without']}"
     return f"{document['id']} ({counts}: {', '.join(named)})"
 
 
@@ -209,13 +209,8 @@ def title(audit: Audit) -> str:
         text_from += f"; not read, although they contain text: {', '.join(index.unread_columns)}"
     return (
         f"{audit.record.model} on {index.name} ({counted(index.documents, 'document')}{text_from}) with "
-        f"{counted_queries(index.queries)}"
+        f"{counted(index.queries, 'query', 'queries')}"
     )
-
-
-def counted_queries(count: int) -> str:
-    """Return a number of queries in words, such as "3 queries"."""
-    return counted(count, "query", "queries")
 
 
 def token_rows(audit: Audit) -> pl.DataFrame:
@@ -247,8 +242,8 @@ def setup(audit: Audit) -> str:
             f"{percent(result.ordinary_found or 0.0)} with copies of a random token."
         )
     return (
-        f"Measured by exact search: {counted_queries(index.queries)} ({index.queries_from}) among "
-        f"{index.documents:,} documents{cut}. {len(result.stuffed_ids)} documents got {COPIES} copies, "
+        f"Measured by exact search: {counted(index.queries, 'query', 'queries')} ({index.queries_from}) "
+        f"among {index.documents:,} documents{cut}. {len(result.stuffed_ids)} documents got {COPIES} copies, "
         "one at a time, in front and behind in turn. "
         f"Results: the first {result.depth}; without copies, a document is in those of "
         f"{number(result.results_without, 2)} queries that it does not answer.{found}{remarks}"
@@ -292,26 +287,15 @@ def next_steps(audit: Audit) -> list[NextStep]:
         f"stickytoken check {_RULES_FILE} --documents {documents}{column} --fail-on-documents repetition "
         "--fail-on-documents special",
     )
-    return [*_urgent_repair(audit, run), clean, check, *_optional_repair(audit, run)]
-
-
-def _urgent_repair(audit: Audit, run: str) -> list[NextStep]:
     sticky = audit.sticky
-    if sticky.is_empty():
-        return []
-    all_flagged = len(sticky.filter(group=FLAGGED)) == len(sticky)
-    names = "" if all_flagged else _token_options(sticky)
-    purpose = "repair the model, then encode the documents again with the repaired copy"
-    return [NextStep(purpose, f"stickytoken repair {run}{names} --out YOUR_FOLDER")]
-
-
-def _optional_repair(audit: Audit, run: str) -> list[NextStep]:
-    has_flagged = not audit.tokens.filter(group=FLAGGED).is_empty()
-    if not audit.sticky.is_empty() or not has_flagged:
-        return []
-    purpose = "if others can write your documents, repair the model as well: the run flags tokens of it"
-    return [NextStep(purpose, f"stickytoken repair {run} --out YOUR_FOLDER")]
-
-
-def _token_options(sticky: pl.DataFrame) -> str:
-    return "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in sticky["token_id"].to_list())
+    flagged = audit.tokens.filter(group=FLAGGED)
+    if not sticky.is_empty():
+        names = ""
+        if len(sticky.filter(group=FLAGGED)) < len(sticky):  # the run alone would not repair them all
+            names = "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in sticky["token_id"].to_list())
+        purpose = "repair the model, then encode the documents again with the repaired copy"
+        return [NextStep(purpose, f"stickytoken repair {run}{names} --out YOUR_FOLDER"), clean, check]
+    if not flagged.is_empty():
+        purpose = "if others can write your documents, repair the model as well: the run flags tokens of it"
+        return [clean, check, NextStep(purpose, f"stickytoken repair {run} --out YOUR_FOLDER")]
+    return [clean, check]

@@ -49,6 +49,11 @@ class Removal:
         end: Offset after the part's last character in the original text.
         kind: Kind of the finding.
         what: The word, phrase or special token that was found.
+
+    Example:
+        >>> (removal,) = stickytoken.Cleaner.from_run(run).clean("a [SEP] bird").removals
+        >>> removal.what, removal.start, removal.end
+        ('[SEP]', 2, 8)
     """
 
     start: int
@@ -66,6 +71,11 @@ class Cleaned:
         removals: The parts that were removed, in order, with offsets in the original text. The first copy of
             a repetition is not removed.
         reported: The findings that were left in the text, with offsets in the cleaned text.
+
+    Example:
+        >>> cleaned = stickytoken.Cleaner.from_run(run).clean("a [SEP] bird")
+        >>> cleaned.text, len(cleaned.removals), cleaned.reported
+        ('a bird', 1, ())
     """
 
     text: str
@@ -87,6 +97,13 @@ class Cleaner:
 
     Raises:
         InputError: An argument has the wrong type.
+
+    Example:
+        >>> cleaner = stickytoken.Cleaner.from_run(run)
+        >>> cleaner("a [SEP] bird")
+        'a bird'
+        >>> cleaner.clean("a [SEP] bird").removals
+        (Removal(start=2, end=8, kind=<SpanKind.SPECIAL: 'special'>, what='[SEP]'),)
     """
 
     def __init__(
@@ -419,7 +436,7 @@ def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind
 NOTE = "stickytoken"  # metadata key under which a document gets a note on what was found
 
 
-def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
+def clean_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
     """Clean a text, and describe what was found.
 
     Args:

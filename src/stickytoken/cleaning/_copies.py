@@ -267,7 +267,7 @@ _COMMON_COPIES = 6
 _COMMON_SHARE = 0.2
 
 
-def flagged_runs(document: Document, flagged: Mapping[str, str]) -> list[range]:
+def find_flagged_runs(document: Document, flagged: Mapping[str, str]) -> list[range]:
     """Return the runs of flagged words: at least four in a row, in the same field.
 
     Several flagged words form one run if they occur twice on average. Common words are no run.
@@ -290,7 +290,7 @@ def flagged_runs(document: Document, flagged: Mapping[str, str]) -> list[range]:
     return runs
 
 
-def scattered_copies(document: Document, flagged: Mapping[str, str]) -> set[int]:
+def find_scattered_copies(document: Document, flagged: Mapping[str, str]) -> set[int]:
     """Return the indices of those copies of flagged words that do not look like ordinary use of the words.
 
     The copies of a word that occurs at least four times are included in these cases:
@@ -369,7 +369,7 @@ _VARIED_SHARE = 0.8
 _LISTED_SHARE = 0.75
 
 
-def planted_copies(
+def find_planted_copies(
     document: Document, ignored: Mapping[str, str], repetitions: Iterable[Stretch]
 ) -> set[int]:
     """Return the indices of copies of unflagged words that seem to have been planted.

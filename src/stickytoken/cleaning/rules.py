@@ -46,6 +46,11 @@ class CleaningRules:
             words that are spelled alike are the same.
         allowed: Words and special tokens that are no finding.
         known: Digests of texts that have no finding; see `text_digest`.
+
+    Example:
+        >>> from stickytoken.cleaning import CleaningRules
+        >>> stickytoken.Cleaner(CleaningRules(specials=("<pad>",)))("a <pad> bird")
+        'a bird'
     """
 
     words: tuple[str, ...] = ()
@@ -164,7 +169,7 @@ def text_digest(text: str) -> str:
 _NOTED_CHARACTERS = 60
 
 
-def known_line(digest: str, name: str, findings: Iterable[str]) -> str:
+def format_known_line(digest: str, name: str, findings: Iterable[str]) -> str:
     """Return a line of a file of known texts.
 
     Args:

@@ -21,7 +21,13 @@ from stickytoken.cleaning.rules import CleaningRules, alternation, text_digest
 
 
 class SpanKind(StrEnum):
-    """The kinds of findings, in order of precedence: where findings overlap, the kind listed first wins."""
+    """The kinds of findings, in order of precedence: where findings overlap, the kind listed first wins.
+
+    Example:
+        >>> from stickytoken.cleaning import SpanKind
+        >>> list(map(str, SpanKind))
+        ['flagged', 'special', 'repetition', 'suspected']
+    """
 
     FLAGGED = "flagged"
     """Copies of a flagged word."""
@@ -59,7 +65,13 @@ _CAUSES = {
 
 
 class Fix(StrEnum):
-    """Whether a finding can be removed."""
+    """Whether a finding can be removed.
+
+    Example:
+        >>> from stickytoken.cleaning import Fix
+        >>> list(map(str, Fix))
+        ['safe', 'unsafe', 'none']
+    """
 
     SAFE = "safe"
     """Flagged tokens in a row, and special tokens."""
@@ -81,6 +93,12 @@ class Span:
         count: Number of copies in the span.
         first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
         fix: Whether the span can be removed.
+
+    Example:
+        >>> from stickytoken.cleaning import CleaningRules, find_spans
+        >>> (span,) = find_spans("a <pad> bird", CleaningRules(specials=("<pad>",)))
+        >>> span.start, span.end, span.is_certain
+        (2, 7, True)
     """
 
     start: int
@@ -107,6 +125,11 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
 
     Returns:
         The spans in order, without overlaps.
+
+    Example:
+        >>> from stickytoken.cleaning import CleaningRules, find_spans
+        >>> [span.what for span in find_spans("a <pad> bird", CleaningRules(specials=("<pad>",)))]
+        ['<pad>']
     """
     return finder_of(rules).find(text)
 
@@ -177,7 +200,7 @@ class SpanFinder:
         """Yield the runs of flagged words within a tag, an address or code. They are only reported."""
         part = text[start:end]
         document = _copies.Document(part, self._reader)
-        for run in _copies.flagged_runs(document, self._flagged):
+        for run in _copies.find_flagged_runs(document, self._flagged):
             units = document.units
             word = self._flagged[document.keys[run.start]]
             first = start + units.starts[run.start]
@@ -192,8 +215,8 @@ class SpanFinder:
             self._flagged.keys().isdisjoint(document.positions)
         ):
             return
-        runs = _copies.flagged_runs(document, self._flagged)
-        scattered = _copies.scattered_copies(document, self._flagged)
+        runs = _copies.find_flagged_runs(document, self._flagged)
+        scattered = _copies.find_scattered_copies(document, self._flagged)
         repetitions = []
         for stretch in _copies.stretches_of(document, self._fewest_repeated):
             indices = range(stretch.first, stretch.end)
@@ -208,7 +231,7 @@ class SpanFinder:
             yield from self._find_flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
             yield _repetition(text, document, stretch)
-        suspected = _copies.planted_copies(document, self._ignored, repetitions)
+        suspected = _copies.find_planted_copies(document, self._ignored, repetitions)
         for index in sorted(suspected):
             start = document.units.starts[index]
             end = document.units.ends[index]

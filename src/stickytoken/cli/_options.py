@@ -97,7 +97,6 @@ output_option = partial(_option, panel=OUTPUT)
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
-    "contrast": language_option("--contrast"),
     "layer": model_option(),
     "revision": model_option(),
     "route": model_option(),
@@ -274,6 +273,18 @@ class EngineOptions:
         return "local"
 
 
+# Options that a model on this machine does not have.
+_ENDPOINT_ONLY = (
+    "tokenizer",
+    "candidates",
+    "request_dimensions",
+    "request_fields",
+    "key_variable",
+    "price_per_million",
+    "max_cost",
+)
+
+
 def load(
     model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
@@ -299,7 +310,9 @@ def load(
                 # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
                 options["tokenizer"] = CandidateVocabulary(candidates=())
         else:
-            _refuse_endpoint_flags(model, loading)
+            from stickytoken.encoders.loading import refuse_endpoint_options
+
+            refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
     verb = "asking" if at_endpoint else "loading"
     with console.status(f"{verb} {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
@@ -327,23 +340,6 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
         vectors = f"inputs of {length}, vectors of {identity.dimension:,} components"
         console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
-
-
-def _refuse_endpoint_flags(model: str, loading: AnyModelOptions) -> None:
-    flags = {
-        "--set tokenizer": loading.tokenizer,
-        "--set candidates": loading.candidates,
-        "--set request-dimensions": loading.request_dimensions,
-        "--set request-fields": loading.request_fields,
-        "--set key-variable": loading.key_variable,
-        "--set price-per-million": loading.price_per_million,
-        "--max-cost": loading.max_cost,
-    }
-    refused = [flag for flag, value in flags.items() if value is not None]
-    if refused:
-        raise InputError(
-            f"{model} is not behind an endpoint, so {', '.join(refused)} cannot be set: leave it out"
-        )
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
@@ -387,7 +383,7 @@ def load_for(
         return load(source, loading)
     from stickytoken.detection.run import recorded_loading
 
-    with _naming(source):
+    with _name_model_in_errors(source):
         return load(model or run.model.location, _with_recorded(loading, recorded_loading(run)))
 
 
@@ -430,12 +426,12 @@ def require_found(
         return name
     if run is None:
         return require_model(source, loading.revision)
-    with _naming(source):
+    with _name_model_in_errors(source):
         return require_model(name, loading.revision or recorded_loading(run).settings.revision)
 
 
 @contextmanager
-def _naming(source: str) -> Iterator[None]:
+def _name_model_in_errors(source: str) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
@@ -443,7 +439,7 @@ def _naming(source: str) -> Iterator[None]:
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Print which layer a prompted language model uses and, if it uses contrast, the settings of contrast."""
+    """Print which layer a prompted language model uses."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
     if not isinstance(encoder, CausalPromptEncoder):
@@ -451,10 +447,6 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
     if encoder.spec is not None:
         choice = encoder.spec.layer_choice
         console.inform(f"layer: {encoder.prompted.layer_count} of {encoder.layers} ({choice})")
-    contrast = encoder.reading.contrast
-    if contrast is not None:
-        strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"
-        console.inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
 
 
 @contextmanager
@@ -620,7 +612,7 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
     return audit.words
 
 
-def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
+def find_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
     """Return the ids of the tokens that the values of --tokens name; None if there are no values.
 
     A value names either a token or a file of tokens.
@@ -642,7 +634,7 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
     return ids
 
 
-def named_tokens(arguments: Sequence[str]) -> list[int | str]:
+def parse_tokens(arguments: Sequence[str]) -> list[int | str]:
     """Return the ids of the arguments that are written as ``#id``, and all others as they are."""
     from stickytoken.detection.naming import id_in_name
 

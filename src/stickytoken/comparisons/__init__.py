@@ -548,8 +548,6 @@ def _prompt(compared: ComparedRun) -> str:
         description = loading.prompting.prompt
         if loading.prompting.token_prepending:
             description += " with token prepending"
-        if loading.prompting.contrast:
-            description += " with contrast"
         return description
     stored: Any = compared.encoder.get("prompt")
     if not stored:
@@ -618,6 +616,10 @@ class Comparison:
         agreements: The agreement of each pair of runs.
         tokens: The tokens that at least one run calls sticky. Tokens that are sticky in more runs come
             first.
+
+    Example:
+        >>> stickytoken.compare([run, "tampered"]).table.columns[:2]
+        ['run', 'folder']
     """
 
     runs: tuple[ComparedRun, ...]
@@ -788,6 +790,11 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     Raises:
         InputError: Fewer than two runs were passed, or a run was passed twice.
         RunError: A folder is not a run, is damaged or is not finished.
+
+    Example:
+        >>> comparison = stickytoken.compare([run, "tampered"])
+        >>> comparison.names
+        ('all-MiniLM-L6-v2', 'tampered all-MiniLM-L6-v2')
     """
     opened = [open_run(run) for run in list_of("runs or run folders", "runs", runs)]
     if len(opened) < 2:

@@ -76,6 +76,10 @@ class Sentences:
         unknown: Share of characters that the model's tokenizer does not know; None if not measured yet.
         bundled: Whether this is the package's own corpus.
         reading: What was read of a file, in words; empty if the sentences come from elsewhere.
+
+    Example:
+        >>> stickytoken.load_sentences("documents.jsonl").texts[0]
+        'A plain text about rivers and boats.'
     """
 
     texts: tuple[str, ...]
@@ -146,6 +150,11 @@ def load_sentences(
     Raises:
         InputError: The corpus cannot be read or is empty.
         MissingExtraError: A Hub dataset is requested, but the ``hub`` extra is not installed.
+
+    Example:
+        >>> sentences = stickytoken.load_sentences(["the river", "a boat"])
+        >>> sentences.texts
+        ('the river', 'a boat')
     """
     columns = NamedColumns(column, sentence_pairs=True)
     if not isinstance(source, (str, Path)) or str(source) == "bundled":
@@ -271,6 +280,11 @@ def bundled_frame() -> pl.DataFrame:
     """Return the bundled corpus as a table with the columns pair_id, topic and sentence.
 
     Two sentences with the same pair_id are paraphrases of each other.
+
+    Example:
+        >>> from stickytoken.data import bundled_frame
+        >>> bundled_frame().columns
+        ['pair_id', 'topic', 'sentence']
     """
     return _read_bundled("sentences", {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
 
@@ -281,7 +295,13 @@ def _read_bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFra
 
 
 def bundled_sentences() -> Sentences:
-    """Return the bundled corpus: 840 English sentences on 64 topics, and a paraphrase of each."""
+    """Return the bundled corpus: 840 English sentences on 64 topics, and a paraphrase of each.
+
+    Example:
+        >>> from stickytoken.data import bundled_sentences
+        >>> len(bundled_sentences().texts)
+        1680
+    """
     frame = bundled_frame()
     texts = frame["sentence"].to_list()
     corpus = collect_sentences(texts, "the bundled corpus", frame["topic"].to_list())
@@ -296,12 +316,23 @@ def text_kinds_frame() -> pl.DataFrame:
     paragraphs. The texts cover as many subjects as their kind allows, so that their mean vector represents
     the kind rather than a subject. All texts were written for this project. Apart from historical figures,
     all people, companies and cases in the texts are fictitious.
+
+    Example:
+        >>> from stickytoken.data import text_kinds_frame
+        >>> text_kinds_frame().columns
+        ['kind', 'text']
     """
     return _read_bundled("kinds", {"kind": pl.String, "text": pl.String})
 
 
 def text_kinds() -> Sentences:
-    """Return the texts of `text_kinds_frame` as a corpus whose topics are the kinds."""
+    """Return the texts of `text_kinds_frame` as a corpus whose topics are the kinds.
+
+    Example:
+        >>> from stickytoken.data import text_kinds
+        >>> sorted(set(text_kinds().topics))[:3]
+        ['chat', 'code', 'email']
+    """
     frame = text_kinds_frame()
     return collect_sentences(frame["text"].to_list(), "the bundled kinds of text", frame["kind"].to_list())
 
@@ -405,6 +436,12 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
     Raises:
         InputError: The file cannot be read, a column is missing, a sentence is blank, or a similarity is
             not between -1 and 1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.data import pairs_from_file
+        >>> pairs_from_file(Path("pairs.csv"))
+        [SentencePair(sentence1='a river', sentence2='a stream', similarity=0.8)]
     """
     if format_of(path)[0] not in TABLE_SUFFIXES:
         raise InputError(f"{path}: pairs can be read only from {', '.join(TABLE_SUFFIXES)} files")

@@ -24,7 +24,7 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 
 @contextmanager
-def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
+def open_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
     """Context manager that opens a Hub dataset, named as ``REPOSITORY`` or ``REPOSITORY@SPLIT``.
 
     If the dataset has several configurations, the English one is opened. If no split is named, the only split

@@ -33,6 +33,11 @@ class Collection:
         kinds: the kind of text of each document, such as "recipe"; one kind if none are known.
         queries: the M queries.
         answers: for each query, the index of the document that answers it, shape (M,).
+
+    Example:
+        >>> from stickytoken.data.collection import bundled_collection
+        >>> bundled_collection().documents[0][:40]
+        'Thousands of passengers were stuck for u'
     """
 
     source: str
@@ -56,6 +61,12 @@ def bundled_collection() -> Collection:
     >>> collection = bundled_collection()
     >>> len(collection.documents), len(collection.queries)
     (240, 480)
+
+    Example:
+        >>> from stickytoken.data.collection import bundled_collection
+        >>> collection = bundled_collection()
+        >>> len(collection.documents), len(collection.queries)
+        (240, 480)
     """
     lines = files("stickytoken.data").joinpath("bundled/collection.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
@@ -88,6 +99,12 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
     >>> collection = join_collection(texts, "my texts", 10)
     >>> collection.queries[0], collection.documents[0][:30]
     ('Text 0 of several that', 'are long enough to search. Tex')
+
+    Example:
+        >>> from stickytoken.data.collection import join_collection
+        >>> collection = join_collection(documents, "my texts", 10)
+        >>> collection is None
+        False
     """
     documents: list[str] = []
     queries: list[str] = []

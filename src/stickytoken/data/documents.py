@@ -11,7 +11,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stickytoken.data._hub import HUB, hub_parts, opened_hub
+from stickytoken.data._hub import HUB, hub_parts, open_hub
 from stickytoken.data.rows import (
     DAMAGED_GZIP,
     JSON,
@@ -30,8 +30,8 @@ from stickytoken.data.rows import (
     fields_with_text,
     format_of,
     json_rows,
-    opened_file,
-    separated_rows,
+    open_rows_file,
+    read_separated_rows,
     text_rows,
     unicode_text,
     value_at,
@@ -360,7 +360,7 @@ class Reader:
         return self.rows(chain([first_chunk], chunks), "", self.meter)
 
     def hub(self, name: str) -> Iterator[Record]:
-        with opened_hub(name, streaming=True) as rows:
+        with open_hub(name, streaming=True) as rows:
             splits = rows.info.splits or {}
             split = str(rows.split)
             self.meter.total = splits[split].num_examples if split in splits else None
@@ -381,7 +381,7 @@ class Reader:
             yield from self.records(self.parquet_rows(path))
             return
         begin = self.meter.done
-        with opened_file(path) as (stream, file):
+        with open_rows_file(path) as (stream, file):
             if not is_compressed:
                 yield from self.records(self.rows(stream, suffix, self.meter, path))
                 return
@@ -407,7 +407,7 @@ class Reader:
         if suffix in SEPARATORS and path is not None:
             delimiter = self.text.delimiter
             self.dialect = dialect_of(path, suffix, delimiter)
-            rows = separated_rows(
+            rows = read_separated_rows(
                 stream, self.name, meter, self.dialect, named_delimiter=delimiter is not None
             )
             return self.with_columns(rows)

@@ -37,7 +37,7 @@ from stickytoken.data.rows import (
     after_space,
     format_of,
     one_line,
-    opened_file,
+    open_rows_file,
 )
 from stickytoken.errors import InputError, reading, require_package
 from stickytoken.validation import file_path
@@ -234,7 +234,7 @@ def _rewrite_lines(
             rows = reader.stdin_rows(buffer)
             bytes_done = buffer.position
         else:
-            lines, file = stack.enter_context(opened_file(source.path))
+            lines, file = stack.enter_context(open_rows_file(source.path))
             buffer = _Buffer(lines)
             rows = reader.rows(buffer, source.suffix, reader.meter, source.path)
             # Only the size of the compressed file is known, so its progress is counted in compressed bytes.
@@ -263,7 +263,7 @@ def _rewrite_lines(
                 columns = record.columns or ("",)
                 for column, text, text_edits in zip(columns, record.parts, edits, strict=True):
                     if text_edits:
-                        texts[column] = edited_text(text, text_edits)
+                        texts[column] = edit_text(text, text_edits)
                 edited = _edit_record(raw_record.decode("utf-8"), row, texts, source, reader.dialect)
                 raw_record = edited.encode("utf-8")
             output.write(raw_record + line_end)
@@ -289,7 +289,7 @@ def _edit_record(
     return text
 
 
-def edited_text(text: str, edits: Edits) -> str:
+def edit_text(text: str, edits: Edits) -> str:
     """Apply edits to a text."""
     pieces = []
     copied_to = 0
@@ -309,7 +309,7 @@ def _with_strings(raw: str, texts: Mapping[str, str]) -> str:
         start, end = _span_of(raw, after_space(raw, 0), column)
         is_ascii = raw[start:end].isascii()
         pieces.append((start, end, json.dumps(text, ensure_ascii=is_ascii)))
-    return edited_text(raw, sorted(pieces))
+    return edit_text(raw, sorted(pieces))
 
 
 def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
@@ -372,7 +372,7 @@ def _with_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect)
         if "\r\n" in raw[start:end]:
             text = text.replace("\n", "\r\n")  # noqa: PLW2901
         pieces.append((start, end, text))
-    return edited_text(raw, sorted(pieces))
+    return edit_text(raw, sorted(pieces))
 
 
 def _field_spans(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
@@ -447,7 +447,7 @@ def _revise_rows(
             continue
         for column, text, edits in zip(record.columns, record.parts, revised, strict=True):
             if edits:
-                changed.setdefault(column, {})[number] = edited_text(text, edits)
+                changed.setdefault(column, {})[number] = edit_text(text, edits)
     return changed, aside
 
 

@@ -142,7 +142,7 @@ def format_of(path: Path) -> tuple[str, bool]:
 
 
 @contextmanager
-def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
+def open_rows_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
     """Open a file, and yield its lines and the file object.
 
     If the name of the file ends in .gz, the lines are decompressed, but the position in the file object is
@@ -438,7 +438,7 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
 
 
 def _texts_in(path: Path) -> Iterator[str]:
-    with opened_file(path) as (stream, _):
+    with open_rows_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):
             text, _ = decoded(line.content)
             yield f"{text}\n"
@@ -447,7 +447,7 @@ def _texts_in(path: Path) -> Iterator[str]:
 _OTHER_DELIMITERS = (";", "\t", "|", ",")
 
 
-def separated_rows(
+def read_separated_rows(
     stream: Iterable[bytes], name: str, meter: Meter, dialect: Dialect, *, named_delimiter: bool = False
 ) -> Iterator[Row]:
     """Yield the rows of a CSV or TSV file, whose first record names the columns.

@@ -25,8 +25,8 @@ from stickytoken.data.rows import (
     dialect_of,
     format_of,
     json_rows,
-    opened_file,
-    separated_rows,
+    open_rows_file,
+    read_separated_rows,
     unicode_text,
 )
 from stickytoken.errors import InputError, reading
@@ -170,9 +170,9 @@ def read_table(path: Path) -> Table:
             return [row.value[column] for row in parquet.rows([column], Meter())]
 
         return Table(path, parquet.columns, column_values, parquet.height, meter)
-    with opened_file(path) as (stream, _):
+    with open_rows_file(path) as (stream, _):
         if suffix in SEPARATORS:
-            rows = separated_rows(stream, str(path), meter, dialect_of(path, suffix, None))
+            rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, None))
             columns = dict.fromkeys(next(rows).value)
         else:
             rows = json_rows(stream, str(path), meter, suffix)

@@ -529,6 +529,12 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
     Raises:
         InputError: There is no such task, or it cannot be used.
         MissingExtraError: An MTEB task is named, but MTEB is not installed.
+
+    Example:
+        >>> from stickytoken.evaluation import find_task
+        >>> task, notes = find_task("sts.jsonl")
+        >>> task.units
+        6
     """
     path = Path(source).expanduser()
     if path.exists():

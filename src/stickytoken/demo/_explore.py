@@ -12,7 +12,7 @@ import polars as pl
 
 from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.demo import _components as ui
-from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, checked_token_id, worst_token
+from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, check_token_id, worst_token
 from stickytoken.detection import token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.detection.run_folder import RunEvidence
@@ -185,7 +185,7 @@ class _Handlers:
         cells = event.row_value if isinstance(event.row_value, list) else []
         id_column = titles.index("id")
         has_id = id_column < len(cells) and cells[id_column] not in (None, "")
-        token = gr.update(value=checked_token_id(cells[id_column])) if has_id else gr.skip()
+        token = gr.update(value=check_token_id(cells[id_column])) if has_id else gr.skip()
         unchanged_card = gr.skip()
         return [token, unchanged_card]
 
@@ -198,7 +198,7 @@ class _Handlers:
         if token_id is None:
             return _without_evidence("")
         content = self._library.content(label)
-        chosen_id = checked_token_id(token_id)
+        chosen_id = check_token_id(token_id)
         # If no evidence can exist for the token, this call raises an error that says why.
         content = replace(content, evidence=_evidence_of(self._startup, content, chosen_id))
         rows_of_token = content.tokens.filter(token_id=chosen_id)

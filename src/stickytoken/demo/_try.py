@@ -87,7 +87,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
         """Return the name of a token that was chosen from the list, followed by values for ``outputs``."""
         if token_id is None:
             return [gr.skip()] * (1 + len(outputs))
-        name = startup.context().model.name_of(shared.checked_token_id(token_id))
+        name = startup.context().model.name_of(shared.check_token_id(token_id))
         return [name, *answer_or_error(anchor, carrier, name, where, count)]
 
     shared_example = ui.Once()
@@ -120,7 +120,7 @@ def _fill_form(context: shared.AppContext) -> list[Any]:
         Values for the components of ``form`` in `try_tab`, which unlock the form and fill in the example,
         followed by values for ``outputs``, which show the answer for the example.
     """
-    example = shared.worked_example(context)
+    example = shared.make_worked_example(context)
     name = context.model.name_of(example.token_id)
     values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
     try:
@@ -129,7 +129,7 @@ def _fill_form(context: shared.AppContext) -> list[Any]:
         outputs = _only_error(ui.message(str(error)))
     listed = [
         (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
-        for token_id, verdict in shared.listed_tokens(context.content)
+        for token_id, verdict in shared.list_tokens(context.content)
     ]
     info = _LISTED if listed else "no run of this model is open"
     return [
@@ -168,10 +168,10 @@ def _check_question(
     copies: object,
 ) -> _Question:
     return _Question(
-        anchor=shared.checked_text("sentence A", anchor),
-        carrier=shared.checked_text("sentence B", carrier),
-        placement=shared.checked_placement(placement),
-        copies=shared.checked_count("the number of copies", copies, 1, shared.COPIES),
+        anchor=shared.check_text("sentence A", anchor),
+        carrier=shared.check_text("sentence B", carrier),
+        placement=shared.check_placement(placement),
+        copies=shared.check_count("the number of copies", copies, 1, shared.COPIES),
         token=shared.named_token(context.model.vocabulary, name),
     )
 

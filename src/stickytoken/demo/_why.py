@@ -13,7 +13,7 @@ from stickytoken.demo import _components as ui, context as shared
 from stickytoken.errors import InputError
 from stickytoken.inspection import AttributionMethod
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.reports.page import shaded_rows
+from stickytoken.reports.page import shade_rows
 
 # Maximum number of token pairs that are listed.
 _PAIRS = 10
@@ -41,7 +41,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     def example_texts() -> tuple[str, str]:
         """Return the two texts of the example: a sentence with copies of the token, and another sentence."""
         context = startup.context()
-        example = shared.worked_example(context)
+        example = shared.make_worked_example(context)
         with context.model.encoder() as encoder:
             token = encoder.tokenizer.decode_many([(example.token_id,)])[0].strip()
         copies = [token] * example.copies
@@ -55,8 +55,8 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
         """Attribute the similarity of two texts, and return the answer. The arguments come from the form."""
-        first_text = shared.checked_text("the first text", first)
-        second_text = shared.checked_text("the second text", second)
+        first_text = shared.check_text("the first text", first)
+        second_text = shared.check_text("the second text", second)
         if not isinstance(method, str) or method not in set(AttributionMethod):
             raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
         context = startup.context()
@@ -81,7 +81,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
             lines=lines[:-1],
             why=grouped,
             pairs=grouped.strongest(_PAIRS),
-            rows=shaded_rows(grouped),
+            rows=shade_rows(grouped),
         )
         return [html]
 

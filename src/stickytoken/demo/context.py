@@ -235,7 +235,7 @@ _TOKEN_CHARACTERS = 200
 _FIRST_ABSURD_ID = 10**9
 
 
-def checked_text(name: str, text: object) -> str:
+def check_text(name: str, text: object) -> str:
     """Return a sentence that a visitor typed, or raise InputError with the name of its field."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
@@ -246,7 +246,7 @@ def checked_text(name: str, text: object) -> str:
     return text
 
 
-def checked_count(name: str, value: object, smallest: int, largest: int) -> int:
+def check_count(name: str, value: object, smallest: int, largest: int) -> int:
     """Return a whole number that a visitor typed, or raise InputError with the name of its field."""
     advice = f"enter a whole number from {smallest} to {largest}"
     if value is None:
@@ -258,14 +258,14 @@ def checked_count(name: str, value: object, smallest: int, largest: int) -> int:
     return int(value)
 
 
-def checked_placement(value: object) -> Placement:
+def check_placement(value: object) -> Placement:
     """Return the placement that a visitor chose, or raise InputError."""
     if not isinstance(value, str) or value not in set(Placement):
         raise InputError(f"the place of the copies is unknown: choose one of {', '.join(Placement)}")
     return Placement(value)
 
 
-def checked_token_id(value: object) -> int:
+def check_token_id(value: object) -> int:
     """Return the id of a token that a visitor chose from a list (as a number) or a table (as text)."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
@@ -357,7 +357,7 @@ class Startup:
         return self._context.result()
 
 
-def tampered_model(original: Any) -> SharedModel:
+def make_tampered_model(original: Any) -> SharedModel:
     """Return a copy of the packaged model with the embedding rows that the packaged example tampered with."""
     import torch
 
@@ -398,7 +398,7 @@ class Example:
     why: str
 
 
-def worked_example(context: AppContext) -> Example:
+def make_worked_example(context: AppContext) -> Example:
     """Return an example: the worst token of the run, and the pair of texts whose similarity it raises most.
 
     If the run stores no pairs, two sentences of its corpus are used.
@@ -448,7 +448,7 @@ def worst_token(content: RunContent) -> int:
     return int(ranked["token_id"][0])
 
 
-def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
+def list_tokens(content: RunContent | None) -> list[tuple[int, str]]:
     """Return the ids and verdicts of the tokens to choose from.
 
     Flagged tokens come first, then other tokens that the run has evidence for.

@@ -17,7 +17,6 @@ import stickytoken.measurement as store
 import stickytoken.validation as checks
 from stickytoken import wall_time
 from stickytoken.detection import _evidence, run as runs_of, run_folder
-from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.naming import (
     TokenSource,
     available_tokens,
@@ -147,9 +146,6 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     out = None if out is None else checks.file_path("out", out)
     if out is not None:
         run_folder.require_usable(out, name, settings)
-    # The states of the model's files are read before the model is loaded, so that a change of a file during
-    # loading is noticed.
-    model_files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
@@ -196,7 +192,6 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
             _write_evidence(job, run, folder, progress)
-    record_model(run.path, run.record, model_files)
     record_normalizer(run.path, tokenizer)
     return run
 

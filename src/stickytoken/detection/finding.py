@@ -9,7 +9,6 @@ from typing import Any
 
 import stickytoken.measurement as store
 from stickytoken.detection import detect
-from stickytoken.detection.model_files import is_model_of, look_at_model, record_model
 from stickytoken.detection.run import Run, is_run, load_recorded, model_difference, open_run, recorded_loading
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
@@ -55,13 +54,6 @@ def find_run(
     candidates, notes = _whole_runs(runs)
     if isinstance(source, str) and names_endpoint(source):
         return _run_of_endpoint(source, runs, candidates), notes
-    files = look_at_model(str(source), revision) if isinstance(source, (str, Path)) else None
-    # If the files are those of a run, the model need not be loaded.
-    fingerprint = files.fingerprint() if candidates and files is not None else None
-    if fingerprint is not None:
-        for path, record in candidates.items():
-            if is_model_of(path, record, fingerprint):
-                return open_run(path), notes
     progress(Progress("load", 0, 1))
     # The revision is passed only if there is one, because load_encoder rejects it for a loaded model.
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
@@ -70,12 +62,8 @@ def find_run(
     identity = encoder.identity
     for path, record in candidates.items():
         if model_difference(record, identity) == []:
-            run = open_run(path)
-            break
-    else:
-        run = detect(encoder, out=_new_folder(encoder, runs), progress=progress)
-    record_model(run.path, run.record, files)
-    return run, notes
+            return open_run(path), notes
+    return detect(encoder, out=_new_folder(encoder, runs), progress=progress), notes
 
 
 def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:

@@ -37,6 +37,14 @@ class Run:
 
     Raises:
         RunError: The folder is not a run, is damaged or is not finished.
+
+    Example:
+        >>> run.model_name, len(run.tokens), len(run.sticky)
+        ('all-MiniLM-L6-v2', 23699, 18)
+        >>> run.sticky["token"].to_list()[:3]
+        ['ذ', 'ও', 'ড']
+        >>> run.thresholds()
+        {'erased': 0.4, 'push': 1.5}
     """
 
     def __init__(self, path: Path) -> None:
@@ -314,6 +322,11 @@ def open_run(path: Run | str | Path) -> Run:
     Raises:
         InputError: The argument is not a path.
         RunError: The folder is not a run, is damaged or is not finished.
+
+    Example:
+        >>> run = stickytoken.open_run("run")
+        >>> run.is_profile
+        True
     """
     return path if isinstance(path, Run) else Run(file_path("the run", path))
 

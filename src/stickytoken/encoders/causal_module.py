@@ -16,15 +16,13 @@ from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders.inputs.lengths import context_length
 from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
 from stickytoken.encoders.prompted.model import Features, PromptedModel, Reading
-from stickytoken.encoders.prompted.steering import layers_with_projection, pooled_states
+from stickytoken.encoders.prompted.steering import pool_states
 from stickytoken.encoders.prompted.tokenization import own_tokenizer
 from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.settings.prompting import Prompting
 
 __all__ = ["CausalPrompt"]
-
-_AUXILIARY = "auxiliary_"  # prefix of the names of features that belong to the auxiliary prompt
 
 
 class CausalPrompt(InputModule):
@@ -43,6 +41,10 @@ class CausalPrompt(InputModule):
     Raises:
         ModelError: The model is not decoder-only.
         InputError: The model does not support one of the options.
+
+    Example:
+        >>> decoder.sentence_transformer()[0].reading.prompt.name
+        'prompteol'
     """
 
     config_file_name = "causal_prompt_config.json"
@@ -68,11 +70,11 @@ class CausalPrompt(InputModule):
 
     @property
     def reading(self) -> Reading:
-        """The settings that determine the vectors: prompt, token prepending, layer and contrast."""
+        """The settings that determine the vectors: prompt, token prepending and layer."""
         return self._prompted.reading
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
-        """Return the features of all filled prompts, including the auxiliary ones.
+        """Return the features of all filled prompts.
 
         There is one row for each pair of a sentence and a template; the rows of a sentence are adjacent.
 
@@ -92,12 +94,7 @@ class CausalPrompt(InputModule):
                     f"the text {text[:80]!r} makes a prompt of {length} tokens, but the model reads "
                     f"{self.max_seq_length}: use a shorter text"
                 )
-        features = self._prompted.layout(self._prompted.rows(contents))
-        auxiliary = self._prompted.auxiliary
-        if auxiliary is not None:
-            auxiliary_layout = auxiliary.layout(auxiliary.rows(contents))
-            features |= {f"{_AUXILIARY}{name}": value for name, value in auxiliary_layout.items()}
-        return features
+        return self._prompted.layout(self._prompted.rows(contents))
 
     def forward(self, features: Features, **kwargs: Any) -> Features:
         """Return the features with ``sentence_embedding`` added, shape (sentences, d).
@@ -109,22 +106,11 @@ class CausalPrompt(InputModule):
         prompted = self._prompted
         prompted.forget_derived_values()  # the weights may have changed since the last call
         template_count = len(prompted.prompts)
-        auxiliary_outputs = None
-        if prompted.auxiliary is not None:
-            outputs_of_sentences = self._auxiliary_outputs(prompted.auxiliary, features)
-            # A sentence has one row for each template, and all these rows get the same auxiliary output.
-            auxiliary_outputs = outputs_of_sentences.repeat_interleave(template_count, dim=0)
-        batch = prompted.batch(features, auxiliary=auxiliary_outputs)
-        layers_of_rows = pooled_states(prompted.decoder, batch, [prompted.layer_count])
+        batch = prompted.batch(features)
+        layers_of_rows = pool_states(prompted.decoder, batch, [prompted.layer_count])
         row_vectors = layers_of_rows[:, 0]  # only one layer is read
         vectors = row_vectors.reshape(-1, template_count, row_vectors.shape[-1]).mean(1)
         return {**features, "sentence_embedding": vectors}
-
-    @staticmethod
-    def _auxiliary_outputs(auxiliary: PromptedModel, features: Features) -> torch.Tensor:
-        names = [name for name in features if name.startswith(_AUXILIARY)]
-        layout = {name.removeprefix(_AUXILIARY): features[name] for name in names}
-        return auxiliary.attention_output(auxiliary.batch(layout))
 
     def get_embedding_dimension(self) -> int:
         """Return the number of components in each vector."""
@@ -133,7 +119,7 @@ class CausalPrompt(InputModule):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings that `load` needs, with all presets resolved."""
-        return self.reading.options
+        return self.reading.prompting.saved()
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Save the model, the user's tokenizer, and the settings of the prompt and the layers."""
@@ -179,16 +165,12 @@ class _Preset:
         start: first layer of token prepending.
         exit: first layer after those with token prepending.
         layer: layer after which the vector is read; a negative number counts from the end.
-        contrast_layer: layer that contrast changes.
-        contrast_strength: factor of the difference that contrast computes.
         published: whether ``start``, ``exit`` and ``layer`` were published for this model and prompt.
     """
 
     start: int
     exit: int
     layer: int
-    contrast_layer: int
-    contrast_strength: float
     published: bool
 
 
@@ -202,15 +184,11 @@ _PUBLISHED = {
     ("qwen2", 28): (1, 6, -2),
     ("gemma2", 42): (1, 6, -2),
 }
-# Settings of Llama 2 7B: number of layers, exit of token prepending, layer after which the vector is read,
-# and layer that contrast changes. A model without published settings uses layers at the same relative depth.
+# Settings of Llama 2 7B: number of layers, exit of token prepending, and layer after which the vector is
+# read. A model without published settings uses layers at the same relative depth.
 _LLAMA_2_LAYERS = 32
 _LLAMA_2_EXIT = 7
 _LLAMA_2_READ = 27
-_LLAMA_2_CONTRAST = 4
-# Layer and strength of contrast, as published for Llama 3 8B.
-_LLAMA_3_CONTRAST = 6
-_LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
 # Prompts that the settings were published for. With a prompt in _READ_LATER, the vector of every published
@@ -224,20 +202,14 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
     """Return the settings published for a model and prompt, or else the scaled settings of Llama 2 7B.
 
     The model is recognized by its family and its number of layers. The settings are the layers of token
-    prepending, the layer after which the vector is read, and the layer and the strength of contrast.
+    prepending and the layer after which the vector is read.
     """
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
-    # Contrast was published only for Llama 2 7B and Llama 3 8B. In every other model, contrast changes the
-    # layer at the same relative depth as in Llama 2 7B, even if other settings of the model were published.
-    contrast_layer = _at_depth(_LLAMA_2_CONTRAST, count)
-    contrast_strength = prompts.DEFAULT_STRENGTH
     # Llama 3 8B and Llama 2 7B have the same family name and number of layers, but different vocabularies.
     if (family, count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
         family = "llama 3"
-        contrast_layer = _LLAMA_3_CONTRAST
-        contrast_strength = _LLAMA_3_STRENGTH
     if (family, count) in _PUBLISHED:
         start, end, layer = _PUBLISHED[family, count]
         if prompt.name in _READ_LATER:  # published for these prompts, whatever the model
@@ -248,14 +220,7 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
         end = max(2, _at_depth(_LLAMA_2_EXIT, count))
         layer = max(1, _at_depth(_LLAMA_2_READ, count))
         published = False
-    return _Preset(
-        start=start,
-        exit=end,
-        layer=layer,
-        contrast_layer=contrast_layer,
-        contrast_strength=contrast_strength,
-        published=published,
-    )
+    return _Preset(start=start, exit=end, layer=layer, published=published)
 
 
 def _at_depth(layer: int, count: int) -> int:
@@ -267,14 +232,12 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
     Returns:
         The `Reading`, and how its layer was chosen. The layer is the user's choice or, without one, the
-        published layer. For a model without a published layer, the default with token prepending or contrast
-        is the layer at the same relative depth as in Llama 2 7B, and the default without either is the last
-        layer.
+        published layer. For a model without a published layer, the default with token prepending is the
+        layer at the same relative depth as in Llama 2 7B, and the default without it is the last layer.
 
     Raises:
         InputError: an option is wrong or has no effect.
     """
-    rule = prompts.require_contrast_options(options)
     if not options.token_prepending and (options.start is not None or options.exit is not None):
         raise InputError(
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
@@ -288,7 +251,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
         # The same layer is read with and without token prepending, so that results can be compared.
         layer = preset.layer
         choice = LayerChoice.PUBLISHED
-    elif options.token_prepending or options.contrast:
+    elif options.token_prepending:
         layer = preset.layer
         choice = LayerChoice.SCALED
     else:
@@ -301,22 +264,4 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
         # at least the layer after the start.
         end = max(preset.exit, start + 1) if options.exit is None else options.exit
         prepending = prompts.TokenPrepending(start, end)
-    contrast = None
-    if options.contrast:
-        contrast_layer = options.contrast_layer
-        if contrast_layer is None:
-            contrast_layer = _nearest_contrast_layer(decoder, layer, preset.contrast_layer)
-        strength = options.contrast_strength
-        if strength is None and rule.scales:
-            strength = preset.contrast_strength
-        contrast = prompts.Contrast(contrast_layer, strength, rule)
-    return Reading(prompt, prepending, layer, contrast), choice
-
-
-def _nearest_contrast_layer(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    # Number of layers that run. The last of them has the index layer_count - 1.
-    layer_count = decoder.layer_count_until(layer)
-    possible_layers = [possible for possible in layers_with_projection(decoder) if possible < layer_count]
-    if not possible_layers:
-        return min(preset_layer, layer_count - 1)
-    return min(possible_layers, key=lambda possible: abs(possible - preset_layer))
+    return Reading(prompt, prepending, layer), choice

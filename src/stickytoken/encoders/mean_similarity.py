@@ -27,6 +27,11 @@ class MeanSimilarity(NamedTuple):
             reads, or no usable vector.
         error: standard error of u; 0 if u was computed from all entries rather than estimated from a sample.
         isoscore: how evenly the vectors use all dimensions, from 0 to 1; None if undefined. See `isoscore`.
+
+    Example:
+        >>> from stickytoken.encoders import mean_similarity
+        >>> mean_similarity(model, most=500).entries
+        500
     """
 
     value: float
@@ -88,6 +93,11 @@ def mean_similarity(
 
     Raises:
         EncodingError: No entry can be encoded.
+
+    Example:
+        >>> from stickytoken.encoders import mean_similarity
+        >>> round(mean_similarity(model, most=500).value, 1)
+        0.2
     """
     strings = list(encoder.tokenizer.entries.values())
     entries = len(strings)

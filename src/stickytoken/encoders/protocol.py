@@ -35,6 +35,10 @@ class EncoderIdentity:
         dtype: precision of the weights, or of the arithmetic if that is lower.
         max_length: maximum input length in tokens, including special tokens; None if there is no limit.
         dimension: number of components in each vector.
+
+    Example:
+        >>> model.identity.dtype, model.identity.dimension
+        ('float32', 384)
     """
 
     weights: str
@@ -52,6 +56,12 @@ class Encoder(Protocol):
 
     Detection with text insertion needs only these members. `stickytoken.load_encoder` turns an object that
     has only `encode` into an encoder.
+
+    Example:
+        >>> model.name
+        'all-MiniLM-L6-v2'
+        >>> model.encode(["the river", "a boat"]).shape
+        (2, 384)
     """
 
     @property
@@ -138,7 +148,15 @@ class IdReader(WordEncoder, Protocol):
 
 @runtime_checkable
 class IdEncoder(IdReader, Protocol):
-    """An encoder of a model in this process, which reads token ids and can compute at another precision."""
+    """An encoder of a model in this process, which reads token ids and can compute at another precision.
+
+    Example:
+        >>> river = model.content_ids(["the river"])
+        >>> river
+        [[1996, 2314]]
+        >>> model.encode_ids(river).shape
+        (1, 384)
+    """
 
     def at(self, precision: Precision | None) -> IdEncoder:
         """Return an encoder of the same model that computes faster, but less exactly.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders import compute
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import batches, first_token, layers, prefixes
-from stickytoken.encoders.inputs.lengths import NO_LIMIT, learned_positions, readable_positions
+from stickytoken.encoders.inputs.lengths import NO_LIMIT, find_learned_positions, readable_positions
 from stickytoken.encoders.inputs.template import read_template
 from stickytoken.encoders.inputs.token_table import table_rows
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
@@ -169,7 +169,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self.model.max_seq_length,
             truncation["max_length"] if truncation else None,
             self._limit_of_task(),
-            *learned_positions(self.model),
+            *find_learned_positions(self.model),
         ]
         return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
 
@@ -333,7 +333,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         gives_states = output_name in ("last_hidden_state", ["last_hidden_state"])
         skips_prompt = not pooling.include_prompt and "prompt_length" in self.template.features
         return (
-            prefixes.known_kind(first.model)
+            prefixes.is_known_kind(first.model)
             and reads_forward
             and gives_states
             and self.template.token_types is None

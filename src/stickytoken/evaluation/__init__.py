@@ -17,7 +17,6 @@ from stickytoken.evaluation._tuning import (
     layers_scored,
     read_similarity,
     tune,
-    tune_contrast,
 )
 
 __all__ = [
@@ -38,5 +37,4 @@ __all__ = [
     "read_text_file",
     "require_new_file",
     "tune",
-    "tune_contrast",
 ]

@@ -46,6 +46,11 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
 
     Raises:
         InputError: The file cannot be read, or none of its records.
+
+    Example:
+        >>> from stickytoken.evaluation import read_text_file
+        >>> read_text_file("documents.jsonl").texts[0]
+        'A plain text about rivers and boats.'
     """
     meter = Meter()
     collection = open_documents(source, NamedColumns(column))
@@ -66,7 +71,13 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
 
 
 def require_new_file(path: Path) -> None:
-    """Raise an error unless vectors can be written to a new file at this path."""
+    """Raise an error unless vectors can be written to a new file at this path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import require_new_file
+        >>> require_new_file(Path("new.parquet"))
+    """
     if path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: vectors are written to a .parquet file, so end the name in .parquet")
     if path.exists():
@@ -87,6 +98,12 @@ class EmbeddedFile:
         dimension: Number of components in each vector.
         without_vector: Texts without a vector: a server returned none, or the model's is zero.
         truncated: Number of texts that were truncated to the length that the model reads.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import embed_file
+        >>> embed_file(model, ["the river", None], Path("more.parquet")).truncated
+        0
     """
 
     dimension: int
@@ -114,6 +131,12 @@ def embed_file(
 
     Raises:
         InputError: The file exists or cannot be written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from stickytoken.evaluation import embed_file
+        >>> embed_file(model, ["the river", None], Path("vectors.parquet")).dimension
+        384
     """
     require_new_file(path)
     vector_chunks = [np.empty((0, encoder.dimension), np.float32)]

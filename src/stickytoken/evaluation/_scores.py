@@ -19,7 +19,6 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.errors import ModelError
-from stickytoken.evaluation._reading import ReportedReading, steering
 from stickytoken.insertion import Insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
@@ -38,17 +37,28 @@ Texts: TypeAlias = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score(ReportedReading):
+class Score:
     """The scores of one way of encoding, and the layers that it uses.
 
     Attributes:
-        encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or ``token prepending,
-            contrast``.
+        encoding: ``as it is``, ``plain prompt`` or ``token prepending``.
+        start: First layer that token prepending overwrites; None if it is not used.
+        exit: First layer after ``start`` that token prepending does not overwrite; None if it is not used.
+        layer: 1-based layer from which the vector is read; None for a model without a prompt.
         scores: Scores times 100, keyed by metric; None where a metric is undefined.
         seconds: Time taken to encode the texts and compute the scores, in seconds.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> comparison.scores[0].encoding
+        'as it is'
     """
 
     encoding: str
+    start: int | None = None
+    exit: int | None = None
+    layer: int | None = None
     scores: dict[str, float | None]
     seconds: float
 
@@ -72,6 +82,11 @@ class Difference:
             score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
+
+    Example:
+        >>> from stickytoken.evaluation import Difference
+        >>> Difference("token prepending", layer=3, plain_layer=3, value=1.8, low=0.9, high=2.6).low
+        0.9
     """
 
     encoding: str
@@ -90,11 +105,17 @@ class Comparison:
         scores: One item per way of encoding.
         cut: Number of texts truncated to fit the model; it is the same for every way of encoding.
         differences: Each way of encoding compared with the plain prompt at the last layer, and then each
-            one with token prepending or contrast compared with the plain prompt at its own layer, if that
-            is another; empty for an MTEB task.
+            one with token prepending compared with the plain prompt at its own layer, if that is another;
+            empty for an MTEB task.
         resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> comparison.differences
+        []
     """
 
     scores: list[Score] = field(default_factory=list)
@@ -108,8 +129,7 @@ class Comparison:
 class _Encoding:
     """A way of encoding: its name, and an encoder that encodes in this way.
 
-    Ways of encoding differ in the layer from which the vector is read, and in the use of token prepending and
-    contrast.
+    Ways of encoding differ in the layer from which the vector is read, and in the use of token prepending.
     """
 
     name: str
@@ -128,15 +148,14 @@ class _Encoding:
         if not isinstance(encoder, CausalPromptEncoder):
             return Score(encoding=self.name, scores=percentages, seconds=seconds)
         prepending = encoder.reading.prepending
-        if prepending is not None:
-            # Layers after the one that is read have no effect.
-            prepending = replace(prepending, exit=min(prepending.exit, encoder.prompted.layer_count))
+        layer = encoder.prompted.layer_count  # the layer from which the vector is read
         return Score(
             encoding=self.name,
-            layer=encoder.prompted.layer_count,  # the layer from which the vector is read
+            start=None if prepending is None else prepending.start,
+            exit=None if prepending is None else min(prepending.exit, layer),  # later layers have no effect
+            layer=layer,
             scores=percentages,
             seconds=seconds,
-            **steering(prepending, encoder.reading.contrast),
         )
 
 
@@ -144,24 +163,19 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
     """Return the ways of encoding to compare: configurations of the encoder.
 
     For a language model with a prompt, the configurations include the plain prompt, read at the last layer
-    and at the encoder's own layer. If the encoder uses token prepending or contrast, each of them alone is a
-    further configuration, and so is their combination. An encoder that is not a language model with a prompt
-    has only one configuration.
+    and at the encoder's own layer, and token prepending if the encoder uses it. An encoder that is not a
+    language model with a prompt has only one configuration.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
     reading = encoder.reading
-    plain = replace(reading, prepending=None, contrast=None)
+    plain = replace(reading, prepending=None)
     readings = []
     if encoder.prompted.layer_count != encoder.layers:
         readings.append((_PLAIN, replace(plain, layer=-1)))
     readings.append((_PLAIN, plain))
     if reading.prepending is not None:
-        readings.append(("token prepending", replace(plain, prepending=reading.prepending)))
-    if reading.contrast is not None:
-        readings.append(("contrast", replace(plain, contrast=reading.contrast)))
-    if reading.prepending is not None and reading.contrast is not None:
-        readings.append(("token prepending, contrast", reading))
+        readings.append(("token prepending", reading))
     return [
         _Encoding(name, encoder if compared_reading == reading else encoder.reread(compared_reading))
         for name, compared_reading in readings
@@ -182,6 +196,12 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
     Raises:
         InputError: The data of an MTEB task cannot be loaded.
         EncodingError: The model cannot encode a text.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> [(score.encoding, sorted(score.scores)) for score in comparison.scores]
+        [('as it is', ['pearson', 'spearman'])]
     """
     if isinstance(task, MtebTask):
         tasks.load_data(task)
@@ -243,8 +263,7 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
         are returned in full.
     """
     # All ways of encoding get the same texts. A text that fits the given encoder also fits the other ways of
-    # encoding, because they only leave out token prepending, which adds a token to each prompt, or contrast,
-    # which adds a prompt.
+    # encoding, because they only leave out token prepending, which adds a token to each prompt.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         word_encoder = require_words(encoder, "evaluate")  # raises an error if the encoder has no tokenizer
@@ -296,6 +315,12 @@ class TaskMean:
         scores: For each way of encoding, the mean of its main scores, times 100; None if the score on any
             task is undefined.
         differences: Differences between the means, as in `Comparison`; empty if any task is an MTEB task.
+
+    Example:
+        >>> from stickytoken.evaluation import average, compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> average([comparison, comparison]).differences
+        []
     """
 
     encodings: list[tuple[str, int | None]]
@@ -304,7 +329,14 @@ class TaskMean:
 
 
 def average(comparisons: Sequence[Comparison]) -> TaskMean:
-    """Average the main scores over several tasks. All comparisons must be of the same encoder."""
+    """Average the main scores over several tasks. All comparisons must be of the same encoder.
+
+    Example:
+        >>> from stickytoken.evaluation import average, compare, find_task
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> average([comparison, comparison]).encodings
+        [('as it is', None)]
+    """
     first_scores = comparisons[0].scores
     scores_by_encoding = zip(*(comparison.scores for comparison in comparisons), strict=True)
     means = [_mean([score.main_score for score in scores]) for scores in scores_by_encoding]
@@ -328,6 +360,12 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     Without tuning, the layer from which vectors are read is a guess. The note recommends how to choose it.
     The result is None if the prompt scores no worse at the encoder's layer than after the last layer, or if
     the difference may be due to chance.
+
+    Example:
+        >>> from stickytoken.evaluation import compare, find_task, guess_note
+        >>> comparison = compare(model, find_task("sts.jsonl")[0])
+        >>> guess_note(comparison) is None
+        True
     """
     if not comparison.differences:
         return None

@@ -69,6 +69,12 @@ def explain(
         EncodingError: A text has no usable vector.
         RunError: The run belongs to another model, ``out`` holds another explanation of a token, or ``out``
             cannot be written.
+
+    Example:
+        >>> settings = stickytoken.ExplainSettings(carriers=3, benign=3, attribution=False)
+        >>> explanation = stickytoken.explain(model, ["[CLS]"], texts=documents[:3], settings=settings)
+        >>> [token.token for token in explanation.tokens]
+        ['[CLS]']
     """
     from stickytoken.inspection import inspector_of
 
@@ -109,7 +115,7 @@ def explain(
             explanations.append(compute(None))
         else:
             folder = out / str(token_id)
-            explanations.append(files.stored_explanation(folder, identity_parts, compute))
+            explanations.append(files.load_or_explain(folder, identity_parts, compute))
     return Explanation(explanations)
 
 

@@ -21,7 +21,7 @@ from stickytoken.unit_vectors import unit_vectors
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inspector
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 # Names of the two measures that attribution computes.
 _FROM_COPIES, _FROM_CARRIER = AREAS["attribution"]
@@ -54,7 +54,7 @@ class AttributedPair:
     """
 
     pair: _Pair
-    matrix: Vector  # shape (carrier tokens + 1, anchor tokens + 1)
+    matrix: Floats  # shape (carrier tokens + 1, anchor tokens + 1)
     similarity: float  # cosine of the pair with copies
 
 
@@ -68,7 +68,7 @@ class Attribution:
         error: Largest distance between a sum of contributions and the unit vector that the sum should equal.
     """
 
-    by_token: Mapping[int, Mapping[str, Vector]]
+    by_token: Mapping[int, Mapping[str, Floats]]
     pairs: Sequence[AttributedPair]
     error: float
 
@@ -128,7 +128,7 @@ class Attributor:
         carriers = self._carriers[: self._settings.attribution_carriers]
         attributed_tokens = tokens[: 1 + self._settings.attribution_benign]
         contents = [carrier.before for carrier in self._carriers]
-        carrier_vectors: Vector = self._encoder.encode_ids(contents).astype(np.float64)
+        carrier_vectors: Floats = self._encoder.encode_ids(contents).astype(np.float64)
         # Unit vectors of the anchors that are unrelated to each carrier.
         unrelated_anchors = [
             self._surroundings.anchors[self._surroundings.unrelated(vector)]
@@ -152,7 +152,7 @@ class Attributor:
             progress(Progress("attribution", done, total, computed))
             return result
 
-        by_token: dict[int, dict[str, Vector]] = {}
+        by_token: dict[int, dict[str, Floats]] = {}
         attributed_pairs: list[AttributedPair] = []
         largest_error = 0.0
         progress(Progress("attribution", 0, total))
@@ -176,7 +176,7 @@ class Attributor:
                     attributed_pairs.append(AttributedPair(pair, matrix, result["similarity"]))
         return Attribution(by_token, attributed_pairs, largest_error)
 
-    def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
+    def _pairs(self, token_id: int, carrier_vectors: Floats) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
 
         The anchor is the one with the median similarity among all anchors that are unrelated to the carrier
@@ -200,7 +200,7 @@ class Attributor:
             )
         return pairs
 
-    def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
+    def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Floats) -> dict[str, Any]:
         """Return how much the copies and the carrier contribute, on average, to similarities with anchors.
 
         ``unrelated`` holds the unit vectors of the unrelated anchors, shape (anchors, d).

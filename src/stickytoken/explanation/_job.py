@@ -36,7 +36,7 @@ from stickytoken.vocabulary import BenignMatch, Vocabulary
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inspector
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 # Increment this when a code change alters the results for the same inputs.
 _IDENTITY_VERSION = 4
@@ -71,7 +71,7 @@ class Job:
             mean_similarity = float((exact_unit_vectors(encoder.encode_ids(contents)) @ anchors.T).mean())
         return Surroundings(self._mean_direction(), anchors, mean_similarity)
 
-    def _mean_direction(self) -> Vector | None:
+    def _mean_direction(self) -> Floats | None:
         """Return the mean direction of the model's pooled states for single tokens, shape (P,).
 
         A random sample of tokens is drawn from the vocabulary, and each of them is encoded alone. The model's
@@ -84,7 +84,7 @@ class Job:
         generator = np.random.default_rng([self.settings.seed, 1])
         sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
         token_ids = sorted(int(token_id) for token_id in sampled_ids)
-        pooled_vectors: list[Vector] = []
+        pooled_vectors: list[Floats] = []
         self.progress(Progress("mean direction", 0, len(token_ids)))
         for start in range(0, len(token_ids), _ENTRIES_AT_A_TIME):
             group = token_ids[start : start + _ENTRIES_AT_A_TIME]

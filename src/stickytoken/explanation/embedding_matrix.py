@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.unit_vectors import unit_vectors
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 # Words that usually occur in the names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
@@ -47,13 +47,13 @@ class EmbeddingMatrix:
         return bool(_BRACKETED.fullmatch(name) and _RESERVED.search(name))
 
     @cached_property
-    def measures(self) -> dict[str, Vector]:
+    def measures(self) -> dict[str, Floats]:
         """All measures, keyed by name, each of shape (entries,). The cosine of an all-zero row is NaN."""
         all_rows = np.arange(len(self.rows))
         means = {"mean": self._mean(all_rows)}
         if self.unused:
             means["unused"] = self._mean(np.array(self.unused))
-        chunks: dict[str, list[Vector]] = {}
+        chunks: dict[str, list[Floats]] = {}
         for rows in self._chunks(all_rows):
             norms = np.linalg.norm(rows, axis=1)
             chunks.setdefault("embedding_norm", []).append(norms)

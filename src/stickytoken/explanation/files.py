@@ -103,7 +103,7 @@ class StoredExplanation:
         return self.record.tokens[0]
 
 
-def stored_explanation(
+def load_or_explain(
     folder: Path,
     identity_parts: dict[str, Any],
     compute: Callable[[store.ResultFolder], StoredExplanation],

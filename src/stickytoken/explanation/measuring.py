@@ -24,7 +24,7 @@ from stickytoken.validation import shown
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inside, Inspector
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 # Placeholder for a copy. No token has the id of the placeholder, so a copy is never confused with an
@@ -228,11 +228,11 @@ class Surroundings:
             mean similarity.
     """
 
-    direction: Vector | None
-    anchors: Vector
+    direction: Floats | None
+    anchors: Floats
     mean_similarity: float
 
-    def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
+    def unrelated(self, vector: Floats) -> NDArray[np.bool_]:
         """Return a mask of the anchors that are unrelated to a vector, shape (anchors,).
 
         An anchor is unrelated if its similarity is below the model's mean similarity. If there is no such
@@ -243,7 +243,7 @@ class Surroundings:
         return below if below.any() else np.asarray(similarities == similarities.min())
 
 
-def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
+def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Floats]:
     """Compare the internal states of the model for a carrier with and without copies.
 
     Returns:
@@ -290,7 +290,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
 
-def _sum_received(attention: Vector, labels: NDArray[np.intp], *, from_copies: bool = True) -> Vector:
+def _sum_received(attention: Floats, labels: NDArray[np.intp], *, from_copies: bool = True) -> Floats:
     attending_counts = np.bincount(labels, minlength=len(Part)).astype(np.float64)  # positions in each part
     if not from_copies:
         attending_counts[Part.COPIES] = 0
@@ -298,11 +298,11 @@ def _sum_received(attention: Vector, labels: NDArray[np.intp], *, from_copies: b
     # the mean over all positions. A part without positions is left out, because its attention is NaN.
     has_positions = attending_counts > 0
     weights = attending_counts[has_positions] / attending_counts.sum()
-    shares: Vector = attention[:, :, has_positions, Part.COPIES] @ weights
+    shares: Floats = attention[:, :, has_positions, Part.COPIES] @ weights
     return shares
 
 
-def _cosine(left: Vector, right: Vector) -> Any:
+def _cosine(left: Floats, right: Floats) -> Any:
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
@@ -344,9 +344,9 @@ def measure(
         of distances is empty.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
-    observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}
-    heads: dict[int, list[Vector]] = {token_id: [] for token_id in tokens}
-    distances: list[Vector] = []
+    observed: dict[int, list[dict[str, Floats]]] = {token_id: [] for token_id in tokens}
+    heads: dict[int, list[Floats]] = {token_id: [] for token_id in tokens}
+    distances: list[Floats] = []
     total = len(tokens) * len(carriers)
     done = 0
     progress(Progress("inside", 0, total))
@@ -388,7 +388,7 @@ def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier])
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
-def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
+def _states_of_copies(insides: Sequence[Inside]) -> Floats | None:
     means = []
     for inside in insides:
         if inside.hidden is None:
@@ -398,7 +398,7 @@ def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
     return np.stack(means)
 
 
-def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
+def _distances_between_tokens(states: Sequence[Floats]) -> Floats:
     benign = np.stack(states[1:])
     centres = [benign.mean(axis=0)]
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
@@ -410,7 +410,7 @@ def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
     return np.stack([cosine_distances, lengths])
 
 
-def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
+def _distances_by_measure(groups: Sequence[Floats]) -> dict[str, Floats]:
     if not groups:
         return {}
     cosine_distances, lengths = np.concatenate(groups, axis=2)
@@ -418,8 +418,8 @@ def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
 
 
 def _common_measures(
-    observed: Mapping[int, Sequence[Mapping[str, Vector]]],
-) -> dict[int, dict[str, Vector]]:
+    observed: Mapping[int, Sequence[Mapping[str, Floats]]],
+) -> dict[int, dict[str, Floats]]:
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     stacked = {}
     for token_id, rows in observed.items():

@@ -242,6 +242,12 @@ class Explanation:
         source: Where the carriers come from, for display.
         pooling: Name of the model's pooling; None if unknown.
         contents: Record and tables of each token, keyed by token id.
+
+    Example:
+        >>> settings = stickytoken.ExplainSettings(carriers=3, benign=3, attribution=False)
+        >>> explanation = stickytoken.explain(model, ["[CLS]"], texts=documents[:3], settings=settings)
+        >>> explanation.document()["model"]
+        'all-MiniLM-L6-v2'
     """
 
     def __init__(self, contents: Sequence[StoredExplanation]) -> None:
@@ -315,10 +321,10 @@ class Explanation:
         token_folders = []
         for token_id, content in self.contents.items():
             token_folder = Path(folder).expanduser() / str(token_id)
-            # `stored_explanation` writes what `compute` returns, unless the folder already holds this
+            # `load_or_explain` writes what `compute` returns, unless the folder already holds this
             # explanation.
             compute = partial(_already_computed, content)
-            files.stored_explanation(token_folder, content.record.identity_parts, compute)
+            files.load_or_explain(token_folder, content.record.identity_parts, compute)
             token_folders.append(token_folder)
         return token_folders
 

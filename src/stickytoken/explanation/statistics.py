@@ -15,7 +15,7 @@ import polars as pl
 import scipy
 from numpy.typing import NDArray
 
-Vector: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[float, float]
 
 # Differences below this fraction of (1 + value) are treated as rounding errors.
@@ -144,13 +144,13 @@ class Compared:
         outside: Whether the token lies outside the prediction interval.
     """
 
-    value: Vector
-    low: Vector
-    high: Vector
-    benign_mean: Vector
-    benign_low: Vector
-    benign_high: Vector
-    deviations: Vector
+    value: Floats
+    low: Floats
+    high: Floats
+    benign_mean: Floats
+    benign_low: Floats
+    benign_high: Floats
+    deviations: Floats
     outside: NDArray[np.bool_]
 
     def row(self, place: int) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Compared:
         return row
 
 
-def compare(values: Vector, benign: Vector, confidence: float, family: int, bounds: Bounds) -> Compared:
+def compare(values: Floats, benign: Floats, confidence: float, family: int, bounds: Bounds) -> Compared:
     """Compare a token with k benign tokens.
 
     The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
@@ -227,7 +227,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     )
 
 
-def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) -> tuple[Vector, Vector]:
+def _interval_over_carriers(values: Floats, scale: _Scale, confidence: float) -> tuple[Floats, Floats]:
     count = len(values)
     value = values.mean(axis=0)
     if count == 1:
@@ -244,7 +244,7 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
     return low, high
 
 
-def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
+def distribution_distances(sample: Floats, reference: Floats) -> tuple[float, float]:
     """Return two distances of a sample from a reference: Wasserstein distance, and KL divergence in nats.
 
     The KL divergence is computed from two histograms with the same ten bins.
@@ -261,7 +261,7 @@ def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, fl
     return distance, float(scipy.stats.entropy(sample_counts, reference_counts))
 
 
-def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
+def measure_rows(name: str, values: Floats, benign: Floats, confidence: float) -> list[dict[str, Any]]:
     """Return the rows of one measure: one for each layer, or one for a measure without layers.
 
     A row has the area, the name and the layer (None for a measure without layers) of the measure, the numbers
@@ -295,7 +295,7 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
     return rows
 
 
-def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
+def head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dict[str, Any]]:
     """Return, for each layer, one row for the mean over its heads, and then one row per head.
 
     A row has the 1-based layer, the 0-based head (None for the mean over heads), the numbers of
@@ -322,7 +322,7 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
     return rows
 
 
-def _distances(values: Vector, benign: Vector) -> dict[str, float]:
+def _distances(values: Floats, benign: Floats) -> dict[str, float]:
     wasserstein, divergence = distribution_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []

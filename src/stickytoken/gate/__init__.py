@@ -86,6 +86,11 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             be compared.
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
+
+    Example:
+        >>> result = stickytoken.check(run, fail_on="severe")
+        >>> result.outcome.value, result.counted
+        ('passed', 0)
     """
     columns = columns_of(column)
     if columns != Columns() and documents is None:

@@ -19,6 +19,11 @@ class Outcome(StrEnum):
         PASSED: Everything was checked, and no finding makes the check fail.
         CLOSED: A finding makes the check fail, so the gate is closed.
         INCONCLUSIVE: No finding makes the check fail, but something could not be checked.
+
+    Example:
+        >>> from stickytoken.gate import Outcome
+        >>> list(map(str, Outcome))
+        ['passed', 'closed', 'inconclusive']
     """
 
     PASSED = "passed"
@@ -27,7 +32,13 @@ class Outcome(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The mildest grade of sticky token that counts against a model; with `NONE`, no token does."""
+    """The mildest grade of sticky token that counts against a model; with `NONE`, no token does.
+
+    Example:
+        >>> from stickytoken.gate import FailOn
+        >>> list(map(str, FailOn))
+        ['sticky', 'mild', 'serious', 'severe', 'none']
+    """
 
     STICKY = "sticky"
     MILD = "mild"
@@ -84,6 +95,10 @@ class Check:
         examined: number of tokens that the run examined.
         available: number of tokens in the vocabulary that the run could have examined.
         rules_file: rules file that documents were checked against; None if a run or a cleaner was passed.
+
+    Example:
+        >>> stickytoken.check(run, max_tokens=20).headline()
+        'passed: all-MiniLM-L6-v2 has 18 sticky tokens (20 tolerated)'
     """
 
     model: str | None

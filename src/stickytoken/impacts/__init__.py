@@ -89,6 +89,12 @@ def impact(
         EncodingError: a text has no usable vector.
         RunError: the run belongs to another model, or the folder belongs to another measurement or is in use.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
+
+    Example:
+        >>> settings = stickytoken.ImpactSettings(benign=2)
+        >>> impact = stickytoken.impact(model, "sts.jsonl", tokens=["[CLS]"], settings=settings, out="impact")
+        >>> impact.effects["metric"].to_list()
+        ['spearman', 'pearson']
     """
     given_settings = settings
     settings = or_default("settings", settings, ImpactSettings())

@@ -140,6 +140,12 @@ class Impact:
 
     Raises:
         RunError: the folder holds no impact measurement, or one that is damaged or not finished.
+
+    Example:
+        >>> settings = stickytoken.ImpactSettings(benign=2)
+        >>> impact = stickytoken.impact(model, "sts.jsonl", tokens=["[CLS]"], settings=settings, out="impact")
+        >>> impact.failed
+        {}
     """
 
     def __init__(self, path: Path) -> None:
@@ -191,6 +197,12 @@ def open_impact(path: str | Path) -> Impact:
 
     Raises:
         RunError: the folder holds no impact measurement, or one that is damaged or not finished.
+
+    Example:
+        >>> settings = stickytoken.ImpactSettings(benign=2)
+        >>> impact = stickytoken.impact(model, "sts.jsonl", tokens=["[CLS]"], settings=settings, out="impact")
+        >>> stickytoken.open_impact("impact").path.name
+        'impact'
     """
     return Impact(file_path("the impact", path))
 

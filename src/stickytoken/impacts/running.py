@@ -69,7 +69,7 @@ class CleanVectors:
         rows = self.rows
         missing = [probe for probe in dict.fromkeys(probes) if probe not in rows and probe not in edited]
         if missing:
-            tokenized = engines.tokenized_probes(encoder, missing)
+            tokenized = engines.tokenize_probes(encoder, missing)
             edited.update(zip(missing, engines.encode_probes(encoder, tokenized), strict=True))
         return np.stack([self.vectors[rows[probe]] if probe in rows else edited[probe] for probe in probes])
 
@@ -89,7 +89,7 @@ class _Encoding:
     name: str
 
     def prepare(self, shard: Shard[Probe], encoder: Encoder) -> Sequence[Probe]:
-        return engines.tokenized_probes(encoder, shard.items)
+        return engines.tokenize_probes(encoder, shard.items)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)

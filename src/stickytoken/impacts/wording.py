@@ -165,32 +165,24 @@ def _task_sentences(
         if row["drop"] is None or effect["clean"] is None:
             yield f"{start} {effect['metric']} is not defined."
             continue
+        verb = "leave"
+        if row["drop"]:
+            verb = "raise" if row["drop"] < 0 else "lower"
         sentence = (
-            f"{start} {settings.copies} copies {_verb_for(-row['drop'])} {effect['metric']} from "
-            f"{effect['clean']:.4f} to {row['score']:.4f}"
+            f"{start} {settings.copies} copies {verb} {effect['metric']} from {effect['clean']:.4f} to "
+            f"{row['score']:.4f}"
         )
         if row["drop_low"] is not None:
-            sentence += f" ({_interval(-row['drop_high'], -row['drop_low'], settings, 4)})"
+            interval = f"{-row['drop_high']:+.4f} to {-row['drop_low']:+.4f}"
+            sentence += f" (change {interval}, {settings.confidence:.0%} interval)"
         benign_drops = of_task.filter(of_task["token_id"].is_in(benign_ids))["drop"].drop_nulls()
         if len(benign_drops):
+            matches = "its benign match"
+            if len(benign_drops) > 1:
+                matches = f"its {len(benign_drops)} benign matches"
             mean_change = -float(benign_drops.mean())  # type: ignore[arg-type]
-            sentence += f"; {_benign_phrase(len(benign_drops), mean_change, 4)}"
+            sentence += f"; copies of {matches} change it by {mean_change:+.4f}"
         yield f"{sentence}."
-
-
-def _verb_for(change: float) -> str:
-    if change == 0:
-        return "leave"
-    return "raise" if change > 0 else "lower"
-
-
-def _benign_phrase(count: int, mean_change: float, digits: int) -> str:
-    matches = "its benign match" if count == 1 else f"its {count} benign matches"
-    return f"copies of {matches} change it by {mean_change:+.{digits}f}"
-
-
-def _interval(low: float, high: float, settings: ImpactSettings, digits: int) -> str:
-    return f"change {low:+.{digits}f} to {high:+.{digits}f}, {settings.confidence:.0%} interval"
 
 
 _TABLES = {

@@ -29,6 +29,11 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
     Raises:
         ModelError: The encoder wraps neither a SentenceTransformer nor a prompted language model, so the
             internal states of the model cannot be read.
+
+    Example:
+        >>> from stickytoken.inspection import inspector_of
+        >>> inspector_of(model).embedding_matrix().shape
+        (30522, 384)
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder

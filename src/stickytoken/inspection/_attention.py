@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from stickytoken.encoders.compute import switched_on
+from stickytoken.encoders.compute import switch_on
 
 Sources: TypeAlias = dict[torch.nn.Module, int]
 """Modules that return attention weights, with the index of the weights in the returned tuple."""
@@ -74,7 +74,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     try:
         with ExitStack() as stack:
             stack.enter_context(plain_attention(backbone))
-            stack.enter_context(switched_on(config, "output_attentions"))
+            stack.enter_context(switch_on(config, "output_attentions"))
             stack.enter_context(_recording_outputs(backbone, weight_lists))
             run()
     except ValueError:  # raised by a model that cannot switch away from fused kernels
@@ -168,7 +168,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
             # Older models return weights only if the configuration asks for them. Newer models, which declare
             # the outputs that can be recorded, do not need this setting.
             if config is not None and is_plain and not getattr(backbone, "_can_record_outputs", None):
-                stack.enter_context(switched_on(config, "output_attentions"))
+                stack.enter_context(switch_on(config, "output_attentions"))
             yield layers
     finally:
         for handle in handles:

@@ -41,8 +41,8 @@ from stickytoken.inspection.module_embedding import EmbeddedText, as_numbers
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inspector
 
-Vector: TypeAlias = NDArray[np.float64]
-Rule: TypeAlias = tuple[Vector, Vector]
+Floats: TypeAlias = NDArray[np.float64]
+Rule: TypeAlias = tuple[Floats, Floats]
 """Integration points in (0, 1), in ascending order, and their weights, which sum to 1.
 
 Both arrays have shape (points,).
@@ -62,7 +62,7 @@ def gauss_rule(points: int) -> Rule:
     return (nodes + 1) / 2, weights / 2
 
 
-def panel_rule(travelled: Vector, points: int) -> Rule:
+def panel_rule(travelled: Floats, points: int) -> Rule:
     """Divide (0, 1) into panels, and combine the Gauss-Legendre rules of all panels into one rule.
 
     Panels are narrower where the vector travels farther, so that more points are placed there. For example,
@@ -130,13 +130,13 @@ class _Path:
         """Maximum number of inputs per batch. For derivatives, an input is a point with a direction."""
         return max(1, _TOKENS // len(self.reference))
 
-    def embeddings_at(self, fractions: Vector) -> torch.Tensor:
+    def embeddings_at(self, fractions: Floats) -> torch.Tensor:
         """Return the embeddings at the given fractions of the line, shape (fractions, T, D)."""
         text = self.text.rows
         along = torch.as_tensor(fractions, dtype=text.dtype, device=text.device)
         return self.reference + along[:, None, None] * (text - self.reference)
 
-    def distances_travelled(self, points: int) -> Vector:
+    def distances_travelled(self, points: int) -> Floats:
         """Return the distance that the vector travels on the path up to each of several evenly spaced points.
 
         Vectors are divided by `divisor` or, if `divisor` is None, by their own lengths. The result has shape

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.compute import computing, switched_on
+from stickytoken.encoders.compute import computing, switch_on
 from stickytoken.encoders.compute.batches import equal_length_batches
 from stickytoken.encoders.inputs.token_table import token_table
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
-from stickytoken.encoders.prompted.steering import PromptBatch, pooled_states, prompt_states
+from stickytoken.encoders.prompted.steering import PromptBatch, pool_states, prompt_states
 from stickytoken.encoders.protocol import require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
@@ -384,7 +384,7 @@ class ModuleInspector(Inspector):
             )
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
                 # This setting makes sentence-transformers return the hidden states too.
-                stack.enter_context(switched_on(self._backbone.config, "output_hidden_states"))
+                stack.enter_context(switch_on(self._backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(
                     lambda _, inputs: pooling_inputs.append(dict(inputs[0]))
@@ -460,10 +460,7 @@ class PromptInspector(Inspector):
     """Gives access to the internal states of a prompted language model.
 
     The tokens around a text come from the prompt template, including the placeholder token. `look` does
-    not record the layers after the layer from which the vector is read. If the encoder uses contrast, it also
-    runs an auxiliary prompt with each text, and subtracts attention outputs of the auxiliary prompt from
-    those of the other prompts. `look` does not record the states of the auxiliary prompt, but `embedded` and
-    attributions include its tokens.
+    not record the layers after the layer from which the vector is read.
     """
 
     encoder: CausalPromptEncoder
@@ -489,17 +486,15 @@ class PromptInspector(Inspector):
         """Return the token embeddings of a text, and a function from embeddings to the text's vector.
 
         ``content`` contains the content ids of the text. The positions are those of all prompts with the
-        text, one prompt after another. If the encoder uses contrast, the auxiliary prompt is included as the
-        last one, because its embeddings also affect the vector.
+        text, one prompt after another.
         """
         ids = tuple(content)
         prompted = self._prompted
-        models = [prompted] if prompted.auxiliary is None else [prompted, prompted.auxiliary]
-        rows = [(model, row) for model in models for row in model.rows([ids])]
-        batches = [model.batch(model.layout([row])) for model, row in rows]
+        rows = prompted.rows([ids])
+        batches = [prompted.batch(prompted.layout([row])) for row in rows]
         embedded = torch.cat([batch.embeddings[0] for batch in batches])
         content_index = torch.cat(
-            [_by_position(model, row, range(len(ids)), template_value=-1) for model, row in rows]
+            [_by_position(prompted, row, range(len(ids)), template_value=-1) for row in rows]
         )
         padding = torch.zeros_like(embedded[0])
         padding_id = prompted.padding_id
@@ -520,7 +515,7 @@ class PromptInspector(Inspector):
         The versions are, for example, points on the path from the reference's embeddings to the text's.
 
         Returns:
-            The mean over all prompts except the auxiliary prompt, without any final normalisation.
+            The mean over all prompts, without any final normalisation.
         """
         sizes = [batch.embeddings.shape[1] for batch in batches]
         filled = []
@@ -530,12 +525,8 @@ class PromptInspector(Inspector):
             # Further inputs of some models, which depend only on the ids; see `Decoder.per_layer_inputs`.
             per_layer = _expand(batch.per_layer_inputs, len(embeddings))
             filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
-        auxiliary = self._prompted.auxiliary
-        if auxiliary is not None:
-            attention_output = auxiliary.attention_output(filled.pop())
-            filled = [replace(batch, auxiliary=attention_output) for batch in filled]
         reading_layer = self._prompted.layer_count  # the vector is read after this number of layers
-        by_prompt = [pooled_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
+        by_prompt = [pool_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
         # If the model is spread over several devices, its last layer and its embeddings may be on different
         # devices.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
@@ -551,13 +542,8 @@ class PromptInspector(Inspector):
     def _look_at_batch(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
-        auxiliary = self._prompted.auxiliary
-        auxiliary_output = None
-        if auxiliary is not None:
-            auxiliary_batch = auxiliary.batch(auxiliary.layout(auxiliary.rows(contents)))
-            auxiliary_output = auxiliary.attention_output(auxiliary_batch)
         by_prompt = [
-            self._look_at_prompt(prompt, contents, labels, around_label, auxiliary_output)
+            self._look_at_prompt(prompt, contents, labels, around_label)
             for prompt in range(len(self._prompted.prompts))
         ]
         return [self._join(prompts) for prompts in zip(*by_prompt, strict=True)]
@@ -568,7 +554,6 @@ class PromptInspector(Inspector):
         contents: Sequence[tuple[int, ...]],
         labels: Sequence[Sequence[int]],
         around_label: int,
-        auxiliary_output: torch.Tensor | None,
     ) -> list[Inside]:
         """Return the internal states of the model for each text in one of the prompts.
 
@@ -587,7 +572,7 @@ class PromptInspector(Inspector):
         )
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
         members = torch.nn.functional.one_hot(part_labels, part_count).float()
-        batch = prompted.batch(prompted.layout(rows), auxiliary=auxiliary_output)
+        batch = prompted.batch(prompted.layout(rows))
         # The vector is read after this number of layers. The model may have more layers, which are not run.
         reading_layer = prompted.layer_count
         model = self._decoder.model

@@ -243,7 +243,7 @@ class ResultFolder:
         Raises:
             RunError: another process is writing to the folder, or the folder cannot be created.
         """
-        with self._accessing():
+        with self._access():
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
             lock.acquire(timeout=0)
@@ -259,7 +259,7 @@ class ResultFolder:
 
     def require_unlocked(self) -> None:
         """Raise a RunError if another process is writing to the folder."""
-        with self._accessing():
+        with self._access():
             locked = (self.path / _LOCK).is_file()
         if locked:
             with self.locked():
@@ -267,12 +267,12 @@ class ResultFolder:
 
     def exists(self) -> bool:
         """Return whether a file or folder exists at the path."""
-        with self._accessing():
+        with self._access():
             return self.path.exists()
 
     def holds_run(self) -> bool:
         """Return whether the folder contains the record of a run."""
-        with self._accessing():
+        with self._access():
             return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, record_file: str = RUN_FILE) -> bool:
@@ -283,7 +283,7 @@ class ResultFolder:
         Args:
             record_file: name of the record file, which shows that the folder contains a measurement.
         """
-        with self._accessing():
+        with self._access():
             if not self.path.is_dir():
                 return self.path.exists()
             if (self.path / record_file).is_file() or (self.path / IDENTITY_FILE).is_file():
@@ -297,7 +297,7 @@ class ResultFolder:
             )
 
     @contextmanager
-    def _accessing(self) -> Iterator[None]:
+    def _access(self) -> Iterator[None]:
         try:
             yield
         except Timeout as error:

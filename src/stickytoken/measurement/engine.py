@@ -263,7 +263,7 @@ class TokenWork:
         copies_seen: list[list[int]] = []
         if isinstance(self.stage, CopyCountingStage) and self.stage.carrier_texts:
             copies_seen = _copies_seen(encoder, shard.tokens, probes, self.stage.carrier_texts)
-        inputs = tokenized_probes(encoder, probes, self.truncate)
+        inputs = tokenize_probes(encoder, probes, self.truncate)
         return _Prepared(shard.tokens, counts, inputs, copies_seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
@@ -357,7 +357,7 @@ def compute_shard(
     return work.compute(work.prepare(shard, encoder), encoder)
 
 
-def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
+def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
     """Return the probes as token ids if the encoder reads token ids; otherwise, return the probes unchanged.
 
     Args:

@@ -161,16 +161,3 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
     # all carriers.
     slopes = products * (len(before) / variation)
     return np.asarray(1 - slopes, dtype=np.float64)
-
-
-def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Return the erased share of one or several tokens, which is (k - k0) / (1 - k0).
-
-    Copies of the token leave the share 1 - k of a text's meaning, and copies of the ordinary token leave the
-    share 1 - k0. The erased share is how much smaller 1 - k is than 1 - k0, relative to 1 - k0.
-
-    Args:
-        contraction: k, the contraction of one or several tokens.
-        ordinary: k0, the contraction of the ordinary token.
-    """
-    return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)

@@ -20,7 +20,7 @@ from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run
-from stickytoken.encoders.loading import AnyModel, loaded_like
+from stickytoken.encoders.loading import AnyModel, load_like
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError
@@ -46,11 +46,11 @@ from stickytoken.repairs.recheck import (
     Recheck,
     RecheckedToken,
     describe_effect,
+    find_written_tokens,
     make_recheck,
-    written_tokens,
 )
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
-from stickytoken.repairs.rows import Row, related_rows
+from stickytoken.repairs.rows import Row, make_related_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, reasons_against_splitting
 from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
@@ -123,6 +123,11 @@ def repair(
         RepairError: the model or a token cannot be repaired with this strategy.
         RunError: the run belongs to another model, ``out`` is neither empty nor the folder of this repair, or
             ``out`` cannot be written.
+
+    Example:
+        >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
+        >>> repaired.tokens.select("token", "strategy").rows()
+        [('[CLS]', 'plain-specials')]
     """
     began = wall_time.beginning()
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
@@ -155,7 +160,12 @@ def repair(
     )
     finished = result.finished_repair(folder)
     if finished is not None:
-        _require_same_repair(finished, identity_parts, folder)
+        if finished.identity != digest(identity_parts):
+            different = ", ".join(resume.differences(identity_parts, finished.identity_parts))
+            raise RunError(
+                f"{folder} contains a different repair (it differs in {different or 'its identity'}): choose "
+                "another folder"
+            )
         model_folder.clear_workshop(folder)
         if finished not in result.repairs_in(opened.path)[0]:
             # An earlier process finished the repair, but was killed before it copied the record into the run
@@ -224,15 +234,6 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
         "cannot be read again: pass sentences to verify on your own texts"
     )
     return corpus
-
-
-def _require_same_repair(
-    finished: result.RepairRecord, identity_parts: Mapping[str, Any], folder: Path
-) -> None:
-    if finished.identity == digest(identity_parts):
-        return
-    different = ", ".join(resume.differences(identity_parts, finished.identity_parts)) or "its identity"
-    raise RunError(f"{folder} contains a different repair (it differs in {different}): choose another folder")
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,7 @@ class _RepairJob:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
         avoided = self._flagged.union(self.ids)
-        return related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
+        return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _measure_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
         """Build the model with the given repairs; return the effects of copies, keyed by token id.
@@ -339,7 +340,7 @@ class _RepairJob:
                 as_text.append(token)
             else:
                 as_ids.append(token)
-        copies = Copies(as_ids, written_tokens(self.model.encoder, as_text))
+        copies = Copies(as_ids, find_written_tokens(self.model.encoder, as_text))
         repaired = self.load().encoder
         vocabulary = categorize(repaired.tokenizer)
         return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judged(copies).tokens
@@ -367,7 +368,7 @@ class _RepairJob:
             if token_id in nearest:
                 reason += f" ({quoted(self._name(nearest[token_id]))})"
             rejected = [
-                _describe_rejected(tried_strategy, effect)
+                f"{tried_strategy} ({describe_effect(effect)})"
                 for tried_strategy, effect in choice.tried.items()
                 if tried_strategy is not strategy
             ]
@@ -411,7 +412,7 @@ class _RepairJob:
 
     def load(self) -> RepairableModel:
         """Load the model in the build folder."""
-        return model_folder.repairable(loaded_like(self.model.encoder, self.build_folder))
+        return model_folder.repairable(load_like(self.model.encoder, self.build_folder))
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
         matrix = self._matrix()
@@ -494,7 +495,3 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
     from stickytoken.inspection import inspector_of
 
     return inspector_of(encoder).embedding_matrix()
-
-
-def _describe_rejected(strategy: Strategy, effect: RecheckedToken) -> str:
-    return f"{strategy} ({describe_effect(effect)})"

@@ -55,7 +55,7 @@ def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
     return entries
 
 
-def named_entry(entry: str, token_id: int) -> str:
+def name_entry(entry: str, token_id: int) -> str:
     """Return the id and string of an entry for an error message, such as ``token 7 ('river')``."""
     return f"token {token_id} ({visible(entry)!r})"
 
@@ -235,7 +235,7 @@ class EditableVocabulary:
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
             return EditedPipeline(
-                self._document | {"model": renamed_model(self._model, new_names)}, new_names
+                self._document | {"model": rename_entries(self._model, new_names)}, new_names
             )
         removed = frozenset(self._entries[token_id] for token_id in ids)
         ranks, no_longer_merged = self._merges_without(removed)
@@ -249,7 +249,7 @@ class EditableVocabulary:
         # entries are renamed, so that they are not found. The entries that no merge produces are also
         # renamed, because the words that equal these entries have always been split into pieces.
         new_names |= _unreachable_names(self._never_produced)
-        model = renamed_model(model | {"ignore_merges": True}, new_names)
+        model = rename_entries(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
         # Only whole words are looked up. If ``riv`` is removed and ``river`` is no longer merged, the
         # tokenizer finds ``river`` when it looks up the word ``river``, but not in the word ``riverbed``. So
@@ -376,7 +376,7 @@ def merge_pairs(model: Mapping[str, Any]) -> list[Pair] | None:
     return [(left, right) for left, right in pairs]
 
 
-def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[str, Any]:
+def rename_entries(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[str, Any]:
     """Return the ``model`` part of a tokenizer.json with some entries renamed.
 
     Args:
@@ -438,7 +438,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     if new_names and not _removes_spaces(document):
         token_id = next(iter(new_names))
         raise RepairError(
-            f"{named_entry(entries[token_id], token_id)} cannot become plain text: the vocabulary would "
+            f"{name_entry(entries[token_id], token_id)} cannot become plain text: the vocabulary would "
             "still match its text, and the entry cannot be renamed, because a text could contain any new name"
         )
     for token_id, name in new_names.items():
@@ -450,7 +450,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         # finds special tokens in a text. Transformers must still find the remaining added tokens, so the
         # remaining tokens are no longer marked as special.
         remaining = [added | {"special": False} for added in remaining]
-    changed = document | {"model": renamed_model(model, new_names), "added_tokens": remaining}
+    changed = document | {"model": rename_entries(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")
     if padding and padding["pad_id"] in new_names:
         changed["padding"] = padding | {"pad_token": new_names[padding["pad_id"]]}
@@ -476,7 +476,7 @@ def _with_entries(
     if list(new_entries) != following_ids:
         token_id = next(edited_id for edited_id in ids if edited_id in new_entries)
         raise RepairError(
-            f"{named_entry(new_entries[token_id], token_id)} cannot become plain text: the ids of the added "
+            f"{name_entry(new_entries[token_id], token_id)} cannot become plain text: the ids of the added "
             "tokens have gaps, so the ids of other tokens would change"
         )
     lowest_score = min(score for _entry, score in vocabulary)

@@ -28,7 +28,7 @@ from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
 from stickytoken.repairs import result
 from stickytoken.repairs.model_folder import RepairableModel
-from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, describe_effect, written_tokens
+from stickytoken.repairs.recheck import Copies, Recheck, RecheckedToken, describe_effect, find_written_tokens
 from stickytoken.repairs.result import CheckRecord, MeasuredRecord, NeighbourRecord, RepairedTokenRecord
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -147,7 +147,7 @@ def verify(
     )
     as_ids = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.ROWS]
     as_text = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.TOKENIZER]
-    copies = Copies(as_ids, written_tokens(original.encoder, as_text))
+    copies = Copies(as_ids, find_written_tokens(original.encoder, as_text))
     with_neighbours = copies._replace(as_ids=[*as_ids, *(neighbour.token for neighbour in neighbours)])
     judged_after = after.judged(with_neighbours)
     judged_before = before.judged(with_neighbours)
@@ -266,7 +266,10 @@ def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float 
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
     if sticky:
-        described = [_describe_sticky(token, after) for token, after in list(sticky.items())[:_SHOWN_TOKENS]]
+        described = [
+            f"{quoted(token)} ({describe_effect(after)})"
+            for token, after in list(sticky.items())[:_SHOWN_TOKENS]
+        ]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
         return CheckRecord(name=name, passed=False, finding=finding)
     subject = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
@@ -280,10 +283,6 @@ def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float 
         findings.append(f"documents in at most {PUSH.text(max(pushes))} as many wrong results{ordinary}")
     finding = f"the {subject} not sticky: {', '.join(findings)}" if findings else f"the {subject} not sticky"
     return CheckRecord(name=name, passed=True, finding=finding)
-
-
-def _describe_sticky(token: str, after: RecheckedToken) -> str:
-    return f"{quoted(token)} ({describe_effect(after)})"
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:

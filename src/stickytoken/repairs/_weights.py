@@ -1,4 +1,4 @@
-"""Find the stored token embeddings of a model, write new rows, and check that nothing else changed."""
+"""Find the stored token embeddings of a model, and write new rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from stickytoken.encoders.loading.stored_rows import (
     FLOATING_TYPES,
     StoredTensor,
     TokenRows,
+    read_stored_tensors,
     static_rows,
-    stored_tensors,
 )
 from stickytoken.errors import RepairError
 
@@ -128,7 +128,7 @@ def _tensors(module: Path) -> list[StoredTensor]:
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
-        return stored_tensors(weights)
+        return read_stored_tensors(weights)
     if not index.is_file():
         return []
     shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
@@ -137,12 +137,8 @@ def _tensors(module: Path) -> list[StoredTensor]:
         file = module / name
         if not file.is_file():
             raise RepairError(f"{module} is incomplete: {index.name} names {name}, which is missing")
-        tensors += stored_tensors(file)
+        tensors += read_stored_tensors(file)
     return tensors
-
-
-# Suffix that a written weight file has until it has been compared with the original.
-_UNCHECKED = ".unchecked"
 
 
 def write_rows(
@@ -150,9 +146,8 @@ def write_rows(
 ) -> None:
     """Write a copy of a weight file with new rows.
 
-    The copy gets its final name only after a check that nothing else has changed. In a folded table, several
-    tokens share a stored row, or rows have weights, so no row can be overwritten for a single token. A folded
-    table is replaced by a table with a separate, unweighted row for every token.
+    In a folded table, several tokens share a stored row, or rows have weights, so no row can be overwritten
+    for a single token. A folded table is replaced by a table with a separate, unweighted row for every token.
 
     Args:
         source: the original weight file.
@@ -162,27 +157,21 @@ def write_rows(
         rows: the new rows, keyed by token id, each of shape (D,).
 
     Raises:
-        RepairError: a row does not fit its table, or something besides the rows would change.
+        RepairError: a row does not fit its table.
     """
     rows_by_table = {table.matrix.name: _in_stored_type(rows, table) for table in tables}
-    unchecked = target.with_name(target.name + _UNCHECKED)
-    try:
-        folded_tables = [table for table in tables if table.folded]
-        if folded_tables:
-            (folded_table,) = folded_tables
-            _write_unfolded(unchecked, folded_table, rows_by_table[folded_table.matrix.name])
-        else:
-            shutil.copyfile(source, unchecked)
-            with unchecked.open("r+b") as stream:
-                for table in tables:
-                    for token_id, row in rows_by_table[table.matrix.name].items():
-                        stream.seek(table.matrix.start + token_id * table.matrix.row_bytes)
-                        stream.write(row.view(torch.uint8).numpy().tobytes())
-        _require_only_rows(source, unchecked, tables, rows_by_table)
-        shutil.copymode(source, unchecked)
-        unchecked.replace(target)
-    finally:
-        unchecked.unlink(missing_ok=True)
+    folded_tables = [table for table in tables if table.folded]
+    if folded_tables:
+        (folded_table,) = folded_tables
+        _write_unfolded(target, folded_table, rows_by_table[folded_table.matrix.name])
+    else:
+        shutil.copyfile(source, target)
+        with target.open("r+b") as stream:
+            for table in tables:
+                for token_id, row in rows_by_table[table.matrix.name].items():
+                    stream.seek(table.matrix.start + token_id * table.matrix.row_bytes)
+                    stream.write(row.view(torch.uint8).numpy().tobytes())
+    shutil.copymode(source, target)
 
 
 def _in_stored_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
@@ -214,80 +203,3 @@ def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Ten
         matrix[token_id] = row
     tensors[table.matrix.name] = matrix.contiguous()
     save_file(tensors, target, metadata=metadata)
-
-
-def _require_only_rows(
-    source: Path,
-    written: Path,
-    tables: Sequence[TokenRows],
-    rows: Mapping[str, Mapping[int, torch.Tensor]],
-) -> None:
-    """Raise an error if a written weight file differs from the original in anything but the new rows.
-
-    The tables are compared row by row, all other tensors byte by byte. The written file must not have the
-    mapping and the weights of a folded table, because `write_rows` replaces a folded table with one that has
-    a separate row for every token.
-
-    Raises:
-        RepairError: a new row is wrong, or anything else has changed.
-    """
-    before = {tensor.name: tensor for tensor in stored_tensors(source)}
-    after = {tensor.name: tensor for tensor in stored_tensors(written)}
-    tables_by_name = {table.matrix.name: table for table in tables}
-    dropped_names = set()
-    for table in tables:
-        for dropped_tensor in (table.mapping, table.weights):
-            if dropped_tensor is not None:
-                dropped_names.add(dropped_tensor.name)
-    if after.keys() != before.keys() - dropped_names:
-        raise RepairError(f"{written} and {source} have different tensors: this is a bug in stickytoken")
-    for name, tensor in before.items():
-        if name in tables_by_name:
-            # the id of a token whose row is wrong; None if all rows are right
-            wrong_id = _first_wrong_row(tables_by_name[name], TokenRows(after[name]), rows[name])
-            if wrong_id is not None:
-                raise RepairError(
-                    f"the repair would have written a wrong row for token {wrong_id} in {name}: nothing was "
-                    "written; this is a bug in stickytoken"
-                )
-        elif name not in dropped_names and not _same_bytes(tensor, after[name]):
-            raise RepairError(
-                f"the repair would have changed {name} in {source}: nothing was written; this is a bug in "
-                "stickytoken"
-            )
-
-
-def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.Tensor]) -> int | None:
-    if len(after) != len(before) or after.dtype != before.dtype:
-        return 0
-    for begin, rows_before in before.parts():
-        expected = rows_before.copy()
-        end = begin + len(expected)
-        for token_id, row in rows.items():
-            if begin <= token_id < end:
-                expected[token_id - begin] = row.to(torch.float64).numpy()
-        written = after.read(begin, end)
-        # The bytes are compared, because NaN is not equal to itself.
-        is_wrong = (written.view(np.uint8) != expected.view(np.uint8)).any(axis=1)
-        if is_wrong.any():
-            return begin + int(np.flatnonzero(is_wrong)[0])
-    return None
-
-
-# Number of bytes to compare at a time.
-_COMPARED_BYTES = 2**24
-
-
-def _same_bytes(before: StoredTensor, after: StoredTensor) -> bool:
-    if (before.dtype, before.shape, before.size) != (after.dtype, after.shape, after.size):
-        return False
-    with before.file.open("rb") as old, after.file.open("rb") as new:
-        old.seek(before.start)
-        new.seek(after.start)
-        remaining = before.size
-        while remaining:
-            count = min(remaining, _COMPARED_BYTES)
-            if old.read(count) != new.read(count):
-                return False
-            remaining -= count
-    return True

@@ -16,7 +16,7 @@ from stickytoken.encoders.loading.resolution import resolve_model, text_module
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
-from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer
+from stickytoken.repairs.tokenizer_edit import ModelEdit, edit_tokenizer
 
 if TYPE_CHECKING:
     from stickytoken.encoders.loading.stored_rows import TokenRows
@@ -48,12 +48,11 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     rows, files with the same weights in other formats are left out, because they would be outdated.
 
     Raises:
-        RepairError: the model cannot be edited in this way, the folder cannot be written, or something
-            outside the edit would change.
+        RepairError: the model cannot be edited in this way, or the folder cannot be written.
     """
     from stickytoken.repairs._weights import write_rows
 
-    tokenizer_files = edited_tokenizer(source, edit)
+    tokenizer_files = edit_tokenizer(source, edit)
     tables_by_file = _tables_by_file(source, edit)
     # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense
     # module.
@@ -81,7 +80,6 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         for name, content in tokenizer_files.items():
             _replace_content(target / name, content)
         for file, tables in tables_by_file.items():
-            # `write_rows` raises an error if anything besides the rows would change.
             write_rows(file, target / file.relative_to(source), tables, edit.rows)
     except OSError as error:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error

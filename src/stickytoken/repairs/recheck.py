@@ -65,7 +65,7 @@ class Copies(NamedTuple):
         return [token.id for token in (*self.as_ids, *self.as_text)]
 
 
-def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
+def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
     """Choose how to write copies of each token, so that the tokenizer recognizes as many copies as possible.
 
     Returns:
@@ -363,7 +363,7 @@ def make_recheck(
     # A recheck measures few tokens, so it needs no lower precision for speed.
     settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
-    used = {open_ended(text) for text in used_texts(run)}
+    used = {open_ended(text) for text in list_used_texts(run)}
     beginnings = tuple(used)
 
     def is_unused(text: str) -> bool:
@@ -388,7 +388,7 @@ def make_recheck(
     return Recheck(job=job, plan=plan, ordinary_tokens=ordinary, progress=progress, name="before")
 
 
-def used_texts(run: Run) -> list[str]:
+def list_used_texts(run: Run) -> list[str]:
     """Return the carriers, the anchors and the bundled documents of a run, without duplicates."""
     of_plan = run.method.plan_texts(run.plan)
     texts = [*of_plan.carriers, *of_plan.anchors]

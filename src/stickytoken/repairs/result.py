@@ -183,7 +183,7 @@ def require_documents(path: Path | None, column: ColumnChoice) -> None:
         raise InputError(f"--column {names!r} is given without --affected: pass --affected too")
 
 
-def affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Encoder) -> Affected:
+def find_affected_in(path: Path, column: ColumnChoice, repair: Repair, original: Encoder) -> Affected:
     """Find the documents in a file that a repair affects, and list them in a file beside the repaired model.
 
     Args:
@@ -252,6 +252,11 @@ class Repair:
 
     Raises:
         RunError: the folder holds no repaired model, or its record is damaged.
+
+    Example:
+        >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
+        >>> repaired.verified is None
+        True
     """
 
     def __init__(self, path: Path) -> None:
@@ -359,6 +364,11 @@ def open_repair(path: str | Path) -> Repair:
 
     Raises:
         RunError: the folder holds no repaired model, or its record is damaged.
+
+    Example:
+        >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
+        >>> stickytoken.open_repair("repaired").path.name
+        'repaired'
     """
     return Repair(file_path("the repair", path))
 

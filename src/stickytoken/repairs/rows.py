@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
+from stickytoken.repairs._pipeline import merge_pairs, rename_entries, word_pieces
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _SAMPLE_SIZE = 400
 _RELATIVES = 10
 
 
-def related_rows(
+def make_related_rows(
     model: SentenceTransformer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
     """Predict entries' rows from the rows of their pieces and of their relatives.
@@ -262,7 +262,7 @@ def _names_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
 
 
 def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    changed = renamed_model(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
+    changed = rename_entries(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
     pairs = merge_pairs(changed)
     if pairs is not None:
         removed = set(names.values())

@@ -218,7 +218,7 @@ class _EditedTokenizer(NamedTuple):
     is_rebuilt: bool
 
 
-def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
+def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     """Return the files of a model's tokenizer after an edit.
 
     Args:
@@ -242,9 +242,19 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     entries = _pipeline.entries_of(pipeline.loaded)
     edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
     # Check that no text produces an edited entry, and that no entry was lost.
-    texts = _texts_with_entries(edited_entries, before, edited.new_names)
+    texts: dict[int, list[str]] = {}
+    for token_id, entry in edited_entries.items():
+        decoded = before.decode([token_id], skip_special_tokens=False)
+        spellings = sorted({entry, decoded, edited.new_names.get(token_id, entry)})
+        texts[token_id] = [attempt.format(spelling) for spelling in spellings for attempt in _ATTEMPTS]
     _require_never_produced(edited_entries, after, edited.document, texts)
-    _require_same_size(pipeline.folder, before, after)
+    size_before = before.get_vocab_size()
+    size_after = after.get_vocab_size()
+    if size_before != size_after:
+        raise RepairError(
+            f"the tokenizer in {pipeline.folder} cannot be edited: it has {size_before} entries, and "
+            f"{size_after} after the edit"
+        )
     files = _vocabulary_files(pipeline, edited, edit)
     files[_TOKENIZER_FILE] = _as_json(edited.document)
     if edited.is_rebuilt and pipeline.tokenizer is not None:
@@ -266,7 +276,11 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     Returns:
         The edited content, the new strings of the renamed entries, and whether the content was rebuilt.
     """
-    rebuilt_document = _rebuilt_document(pipeline)
+    rebuilt_document = pipeline.document
+    if pipeline.tokenizer is not None:
+        stored = pipeline.stored or {}
+        stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
+        rebuilt_document = pipeline.loaded | stored_limits
     is_rebuilt = bool(edit.plain_specials) or pipeline.stored is None
     document = rebuilt_document if is_rebuilt else pipeline.document
     new_names: dict[int, str] = {}
@@ -288,14 +302,6 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     return _EditedTokenizer(document, new_names, is_rebuilt)
 
 
-def _rebuilt_document(pipeline: Pipeline) -> dict[str, Any]:
-    if pipeline.tokenizer is None:
-        return pipeline.document
-    stored = pipeline.stored or {}
-    stored_limits = {key: stored.get(key) for key in ("truncation", "padding")}
-    return pipeline.loaded | stored_limits
-
-
 def _without_entries(
     pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]
 ) -> _pipeline.EditedPipeline:
@@ -305,17 +311,6 @@ def _without_entries(
 # Templates of texts from which the tokenizer might still produce an entry. The entry's text replaces the
 # braces.
 _ATTEMPTS = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
-
-
-def _texts_with_entries(
-    entries: Mapping[int, str], before: Tokenizer, new_names: Mapping[int, str]
-) -> dict[int, list[str]]:
-    texts = {}
-    for token_id, entry in entries.items():
-        decoded = before.decode([token_id], skip_special_tokens=False)
-        spellings = sorted({entry, decoded, new_names.get(token_id, entry)})
-        texts[token_id] = [attempt.format(spelling) for spelling in spellings for attempt in _ATTEMPTS]
-    return texts
 
 
 def _require_never_produced(
@@ -329,18 +324,8 @@ def _require_never_produced(
     for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
-                entry = _pipeline.named_entry(entries[token_id], token_id)
+                entry = _pipeline.name_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still produces it")
-
-
-def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> None:
-    size_before = before.get_vocab_size()
-    size_after = after.get_vocab_size()
-    if size_before != size_after:
-        raise RepairError(
-            f"the tokenizer in {folder} cannot be edited: it has {size_before} entries, and {size_after} "
-            "after the edit"
-        )
 
 
 def _require_same_in_transformers(

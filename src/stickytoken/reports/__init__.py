@@ -31,7 +31,13 @@ REPORT_FILE = "report.html"
 
 
 class Format(StrEnum):
-    """The format of a report."""
+    """The format of a report.
+
+    Example:
+        >>> from stickytoken.reports import Format
+        >>> list(map(str, Format))
+        ['html', 'md', 'json']
+    """
 
     HTML = "html"
     MD = "md"
@@ -68,6 +74,10 @@ def report(
         MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.
+
+    Example:
+        >>> stickytoken.report(run, out="report.md").splitlines()[0]
+        '# Sticky tokens of all-MiniLM-L6-v2'
     """
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")

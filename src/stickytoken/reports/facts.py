@@ -249,15 +249,8 @@ def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
     curves = mean_curves(record)
     if curves is not None:
-        words = effects.CurveWords(
-            "repair-curves",
-            "Symptom curves before and after the repair",
-            "The similarity of two unrelated texts when copies of a repaired token are added to one of them, "
-            "averaged over all repaired tokens. After the repair, the curve should follow the curve of "
-            "ordinary tokens.",
-        )
         copies, lines = curves
-        figures.append(effects.repair_curves(words, copies, lines))
+        figures.append(effects.repair_curves(copies, lines))
     return figures
 
 
@@ -450,7 +443,7 @@ class ShownAudit:
     tokens: DataTable
 
 
-def shown_audits(content: RunContent) -> list[ShownAudit]:
+def show_audits(content: RunContent) -> list[ShownAudit]:
     """Return the latest audits of a run, at most `MOST_SCANS`."""
     shown = []
     for audit in content.audits[:MOST_SCANS]:  # latest first
@@ -467,7 +460,7 @@ def shown_audits(content: RunContent) -> list[ShownAudit]:
     return shown
 
 
-def shown_scans(content: RunContent) -> list[ShownScan]:
+def show_scans(content: RunContent) -> list[ShownScan]:
     """Return the latest scans of a run, at most `MOST_SCANS`."""
     shown = []
     for scan in content.scans[:MOST_SCANS]:  # latest first

@@ -49,8 +49,8 @@ def _collect_shared_values(content: RunContent) -> dict[str, Any]:
         "strongest": facts.strongest(content),
         "overview": facts.report_figures(content),
         "explained": facts.explained_tokens(content),
-        "audits": facts.shown_audits(content),
-        "scans": facts.shown_scans(content),
+        "audits": facts.show_audits(content),
+        "scans": facts.show_scans(content),
         "rows": content.sticky.to_dicts(),
         "how": run.method.describe(run.settings),
         "computed": facts.run_details(content),
@@ -252,7 +252,7 @@ def similarity_page(why: Why, top: int = 10) -> str:
         why=grouped,
         lines=summary(why, top),
         pairs=grouped.strongest(top),
-        rows=shaded_rows(grouped),
+        rows=shade_rows(grouped),
     )
 
 
@@ -279,7 +279,7 @@ _LOWERS = (52, 101, 202)
 _DEEPEST_SHADE = 0.55
 
 
-def shaded_rows(why: Why) -> list[ShadedRow]:
+def shade_rows(why: Why) -> list[ShadedRow]:
     """Return the rows of the contribution matrix. The larger the absolute value, the deeper the colour."""
     largest = float(np.abs(why.matrix).max()) or 1.0
     rows = []

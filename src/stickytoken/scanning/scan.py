@@ -16,7 +16,7 @@ from pydantic import Field
 import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.cleaning import Cleaner, document_counts, names_rules_file, open_cleaner
-from stickytoken.cleaning.rules import CleaningRules, known_line, rules_of_run
+from stickytoken.cleaning.rules import CleaningRules, format_known_line, rules_of_run
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.documents import (
@@ -324,6 +324,10 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         InputError: the documents cannot be read, or an option cannot be used.
         ModelError: the model cannot be found or used.
         RunError: the run is damaged or not finished, or the folder contains something else.
+
+    Example:
+        >>> stickytoken.scan(run, documents).select("id", "kinds").rows()
+        [('1', ['repetition']), ('2', ['special'])]
     """
     finished = scan_documents(
         run,
@@ -819,7 +823,9 @@ def add_known(scan: Scan, path: Path) -> int:
     for row in scan.documents.iter_rows(named=True):
         if row["digest"] not in digests:
             digests.add(row["digest"])
-            new_lines.append(known_line(row["digest"], row["id"], [word["text"] for word in row["words"]]))
+            new_lines.append(
+                format_known_line(row["digest"], row["id"], [word["text"] for word in row["words"]])
+            )
     store.write_atomically(path, "".join(f"{line}\n" for line in [*lines, *new_lines]).encode())
     return len(new_lines)
 

@@ -29,6 +29,10 @@ class AuditSettings:
 
     Raises:
         InputError: A value is out of range.
+
+    Example:
+        >>> stickytoken.AuditSettings(tokens=4).tokens
+        4
     """
 
     insertion: Insertion = Insertion.IDS

@@ -45,6 +45,10 @@ class ExplainSettings:
 
     Raises:
         InputError: A value is out of range.
+
+    Example:
+        >>> stickytoken.ExplainSettings(copies=4).copies
+        4
     """
 
     copies: PositiveCount = 8

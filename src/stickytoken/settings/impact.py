@@ -50,6 +50,10 @@ class ImpactSettings:
 
     Raises:
         InputError: A value is out of range.
+
+    Example:
+        >>> stickytoken.ImpactSettings(copies=4).copies
+        4
     """
 
     edits: Edits = Edits.COPIES

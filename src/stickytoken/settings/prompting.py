@@ -3,32 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
-from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_settings
-
-
-class ContrastRule(StrEnum):
-    """Formula that replaces the attention values of a prompt's last token.
-
-    In the formulas, A stands for the attention values of the prompt's last token, B for the attention values
-    from the auxiliary prompt, and c for the strength of the contrast.
-    """
-
-    SCALED = "scaled"
-    """c (A - B), the published default."""
-    NORM = "norm"
-    """(A - B) |A| / |A - B|: the difference with the norm of A."""
-    SCALED_NORM = "scaled_norm"
-    """c (A - B) |A| / |A - B|."""
-    SUB_HEAD_NORM = "sub_head_norm"
-    """Like NORM, but for each attention head separately."""
-
-    @property
-    def scales(self) -> bool:
-        """Whether the rule uses a strength c."""
-        return self in (ContrastRule.SCALED, ContrastRule.SCALED_NORM)
+from stickytoken.settings import NaturalNumber, check_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +21,7 @@ class Prompting:
     For a SentenceTransformer, ``layer`` is the number of layers to run (at least 1). For a language model
     with a prompt, ``layer`` is an index into the list that begins with the embeddings and continues with the
     output of each layer; -1 is the last output, after the final norm. If there is no published preset,
-    vectors for a plain prompt come from the last layer, and vectors for token prepending or contrast come
+    vectors for a plain prompt come from the last layer, and vectors for token prepending come
     from the layer at the same relative depth as in Llama 2 7B.
 
     Attributes:
@@ -60,17 +37,14 @@ class Prompting:
             preset.
         layer: Take the vectors after this number of layers; -1 is the last layer. Default: the last layer or,
             for a language model with a prompt, the layer of the published preset.
-        contrast: With a prompt: subtract the attention values of an auxiliary prompt (Cheng et al., ACL
-            2025).
-        contrast_layer: Layer whose attention is changed by contrast, counted from 0. Default: the prompt's
-            preset.
-        contrast_strength: Factor by which the difference between the attention values of the two prompts is
-            multiplied, at least 0. Default: the prompt's preset.
-        contrast_rule: How contrast replaces the attention values: scaled, norm, scaled_norm or sub_head_norm.
-            Default: scaled.
 
     Raises:
         InputError: A value has the wrong type or is out of range.
+
+    Example:
+        >>> from stickytoken.encoders import Prompting
+        >>> Prompting("prompteol", token_prepending=True).decoder_options
+        {'token_prepending': True}
     """
 
     prompt: str | None = None
@@ -79,10 +53,6 @@ class Prompting:
     start: NaturalNumber | None = None
     exit: NaturalNumber | None = None
     layer: int | None = None
-    contrast: bool = False
-    contrast_layer: NaturalNumber | None = None
-    contrast_strength: NonNegativeNumber | None = None
-    contrast_rule: ContrastRule | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -96,6 +96,10 @@ class StdSettings:
 
     Raises:
         InputError: A value is out of range.
+
+    Example:
+        >>> stickytoken.StdSettings(scores="all").scores.value
+        'all'
     """
 
     sentence_count: Annotated[int, Ge(2)] = 1000

@@ -364,7 +364,7 @@ def test_what_depends_on_results_is_told_apart(serve):
 
     estimate = estimate_cost(endpoint, measurement, UncertainStages("chosen by results", 40))
     assert (estimate.texts, estimate.most.texts) == (20, 90)
-    longest = max(endpoint.counted_by_server([text]) for text in SENTENCES[:50])
+    longest = max(endpoint.count_by_server([text]) for text in SENTENCES[:50])
     assert estimate.most.tokens == math.ceil(90 * longest)
     together = estimate_cost(endpoint, lambda stand_in: stand_in.encode(SENTENCES[:50]))
     assert (together.texts, together.most) == (50, None)

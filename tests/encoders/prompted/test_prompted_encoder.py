@@ -14,18 +14,16 @@ import profiled
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from prompted_loading import encoder_of, load_prompted, read
+from prompted_loading import load_prompted, read
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.causal_module import CausalPrompt
-from stickytoken.encoders.prompted import Contrast
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
 from stickytoken.measurement.ray_engine import ShardWorker
-from stickytoken.settings.prompting import ContrastRule
 
 SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
@@ -90,10 +88,8 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
     def identity(**changes):
         return load_prompted(folder, device="cpu", **READING | changes).identity
 
-    contrast = {"contrast": True, "contrast_layer": 1}
     assert identity() == identity(token_budget=1) == encoder.identity
     assert identity(exit=4) == identity(exit=99)
-    assert identity(**contrast) == identity(**contrast, contrast_strength=0.5, contrast_rule="scaled")
     vectors = [
         identity(start=0),
         identity(exit=2),
@@ -101,12 +97,8 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
         identity(prompt="cot"),
         identity(max_length=200),
         identity(token_prepending=False, start=None, exit=None),
-        identity(**contrast),
-        identity(**contrast | {"contrast_layer": 2}),
-        identity(**contrast, contrast_strength=0.25),
-        *(identity(**contrast, contrast_rule=rule) for rule in ContrastRule if rule != "scaled"),
     ]
-    assert len({encoder.identity, *vectors}) == 13
+    assert len({encoder.identity, *vectors}) == 7
 
 
 def test_it_can_be_pickled_and_has_no_layers_of_no_texts(encoder):
@@ -119,8 +111,7 @@ def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
     vectors = encoder.encode(["", "the <PST> bird", "the bird"])
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[1] - vectors[2]).max() > 1e-3
-    contrast = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
-    assert np.isfinite(contrast.encode(["a <PST> bird", "<PST>"])).all()
+    assert np.isfinite(encoder.encode(["a <PST> bird", "<PST>"])).all()
 
 
 def test_what_the_model_cannot_read_is_named(folder, encoder):
@@ -139,18 +130,6 @@ def test_what_the_model_cannot_read_is_named(folder, encoder):
         load_encoder(folder, device="cpu", prompt="echo").encode_ids([()])
 
 
-def test_a_text_must_fit_into_the_longer_prompt():
-    encoder = encoder_of(read(contrast=Contrast(1)), max_length=60)
-    room = 60 - encoder.prompted.auxiliary.length(0)
-    token = encoder.content_ids(["river"])[0][0]
-    assert encoder.prompted.prompts[0].length(room) < 60
-    assert encoder.encode_ids([[token] * room]).shape == (1, tiny_decoders.DIMENSION)
-    with pytest.raises(EncodingError, match="a prompt of 61 tokens, but the model reads 60"):
-        encoder.encode_ids([[token] * (room + 1)])
-    with pytest.raises(EncodingError, match="use a shorter text"):
-        encoder.sentence_transformer().encode(["the river " * 400])
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -163,18 +142,6 @@ def test_a_text_must_fit_into_the_longer_prompt():
         ({"prompt_name": "query"}, "leave out the prompt name 'query'"),
         ({"token_prepending": False, "start": 1}, "turn on token prepending"),
         ({"max_length": 10}, "the prompt alone takes"),
-        ({"contrast": True, "contrast_strength": float("nan")}, "strength is nan"),
-        ({"contrast": True, "contrast_layer": -1}, "layer is -1: .* at least 0"),
-        ({"contrast": True, "contrast_layer": 4}, "tiny-qwen2 has 4 layers: pass 0 to 3"),
-        ({"contrast": True, "contrast_layer": 2, "layer": 2}, "read after 2 layers, .* pass 0 to 1"),
-        ({"contrast": True, "contrast_rule": "half"}, "contrast_rule is 'half': .* scaled or norm"),
-        (
-            {"contrast": True, "contrast_rule": "norm", "contrast_strength": 0.5},
-            "norm takes no strength, but 0.5",
-        ),
-        ({"contrast_layer": 1}, "contrast_layer would have no effect"),
-        ({"contrast": True, "prompt": "echo", "token_prepending": False}, "an echo prompt reads every token"),
-        ({"contrast": True, "prompt": "Word: {sentence}:"}, "quotes the sentence"),
     ],
 )
 def test_options_that_cannot_be_met_are_refused_in_one_line(folder, options, reason):
@@ -184,8 +151,8 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(folder, options, rea
 
 
 def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_folder, folder, tmp_path):
-    with pytest.raises(InputError, match="contrast applies only to prompted language models"):
-        load_prompted(bert_folder, prompt="prompteol", contrast=True)
+    with pytest.raises(InputError, match="token_prepending applies only to prompted language models"):
+        load_prompted(bert_folder, prompt="prompteol", token_prepending=True)
     with pytest.raises(InputError, match="no prompt named 'ke'"):
         load_encoder(bert_folder, device="cpu", prompt="ke")
     assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
@@ -206,7 +173,7 @@ def test_a_mistyped_prompt_of_a_language_model_names_the_known_ones(folder):
     ("kind", "prompt", "options"),
     [
         ("qwen2", "prompteol", {}),
-        ("gpt2", "prompteol", {"contrast": True, "contrast_layer": 1}),
+        ("gpt2", "prompteol", {}),
         ("qwen2", "echo", {"token_prepending": False, "start": None, "exit": None}),
     ],
 )
@@ -225,22 +192,15 @@ def test_the_module_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt,
     assert np.array_equal(prompted, whole_text)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "contrast"),
-    [("echo", None), ('A: "{sentence}" is', Contrast(1, 0.25, ContrastRule.SCALED_NORM))],
-)
-def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prompt, contrast):
-    reading = read(prompt, None, 3, contrast)
-    record = LoadingRecord.model_validate(reading.options)
+@pytest.mark.parametrize(("prompt", "span"), [("echo", None), ('A: "{sentence}" is', (1, 2))])
+def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prompt, span):
+    reading = read(prompt, span, 3)
+    record = LoadingRecord.model_validate(reading.prompting.saved())
     encoder = load_encoder(folder, device="cpu", prompt=record.prompting)
     assert encoder.reading == reading
     encoder.sentence_transformer().save(str(tmp_path), create_model_card=False)
     listed = json.loads((tmp_path / "modules.json").read_text("utf-8"))
     assert listed[0]["type"] == "stickytoken.encoders.causal_module.CausalPrompt"  # what is on disk stays
-    options = json.loads((tmp_path / "causal_prompt_config.json").read_text("utf-8"))
-    assert any(name.startswith("contrast") for name in options) is (
-        contrast is not None
-    )  # as earlier releases
     assert "<PST>" not in (tmp_path / "tokenizer.json").read_text("utf-8")
     loaded = load_encoder(tmp_path, device="cpu")
     assert loaded.identity == encoder.identity
@@ -252,7 +212,7 @@ def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
     with pytest.raises(InputError, match="already loaded with its prompt"):
         load_encoder(model, prompt=Prompting(layer=2))
     model.save(str(tmp_path), create_model_card=False)
-    for options in ({"prompt": "cot"}, {"contrast": True}):
+    for options in ({"prompt": "cot"}, {"token_prepending": True}):
         with pytest.raises(InputError, match="saved with its prompt"):
             load_prompted(tmp_path, device="cpu", **options)
     (tmp_path / "causal_prompt_config.json").write_text("{")
@@ -267,7 +227,7 @@ def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
 
 
 def test_it_is_evaluated_moves_and_trains_like_any_module():
-    model = stacked(contrast=True, contrast_layer=1)
+    model = stacked()
     evaluator = EmbeddingSimilarityEvaluator(SENTENCES[:5], SENTENCES[1:6], [0.1, 0.5, 0.3, 0.9, 0.2])
     assert all(np.isfinite(value) for value in evaluator(model).values())
     features = model.preprocess(SENTENCES[:2])
@@ -290,10 +250,6 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
         "truncate_dim": None,
         "route": None,
         "endpoint": None,
-        "contrast": False,
-        "contrast_layer": None,
-        "contrast_rule": None,
-        "contrast_strength": None,
         "prompt": record["model"]["loading"]["prompt"],
         "layer_choice": "chosen by the user",
     } | {name: value for name, value in READING.items() if name != "prompt"}

@@ -16,46 +16,17 @@ from prefix_trees import counted_trees, grid_probes
 from prompted_loading import encoder_of, read
 from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
-from stickytoken.encoders.prompted import Contrast, clean_sentence
+from stickytoken.encoders.prompted import clean_sentence
 from stickytoken.encoders.prompted.decoder import states_after
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import PromptCache, Reading
-from stickytoken.encoders.prompted.steering import contrasted
+from stickytoken.encoders.prompted.model import PromptCache
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Placement
-from stickytoken.settings.prompting import ContrastRule
 
 # Prompts written out: hooks on bare transformers, one sentence at a time, no padding, nothing reused.
 
 SENTENCES = ("the old river.", "a bird", "", "the quiet winter night walks under the glass", 'Is it "old"?')
 CLEANED = ("the old river.", "a bird.", "", "the quiet winter night walks under the glass.", "Is it 'old'.")
-AUXILIARY = 'The irrelevant information of this sentence : "{}" means in one word:"'
-# Where each type of model mixes the outputs of its heads; elsewhere in self_attn.o_proj.
-PLACES = {
-    **dict.fromkeys(("opt", "lfm2"), "self_attn.out_proj"),
-    **dict.fromkeys(("bloom", "falcon"), "self_attention.dense"),
-    **dict.fromkeys(("gpt2", "openai-gpt"), "attn.c_proj"),
-    "gpt_neox": "attention.dense",
-    "gptj": "attn.out_proj",
-}
-
-
-def by_rule(own, other, settings, heads):
-    own = own.double().numpy()
-    other = other.double().numpy()
-    difference = own - other
-
-    def scaled(part, like):
-        return part * np.linalg.norm(like) / (np.linalg.norm(part) + 1e-7)
-
-    if settings.rule == "scaled":
-        return settings.strength * difference
-    if settings.rule == "norm":
-        return scaled(difference, own)
-    if settings.rule == "scaled_norm":
-        return settings.strength * scaled(difference, own)
-    pieces = zip(np.split(difference, heads), np.split(own, heads), strict=True)
-    return np.concatenate([scaled(piece, like) for piece, like in pieces])
 
 
 def through_transformers(model, tokenizer, reading):
@@ -63,7 +34,6 @@ def through_transformers(model, tokenizer, reading):
     own_tokenizer.add_tokens(["<PST>"])
     placeholder = own_tokenizer.convert_tokens_to_ids("<PST>")
     span = reading.prepending
-    contrast = reading.contrast
     base = model.get_decoder()
     layers = next(getattr(base, name) for name in ("layers", "h") if hasattr(base, name))
 
@@ -87,28 +57,7 @@ def through_transformers(model, tokenizer, reading):
 
     def vector(template, sentence):
         pieces = reading.prompt.pieces(template, prepending=span is not None)
-        if contrast is None:
-            return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
-        path = PLACES.get(model.config.model_type, "self_attn.o_proj")
-        projection = layers[contrast.layer].get_submodule(path)
-        calls_seen = []
-
-        def replace(_, args):
-            values = args[0].clone()
-            new = by_rule(values[0, -1], calls_seen[0], contrast, model.config.num_attention_heads)
-            values[0, -1] = torch.from_numpy(new).to(values)
-            return (values, *args[1:])
-
-        handle = projection.register_forward_pre_hook(
-            lambda _, args: calls_seen.append(args[0][0, -1].clone())
-        )
-        run(AUXILIARY.format(sentence))
-        handle.remove()
-        handle = projection.register_forward_pre_hook(replace)
-        try:
-            return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
-        finally:
-            handle.remove()
+        return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
 
     with torch.inference_mode():
         templates = reading.prompt.templates
@@ -181,21 +130,15 @@ FAMILIES = {
     "gemma 4": ("Gemma4Text", {**_BY_LAYER, "global_head_dim": 8, "num_kv_shared_layers": 0, **_GROUPED}),
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention"] * 2, **_GROUPED}),
 }
-WINDOWS = ("mistral", "gemma2", "gemma3")
-BY_HEAD = Contrast(1, None, ContrastRule.SUB_HEAD_NORM)
 EVERYWHERE = {
     "plain": read(layer=2),
     "prepended": read(span=(1, 3), layer=3),
     "from the embedding": read("cot", (0, 99)),
-    "contrast": read(span=(1, 3), contrast=BY_HEAD),
 }
 ON_ONE = {
     "one layer": read("cot", (2, 3), -2),
     "read before the exit": read(span=(1, 4), layer=2),
     "eight prompts": read("metaeol", (1, 3), 3),
-    "scaled": read(layer=3, contrast=Contrast(2, 0.5)),
-    "scaled_norm": read("ck", None, -2, Contrast(0, 0.25, ContrastRule.SCALED_NORM)),
-    "norm": read("ck", (0, 99), 3, Contrast(1, None, ContrastRule.NORM)),
 }
 
 
@@ -227,14 +170,12 @@ def parts_of(name, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "case"),
-    [(name, case) for name in (*tiny_decoders.DECODERS, *FAMILIES) for case in ("prepended", "contrast")]
+    [(name, "prepended") for name in (*tiny_decoders.DECODERS, *FAMILIES)]
     + [("qwen2", case) for case in ("plain", "from the embedding", *ON_ONE)],
 )
 def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     reading = (EVERYWHERE | ON_ONE)[case]
-    # A window that hides how the prompts begin leaves nothing to subtract.
-    wide = {"sliding_window": 512} if name in WINDOWS and reading.contrast is not None else {}
-    model, tokenizer = parts_of(name, **wide)
+    model, tokenizer = parts_of(name)
     expected = through_transformers(model, tokenizer, reading)
     tolerance = 1e-5 * max(1.0, float(np.abs(expected).max()))
     alone = CausalPromptEncoder(model, tokenizer, "tiny", reading, reuse=None, token_budget=1)
@@ -243,13 +184,10 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading, reuse=always)
     assert np.abs(encoder.encode(SENTENCES[::-1])[::-1] - expected).max() < tolerance
     assert vars(encoder._runner.prompt_reuse)["agrees"] or name in FAMILIES
-    module = CausalPrompt(model, tokenizer, **reading.options)
+    module = CausalPrompt(model, tokenizer, **reading.prompting.saved())
     with torch.inference_mode():
         padded = module(module.preprocess(SENTENCES))["sentence_embedding"].numpy()
     assert np.abs(padded - expected).max() < tolerance
-    if reading.contrast is not None:
-        plain = encoder.reread(Reading(reading.prompt, reading.prepending, reading.layer))
-        assert np.abs(plain.encode(SENTENCES) - expected).max() > 1000 * tolerance
 
 
 _ZAYA = {
@@ -321,32 +259,6 @@ def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
         with_row.embed_tokens_per_layer.weight[len(tokenizer)] = model.embed_tokens_per_layer.weight[0]
     expected = CausalPromptEncoder(with_row, tokenizer, "tiny", reading).encode(SENTENCES)
     assert np.abs(encoder.encode(SENTENCES) - expected).max() < 1e-4
-
-
-@pytest.mark.parametrize("rule", ContrastRule)
-def test_each_rule_is_its_formula_in_double_precision(rule):
-    settings = Contrast(0, 0.25 if rule.scales else None, rule)
-    values, other = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 5, 24)))
-    expected = [by_rule(*rows, settings, 4) for rows in zip(values, other, strict=True)]
-    np.testing.assert_allclose(contrasted(values, other, settings, 4).numpy(), expected, rtol=1e-13)
-    # A difference that is rounding is none, as behind a sliding window that hides how the prompts begin.
-    values = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    assert not contrasted(values, values + 1e-7 * values.roll(1, dims=0), settings, 2).any()
-    assert contrasted(values, values * (1 + 1e-4), settings, 2).any()
-
-
-def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
-    decoder_parts = parts_of("lfm2")
-    with pytest.raises(ModelError, match=r"layer 2 of tiny \(a lfm2\) .* layers 1, 3 have one"):
-        CausalPromptEncoder(*decoder_parts, "tiny", read(contrast=Contrast(2)))
-    module = CausalPrompt(*decoder_parts, contrast=True)  # the default chooses one that has
-    assert module.reading.contrast == Contrast(1)
-    # Bloom can multiply by slices of the weights itself.
-    encoder = CausalPromptEncoder(*tiny_decoders.decoder("bloom"), "tiny", read(contrast=Contrast(1)))
-    attention = encoder.prompted.decoder.layers[1].self_attention
-    attention.pretraining_tp, attention.slow_but_exact = 2, True
-    with pytest.raises(ModelError, match="tiny does not call the output projection of layer 1 as a module"):
-        encoder.encode(["a bird"])
 
 
 def test_models_that_are_recurrent_or_no_decoders_are_refused(tmp_path):
@@ -464,23 +376,6 @@ def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layer
     assert 3 not in tokens_of_layer
 
 
-def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
-    counts = []
-    for contrast in (None, Contrast(1)):
-        encoder = encoder_of(read("ck", None, 3, contrast))
-        encoder.encode(TINY_SENTENCES)  # tries the model out, and computes the beginnings
-        tokens_of_layer = tokens_seen(encoder.prompted.decoder.model)
-        encoder.encode(TINY_SENTENCES)
-        counts.append(tokens_of_layer)
-    auxiliary = encoder.prompted.auxiliary.prompts[0]
-    # Its beginning is not computed again.
-    once = sum(
-        auxiliary.length(len(ids)) - auxiliary.prefix_length for ids in encoder.content_ids(TINY_SENTENCES)
-    )
-    added = {name: counts[1][name] - count for name, count in counts[0].items()}
-    assert added == {0: once, "mlp 0": once, 1: once, "mlp 1": 0, 2: 0, "mlp 2": 0}
-
-
 def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):
     branches_made = []
     build = PromptCache.__init__
@@ -489,7 +384,7 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
         branches_made.append(tuple(numbers))
         build(self, model, numbers)
 
-    encoder = encoder_of(read("ke", (1, 3), 3, Contrast(2)))
+    encoder = encoder_of(read("ke", (1, 3), 3))
     encoder.encode(TINY_SENTENCES)  # tries the model out
     monkeypatch.setattr(PromptCache, "__init__", counted)
     first = encoder.encode(TINY_SENTENCES)
@@ -506,7 +401,7 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
 
 
 def test_hooks_are_removed_after_an_error():
-    encoder = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
+    encoder = encoder_of(read(span=(1, 3)))
     expected = encoder.encode(TINY_SENTENCES)
     model = encoder.prompted.decoder.model
 
@@ -540,7 +435,7 @@ def test_the_model_and_the_tokenizer_are_left_as_they_were():
 
 
 def test_other_threads_use_the_model_as_it_is_meanwhile():
-    encoder = encoder_of(read(span=(1, 3), layer=3, contrast=Contrast(1)))
+    encoder = encoder_of(read(span=(1, 3), layer=3))
     expected = encoder.encode(TINY_SENTENCES)
     model = encoder.prompted.decoder.model
     ids = torch.arange(5, 25)[None]

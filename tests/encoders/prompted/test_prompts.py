@@ -91,33 +91,27 @@ def resolved(kind, layers, prompt, vocabulary=32_000, **options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "vocabulary", "layers", "prompt", "expected", "contrast"),
+    ("kind", "vocabulary", "layers", "prompt", "expected"),
     [
-        ("llama", 32_000, 32, "prompteol", (1, 7, 27), (4, 0.5)),
-        ("llama", 32_000, 32, "ke", (1, 7, -2), (4, 0.5)),
-        ("llama", 32_000, 40, "cot", (1, 7, -2), (5, 0.5)),
-        ("llama", 128_256, 32, "cot", (1, 3, -2), (6, 0.25)),
-        ("gemma2", 256_000, 42, "cot", (1, 6, -2), (5, 0.5)),
-        ("qwen2", 1000, 12, "prompteol", (1, 3, 10), (2, 0.5)),  # 27 of 32 is 10 of 12
-        ("gpt2", 1000, 1, "prompteol", (0, 2, 1), (0, 0.5)),
+        ("llama", 32_000, 32, "prompteol", (1, 7, 27)),
+        ("llama", 32_000, 32, "ke", (1, 7, -2)),
+        ("llama", 32_000, 40, "cot", (1, 7, -2)),
+        ("llama", 128_256, 32, "cot", (1, 3, -2)),
+        ("gemma2", 256_000, 42, "cot", (1, 6, -2)),
+        ("qwen2", 1000, 12, "prompteol", (1, 3, 10)),  # 27 of 32 is 10 of 12
+        ("gpt2", 1000, 1, "prompteol", (0, 2, 1)),
     ],
 )
-def test_presets_are_the_published_ones_or_their_relative_depth(
-    kind, vocabulary, layers, prompt, expected, contrast
-):
-    steered = {"token_prepending": True, "contrast": True}
-    resolved_prompt, choice = resolved(kind, layers, prompt, vocabulary, **steered)
+def test_presets_are_the_published_ones_or_their_relative_depth(kind, vocabulary, layers, prompt, expected):
+    resolved_prompt, choice = resolved(kind, layers, prompt, vocabulary, token_prepending=True)
     assert (
         resolved_prompt.prepending.start,
         resolved_prompt.prepending.exit,
         resolved_prompt.layer,
     ) == expected
-    assert (resolved_prompt.contrast.layer, resolved_prompt.contrast.strength) == contrast
     assert choice is (LayerChoice.PUBLISHED if layers >= 28 else LayerChoice.SCALED)
     late = resolved(kind, layers, prompt, vocabulary, token_prepending=True, start=layers - 1)[0]
     assert late.prepending.exit == max(expected[1], layers)  # not before a start that is given
-    if layers > 2:  # before what is read
-        assert resolved(kind, layers, prompt, layer=2, **steered)[0].contrast.layer == 1
 
 
 @pytest.mark.parametrize(
@@ -125,7 +119,7 @@ def test_presets_are_the_published_ones_or_their_relative_depth(
     [
         ("llama", 32, "prompteol", {}, (27, LayerChoice.PUBLISHED)),
         ("llama", 32, "echo", {}, (-1, LayerChoice.LAST)),
-        ("llama", 32, 'Title: "{sentence}" is about', {"contrast": True}, (27, LayerChoice.SCALED)),
+        ("llama", 32, 'Title: "{sentence}" is about', {"token_prepending": True}, (27, LayerChoice.SCALED)),
         ("gemma3_text", 18, "prompteol", {"layer": 3}, (3, LayerChoice.GIVEN)),
     ],
 )

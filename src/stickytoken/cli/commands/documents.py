@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command(
-    settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer", "dtype")
-)
+@command(settings=("revision", "route", "prompt", "token_prepending", "truncate_dim", "layer", "dtype"))
 def scan(
     run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
-from stickytoken.settings import part_of
+from stickytoken.settings import NaturalNumber
 from stickytoken.settings.loading import LoadingSettings
-from stickytoken.settings.prompting import ContrastRule, Prompting
 from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
 
@@ -100,7 +99,7 @@ def evaluate(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Score a model on labelled tasks, with the plain prompt and with token prepending or contrast.
+    """Score a model on labelled tasks, with the plain prompt and with token prepending.
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
 
@@ -180,14 +179,11 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
 
 
 def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
-    contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
     for row in comparison.scores:
-        contrast = (row.contrast_layer, row.contrast_strength, row.contrast_rule) if contrasting else ()
-        settings = (row.encoding, row.start, row.exit, row.layer, *contrast)
+        settings = (row.encoding, row.start, row.exit, row.layer)
         rows.append([*settings, *map(row.scores.get, metrics), row.seconds])
-    added = ("contrast layer", "strength", "rule") if contrasting else ()
-    columns = ("encoding", "start", "exit", "layer", *added, *metrics, "seconds")
+    columns = ("encoding", "start", "exit", "layer", *metrics, "seconds")
     console.print_table(title, columns, rows)
 
 
@@ -200,87 +196,49 @@ def _print_differences(score: str, differences: Sequence[Difference]) -> None:
         console.print_table(f"{score}: difference from the plain prompt, 95% interval", columns, rows)
 
 
-@dataclass(frozen=True)
-class TuningOptions(Prompting):
-    """What is tuned, and the settings that stay the same.
-
-    Attributes:
-        prompt: prompteol, cot, ke, ck, metaeol, or your own prompt, in which {sentence} stands for the text.
-        token_prepending: With --contrast: also use token prepending, with the settings start and exit.
-        exit: With --contrast --token-prepending: first layer that token prepending does not overwrite.
-        contrast: Tune contrast instead of token prepending.
-    """
-
-    prompt: opt.Language[str] = "prompteol"
-    prompt_name: None = field(default=None, init=False)
-    layer: None = field(default=None, init=False)
-
-
 @command()
 def tune(
     model: opt.Model,
     task: opt.Texts[Path],
     *,
-    tuning: TuningOptions,
+    prompt: opt.Language[str] = "prompteol",
+    start: Annotated[NaturalNumber | None, opt.setting()] = None,
     loading: LoadingSettings,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Choose what scores best on a development set: the plain prompt, token prepending or contrast, by layer.
+    """Choose what scores best on a development set: the plain prompt or token prepending, by layer.
 
-    Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol --contrast
+    Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol
 
     Args:
         task: Development set: a csv, tsv, jsonl or parquet file with the columns sentence1, sentence2 and
             score.
+        prompt: prompteol, cot, ke, ck, metaeol, or your own prompt, in which {sentence} stands for the text.
+        start: First layer that token prepending overwrites, tried before others. Counted from 0.
     """
     from stickytoken.encoders import prompted as prompts
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-    from stickytoken.evaluation import read_similarity, tune as tune_prepending, tune_contrast
+    from stickytoken.evaluation import read_similarity, tune as tune_prepending
     from stickytoken.measurement.engine import Progress
 
-    # Both kinds of tuning choose the layer that the vector is read from. Tuning of token prepending also
-    # chooses start and exit; the option start is only the first value tried. Tuning of contrast also chooses
-    # the layer and the strength of contrast, unless the options set them. The rule of contrast is not chosen.
-
     # Rejects a prompt without {sentence}, which would otherwise be put before every input.
-    prompts.find_prompt(tuning.prompt)
-    prompts.require_contrast_options(part_of(tuning, Prompting))
-    reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
-    if tuning.contrast:
-        # Only contrast is tuned. Token prepending, if it is on, stays as the options say.
-        reading = replace(
-            reading, token_prepending=tuning.token_prepending, start=tuning.start, exit=tuning.exit
-        )
-    elif tuning.exit is not None:
-        raise InputError(
-            f"exit is {tuning.exit}, but tune chooses the exit layer itself: leave exit out, or tune "
-            "contrast with --contrast --token-prepending"
-        )
+    prompts.find_prompt(prompt)
+    reading = opt.ModelOptions(**asdict(loading), prompt=prompt)
     pairs = read_similarity(task)
     encoder = opt.load(model, reading)
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(
-            f"{model!r} is a SentenceTransformer: pass a plain language model, which "
-            f"{'contrast' if tuning.contrast else 'token prepending'} requires"
+            f"{model!r} is a SentenceTransformer: pass a plain language model, which token "
+            "prepending requires"
         )
     with console.progress_bar() as show:
 
         def progress(done: int, total: int) -> None:
             show(Progress("settings", done, total, computed=done))
 
-        if tuning.contrast:
-            result = tune_contrast(
-                encoder,
-                pairs,
-                layer=tuning.contrast_layer,
-                strength=tuning.contrast_strength,
-                rule=tuning.contrast_rule or ContrastRule.SCALED,
-                progress=progress,
-            )
-        else:
-            result = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)
+        result = tune_prepending(encoder, pairs, start=start, progress=progress)
     if output_format is opt.Format.JSON:
-        inputs = {"model": model, "task": str(task), "prompt": tuning.prompt, "pairs": pairs.units}
+        inputs = {"model": model, "task": str(task), "prompt": prompt, "pairs": pairs.units}
         console.print_json(inputs | asdict(result))
     else:
         _print_tuning(model, result)
@@ -293,25 +251,18 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
     left out.
     """
     tuned = tuning.tuned
-    contrasting = tuned.contrast_layer is not None
-    setting_columns = ["start", "exit"]
-    if contrasting:
-        setting_columns += ["contrast layer", "strength"]
     rows = []
     # `Tuning.tried` lists all layers of a setting one after another, as `groupby` needs.
-    for setting, trials in groupby(tuning.tried, _setting_of):
+    for setting, trials in groupby(tuning.tried, lambda trial: (trial.start, trial.exit)):
         scored = [trial for trial in trials if trial.spearman is not None]
         if not scored:
             continue
         top = max(scored, key=lambda trial: trial.spearman or 0.0)
         at_tuned_layer = next((trial.spearman for trial in scored if trial.layer == tuned.layer), None)
         bar = "#" * max(0, round((top.spearman or 0.0) / 2))
-        # Without contrast, the table shows only the start and exit layers of token prepending.
-        shown_setting = setting[: len(setting_columns)]
-        rows.append([*shown_setting, top.layer, top.spearman, at_tuned_layer, bar])
-    columns = (*setting_columns, "best layer", "spearman", f"at layer {tuned.layer}", "")
-    title = f"{'Contrast' if contrasting else 'Token prepending'} on {model}"
-    console.print_table(title, columns, rows)
+        rows.append([*setting, top.layer, top.spearman, at_tuned_layer, bar])
+    columns = ("start", "exit", "best layer", "spearman", f"at layer {tuned.layer}", "")
+    console.print_table(f"Token prepending on {model}", columns, rows)
     plain_score = "no defined score"
     if tuning.plain_at_tuned.spearman is not None:
         plain_score = f"{tuning.plain_at_tuned.spearman:.2f}"
@@ -332,17 +283,6 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
 
 
 def _options_of(trial: Tried) -> str:
-    options = []
-    if trial.start is not None:
-        options.append(f"--token-prepending --set start={trial.start} --set exit={trial.exit}")
-    if trial.contrast_layer is not None:
-        options.append(f"--contrast --set contrast-layer={trial.contrast_layer}")
-        if trial.contrast_strength is not None:
-            options.append(f"--set contrast-strength={trial.contrast_strength:g}")
-        if trial.contrast_rule != "scaled":
-            options.append(f"--set contrast-rule={trial.contrast_rule}")
-    return " ".join([*options, f"--layer {trial.layer}"])
-
-
-def _setting_of(trial: Any) -> tuple[Any, ...]:
-    return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)
+    if trial.is_plain:
+        return f"--layer {trial.layer}"
+    return f"--token-prepending --set start={trial.start} --set exit={trial.exit} --layer {trial.layer}"

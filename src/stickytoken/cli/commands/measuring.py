@@ -172,7 +172,6 @@ def detect(
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
     """
-    from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint import names_endpoint
     from stickytoken.encoders.endpoint.dry_run import UncertainStages
@@ -186,15 +185,9 @@ def detect(
     chosen = choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
         require_usable(out, chosen, settings)
-    # If no option changes what the model computes, the model's files are enough to identify the model. Their
-    # hash is recorded in the run, so that later commands find the run without loading the model.
-    without_effect = replace(loading, revision=None, device=None, token_budget=None)
-    files = None
-    if without_effect == opt.AnyModelOptions():
-        files = look_at_model(model, loading.revision)
     encoder = opt.load(model, loading)
     opt.tell_layer(encoder)
-    ids = opt.named_token_ids(encoder, tokens)
+    ids = opt.find_token_ids(encoder, tokens)
     run_detection = partial(
         stickytoken.detect,
         sentences=sentences,
@@ -219,7 +212,6 @@ def detect(
         uncertain = UncertainStages(confirming_stage(1), most_texts_to_confirm(settings, token_count))
     with opt.announced(encoder, loading, rehearse, uncertain=uncertain) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
-    record_model(run.path, run.record, files)
     try:
         runs.show_run(run, output_format)
     finally:  # write the report even if stdout was closed early
@@ -238,7 +230,7 @@ def _write_report(run: stickytoken.Run) -> None:
     console.inform(f"report: {run.path / REPORT_FILE}")
 
 
-@command(settings=("route", "token_prepending", "contrast", "copies", "template"))
+@command(settings=("route", "token_prepending", "copies", "template"))
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,
@@ -255,7 +247,7 @@ def probe(
     from stickytoken.encoders.endpoint import names_endpoint
 
     settings = method.settings(corpus.pairs, names_endpoint(model))
-    named = opt.named_tokens(tokens)
+    named = opt.parse_tokens(tokens)
     sentences = corpus.read()
     encoder = opt.load(model, loading)
     run_probe = partial(

@@ -167,9 +167,9 @@ def _about_weights(learned: EntryWeights) -> str:
         return f"{size}. The vocabulary is too small, or its rows are too similar, to tell what is ordinary."
     under_trained = learned.tokens["under_trained"].sum()
     return (
-        f"{size}. {under_trained:,} entries have rows as close to these rows as these rows are to each "
-        f"other. Text can produce {len(learned.reachable):,} of the entries. `stickytoken detect` measures "
-        "what their copies do."
+        f"{size}. {under_trained:,} entries have rows as close to the mean of these rows as these rows are. "
+        f"Text can produce {len(learned.reachable):,} of the entries. `stickytoken detect` measures what "
+        "their copies do."
     )
 
 

@@ -41,7 +41,7 @@ _TOKENS = (
 )
 
 
-@command(settings=("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
+@command(settings=("revision", "route", "prompt", "token_prepending", "truncate_dim", "layer"))
 def repair(
     run: opt.RunFolder,
     *,
@@ -69,7 +69,7 @@ def repair(
         affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
     """
-    from stickytoken.repairs.result import affected_in, require_documents, require_place
+    from stickytoken.repairs.result import find_affected_in, require_documents, require_place
 
     # If an option cannot be used, raise the error before the model is loaded.
     require_place(out)
@@ -79,7 +79,7 @@ def repair(
     with console.progress_bar() as progress:
         finished_repair = stickytoken.repair(
             opened,
-            opt.named_token_ids(encoder, tokens),
+            opt.find_token_ids(encoder, tokens),
             out=out,
             strategy=repairing.strategy,
             encoder=encoder,
@@ -91,7 +91,7 @@ def repair(
         )
         documents = None
         if affected is not None:
-            documents = affected_in(affected, columns, finished_repair, encoder)
+            documents = find_affected_in(affected, columns, finished_repair, encoder)
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
@@ -394,7 +394,7 @@ def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) 
     console.print_records(f"{len(findings):,} {noun}{predicate}{listed}", columns, records)
 
 
-@command(settings=("route", "contrast", "truncate_dim", "layer"))
+@command(settings=("route", "truncate_dim", "layer"))
 def demo(
     run: Annotated[list[Path] | None, opt.texts_option("--run")] = None,
     folder: opt.Texts[Path] = Path("runs"),
@@ -452,7 +452,7 @@ def demo(
 
         encoder = opt.load_for(source, record, loading, moved_to)
         if shows_example:
-            tried_model = app.tampered_model(encoder)
+            tried_model = app.make_tampered_model(encoder)
         else:
             tried_model = app.SharedModel(as_id_reader(encoder, "demo"))
         return app.make_context(tried_model, library, stickytoken.load_sentences(None))

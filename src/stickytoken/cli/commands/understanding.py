@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stickytoken.impacts import Impact
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer"))
+@command(settings=("prompt", "token_prepending", "truncate_dim", "layer"))
 def explain(
     source: opt.Source,
     tokens: opt.TokenArguments,
@@ -62,7 +62,7 @@ def explain(
 
     if out is not None:
         require_place(out)
-    named = opt.named_tokens(tokens)
+    named = opt.parse_tokens(tokens)
     for carrier in text or ():
         if not carrier.strip():
             raise InputError(f"--text is {carrier!r}: pass a text with words, or leave --text out")
@@ -316,7 +316,7 @@ def _color(value: float, highest: float) -> Text:
 Preset = StrEnum("Preset", "PAPER")
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "insertion"))
+@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "insertion"))
 def impact(
     source: opt.Source,
     *,
@@ -358,7 +358,7 @@ def impact(
     settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
     if settings.inserted_as is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
-    ids = opt.named_token_ids(encoder, tokens)
+    ids = opt.find_token_ids(encoder, tokens)
     run_impact = partial(stickytoken.impact, tokens=ids, tasks=tasks, run=run, settings=settings)
     with opt.announced(
         encoder, loading, lambda stand_in, folder: run_impact(stand_in, out=folder)

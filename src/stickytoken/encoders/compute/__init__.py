@@ -55,7 +55,7 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
     import torch
 
     mode = torch.no_grad() if gradients else torch.inference_mode()
-    with model_lock(model), evaluating(model), mode, bounded_memory(model):
+    with model_lock(model), evaluating(model), mode, bound_memory(model):
         yield
 
 
@@ -82,7 +82,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def switched_on(config: Any, name: str) -> Iterator[None]:
+def switch_on(config: Any, name: str) -> Iterator[None]:
     """Set an attribute of a configuration to true inside a ``with`` block; afterwards, restore its value."""
     before = getattr(config, name)
     setattr(config, name, True)
@@ -115,7 +115,7 @@ def onednn_enabled(enabled: bool) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
+def bound_memory(model: torch.nn.Module) -> Iterator[None]:
     """Turn oneDNN off for float32 on a CPU."""
     # oneDNN keeps a kernel and its buffers for each of up to a thousand batch shapes. Lengths and batch sizes
     # vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7 GB; without oneDNN it stays at 0.9 GB. For

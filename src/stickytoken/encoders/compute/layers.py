@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stickytoken.encoders.compute import computing, switched_on
+from stickytoken.encoders.compute import computing, switch_on
 from stickytoken.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _states_of_sample(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
         key: value.to(model.device) if isinstance(value, torch.Tensor) else value
         for key, value in features.items()
     }
-    # `switched_on` sets the option of the configuration that makes the model return its states.
-    with computing(model), switched_on(config, "output_hidden_states"):
+    # `switch_on` sets the option of the configuration that makes the model return its states.
+    with computing(model), switch_on(config, "output_hidden_states"):
         states: tuple[torch.Tensor, ...] = transformer(inputs).get(_STATES_FEATURE, ())
     return states

@@ -156,7 +156,7 @@ class ReuseLimits:
 REUSE = ReuseLimits()
 
 
-def known_kind(backbone: Any) -> bool:
+def is_known_kind(backbone: Any) -> bool:
     """Return whether this module knows which attention masks the model's architecture expects."""
     config = backbone.config
     return (

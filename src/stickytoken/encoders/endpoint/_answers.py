@@ -136,7 +136,7 @@ def _index(value: Any) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def encoded_vectors(content: str | bytes, count: int) -> list[bytes] | None:
+def read_encoded_vectors(content: str | bytes, count: int) -> list[bytes] | None:
     """Return the bytes of each vector in an answer to `count` texts; None if they are not in base64.
 
     Raises:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint import Address, key_missing, key_of
 from stickytoken.encoders.endpoint._answers import (
-    encoded_vectors,
     error_message,
     is_web_page,
     read_answer,
+    read_encoded_vectors,
     seconds_to_wait,
 )
 from stickytoken.errors import InputError, ModelError, RunError, require_package
@@ -342,7 +342,7 @@ class Client:
         try:
             content, _ = self._post([text], "base64")
             paid = True
-            encoded = encoded_vectors(content, 1)
+            encoded = read_encoded_vectors(content, 1)
         except (RefusedError, TemporaryError, ValueError):
             return None
         finally:

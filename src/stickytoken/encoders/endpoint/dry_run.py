@@ -1,4 +1,8 @@
-"""Estimate the cost of a measurement through an endpoint, by running it with artificial vectors."""
+"""Estimate the cost of a measurement through an endpoint, by running it with artificial vectors.
+
+Seven commands send texts, and several choose later ones by the vectors of earlier ones. Counting them from
+each plan would state every stage a second time; here, a command counts its texts by its own code.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +123,9 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._cached_texts += len(new_texts) - len(to_send)
         self._texts_to_send += len(to_send)
         self._requests += len(self._encoder.batches(to_send))
-        self._tokens += self._encoder.counted_by_server(to_send)
+        self._tokens += self._encoder.count_by_server(to_send)
         if self._has_begun:
-            lengths = [self._encoder.counted_by_server([text]) for text in new_texts]
+            lengths = [self._encoder.count_by_server([text]) for text in new_texts]
             self._longest = max([self._longest, *lengths])
         self._recorded.update(texts)
 
@@ -173,7 +177,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         checks = 0
         if self._requests:
             checks = (encoder.requests_since_check + self._requests) // CHECKED_EVERY
-        tokens = self._tokens + checks * encoder.counted_by_server(SENTINELS)
+        tokens = self._tokens + checks * encoder.count_by_server(SENTINELS)
         whole_tokens = round(tokens)
         requests = self._requests + checks
         # Every request takes a fixed time, and every token adds to it.

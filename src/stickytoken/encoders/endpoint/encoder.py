@@ -219,7 +219,7 @@ class EndpointEncoder(TextEncoder):
             self.refused[text] = reason
             self.answers.keep_refusal(text, reason)
 
-        sender = Sender(self.client, self.counted_by_server, self.server.counts_tokens, keep, without_vector)
+        sender = Sender(self.client, self.count_by_server, self.server.counts_tokens, keep, without_vector)
         # Texts refused in an earlier session are sent once more, each alone, because the server may have been
         # repaired.
         self._send(sender, [[text] for text in refused_before], one_attempt=True)
@@ -266,7 +266,7 @@ class EndpointEncoder(TextEncoder):
         """Return the number of tokens in each text, according to the user's tokenizer."""
         return list(map(len, self.tokenizer.encode_many(texts)))
 
-    def counted_by_server(self, texts: Sequence[str]) -> float:
+    def count_by_server(self, texts: Sequence[str]) -> float:
         """Return the number of tokens that the server is expected to count for the given texts."""
         own_tokens = sum(self.count(texts)) * self.server.tokens_per_unit
         return own_tokens + self.server.overhead * len(texts)

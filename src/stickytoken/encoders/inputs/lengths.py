@@ -17,7 +17,7 @@ NO_LIMIT = 10**9
 _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 
 
-def learned_positions(model: torch.nn.Module) -> list[int]:
+def find_learned_positions(model: torch.nn.Module) -> list[int]:
     """Return the maximum number of tokens that each table of learned position embeddings allows."""
     import torch
 
@@ -45,7 +45,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
     """
     from transformers import PreTrainedModel
 
-    candidates = learned_positions(model)
+    candidates = find_learned_positions(model)
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             configured = _read_positions(module.config)

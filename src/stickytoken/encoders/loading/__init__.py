@@ -18,7 +18,7 @@ from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.description import require_single_vectors_of
 from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
-from stickytoken.encoders.loading.stored_rows import FLOATING_TYPES, static_matrix, stored_tensors
+from stickytoken.encoders.loading.stored_rows import FLOATING_TYPES, read_stored_tensors, static_matrix
 from stickytoken.encoders.protocol import (
     Encoder,
     IdEncoder,
@@ -167,6 +167,14 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         ModelError: The model cannot be found, reached or used.
         InputError: An option is not supported, such as an unknown prompt name, precision or device. Where
             possible, options are checked before the model is loaded.
+
+    Example:
+        >>> import numpy as np
+        >>> def embed(texts):
+        ...     return np.array([[len(text), text.count("e")] for text in texts], dtype=np.float32)
+        >>> encoder = stickytoken.load_encoder(embed, candidates=["river", "the"])
+        >>> encoder.encode(["the river"])
+        array([[9., 2.]], dtype=float32)
     """
     spec = EncoderSpec(
         model=str(model),
@@ -185,10 +193,10 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         return _load_endpoint(model, spec, endpoint_options)
     require_single_vectors_of(model)
     if isinstance(model, (str, Path)):
-        _refuse_endpoint_options(model, endpoint_options)
+        refuse_endpoint_options(model, endpoint_options)
         return load_from_spec(spec)
     if _is_sentence_transformer(model):
-        _refuse_endpoint_options(model, endpoint_options)
+        refuse_endpoint_options(model, endpoint_options)
         return _encoder_of_sentence_transformer(model, spec)
     if _is_function(model):
         return _encoder_of_function(model, spec, endpoint_options)
@@ -245,7 +253,7 @@ def _encoder_of_function(
 ) -> Encoder:
     vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
     model = FunctionModel(function, vocabulary, spec.max_length)
-    _refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
+    refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
     encoder = TextEncoder(model, spec.truncate_dim)
     _refuse_loading_options(function, encoder.name, spec, supported=("max_length", "truncate_dim"))
     return encoder
@@ -261,7 +269,7 @@ def _encoder_of_object(
     else:
         encoder = TextEncoder(model, spec.truncate_dim)
         supported = ("truncate_dim",)
-    _refuse_endpoint_options(encoder.name, endpoint_options)
+    refuse_endpoint_options(encoder.name, endpoint_options)
     _refuse_loading_options(model, encoder.name, spec, supported=supported)
     return encoder
 
@@ -276,7 +284,7 @@ def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, support
         )
 
 
-def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
+def refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
     """Raise an InputError if an option is set that exists only for functions and for endpoint models."""
     names = [name for name, value in options.items() if value is not None]
     if names:
@@ -504,7 +512,6 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
         known_prompts = ", ".join(prompts.PROMPTS)
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {known_prompts}")
     prompt = prompts.find_prompt(options.prompt)
-    prompts.require_contrast_options(options)
     is_local = source.origin is not Origin.HUB
     if is_local and not resolution.has_weights(folder):
         raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
@@ -627,7 +634,7 @@ def _require_model_files(folder: Path, name: str) -> None:
         raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
     weights = folder / "model.safetensors"
     try:
-        rows = static_matrix(stored_tensors(weights)) if weights.is_file() else None
+        rows = static_matrix(read_stored_tensors(weights)) if weights.is_file() else None
     except ModelError:  # a damaged file, which is reported when it is loaded
         return
     if rows is None:
@@ -705,7 +712,7 @@ def _require_hub_files(name: str, revision: str | None) -> None:
     cached_file(*last, revision=revision)
 
 
-def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
+def load_like(encoder: Encoder, folder: Path) -> IdEncoder:
     """Load the model in a folder with the options of another encoder.
 
     Raises:
@@ -723,6 +730,11 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     Raises:
         InputError: The argument is not a model.
         ModelError: The model cannot be found, reached or used, or has no tokenizer.
+
+    Example:
+        >>> vocabulary = stickytoken.analyze_vocabulary(model)
+        >>> len(vocabulary.tokens), len(vocabulary.available)
+        (30522, 23699)
     """
     if isinstance(encoder, (str, Path)):
         require_embedding_model(str(encoder))

@@ -25,7 +25,7 @@ from stickytoken.encoders.loading.description import (
     modules_on_route,
     require_single_vectors,
 )
-from stickytoken.encoders.loading.stored_rows import static_rows, stored_tensors
+from stickytoken.encoders.loading.stored_rows import read_stored_tensors, static_rows
 from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import InputError, ModelError
 from stickytoken.settings.endpoint import EndpointOptions
@@ -455,6 +455,11 @@ def load_tokenizer(
     Raises:
         ModelError: The model has no tokenizer, or cannot be found or reached.
         InputError: A revision is passed for a folder, or the model has no such route.
+
+    Example:
+        >>> tokenizer = stickytoken.load_tokenizer("all-MiniLM-L6-v2")
+        >>> tokenizer.encode_many(["the river"])
+        [[1996, 2314]]
     """
     if not isinstance(model, (str, Path)):
         raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
@@ -523,7 +528,7 @@ def user_tokenizer(
 def _count_declared_rows(module: TextModule) -> int | None:
     weights = module.folder / "model.safetensors"
     if module.is_static:
-        rows = static_rows(stored_tensors(weights)) if weights.is_file() else None
+        rows = static_rows(read_stored_tensors(weights)) if weights.is_file() else None
         return None if rows is None else len(rows)
     try:
         config = json.loads((module.folder / "config.json").read_text("utf-8"))

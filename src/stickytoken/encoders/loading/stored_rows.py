@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,8 +37,6 @@ _MODEL2VEC_MAPPING = "mapping"
 _MODEL2VEC_WEIGHTS = "weights"
 # Tensor name in a static model saved by sentence-transformers, which takes precedence over the names above.
 _SENTENCE_TRANSFORMERS_ROWS = "embedding.weight"
-# Number of rows that are read at a time, to limit memory.
-_ROWS_AT_A_TIME = 8192
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class StoredTensor:
         return self.read(0, self.shape[0])
 
 
-def stored_tensors(file: Path) -> list[StoredTensor]:
+def read_stored_tensors(file: Path) -> list[StoredTensor]:
     """Return the tensors of a safetensors file, without reading their values.
 
     Raises:
@@ -166,11 +164,6 @@ class TokenRows:
         wide = rows.astype(FLOATING_TYPES[self.dtype], copy=False)
         product: NDArray[Any] = wide * self.weights.read(begin, end)[:, None]
         return product.astype(FLOATING_TYPES[self.dtype], copy=False)
-
-    def parts(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield all rows in blocks. Each block comes with the id of its first row, as a pair (id, block)."""
-        for begin in range(0, len(self), _ROWS_AT_A_TIME):
-            yield begin, self.read(begin, min(begin + _ROWS_AT_A_TIME, len(self)))
 
     @cached_property
     def _matrix_in_memory(self) -> NDArray[Any]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from stickytoken.encoders.protocol import shown
 from stickytoken.errors import InputError
-from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_settings
-from stickytoken.settings.prompting import ContrastRule, Prompting
+from stickytoken.settings import NaturalNumber, check_settings
 
 # Placeholder for the state of the last token, which represents the whole sentence. Token prepending puts this
 # state in the position of the placeholder.
@@ -153,11 +152,6 @@ _KNOWN_PROMPTS = (
 )
 PROMPTS = {prompt.name: prompt for prompt in _KNOWN_PROMPTS}
 
-AUXILIARY = Prompt(
-    "auxiliary", (f'The irrelevant information of this sentence : "{SENTENCE}" means in one word:"',)
-)
-DEFAULT_STRENGTH = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
@@ -178,48 +172,6 @@ class TokenPrepending:
                 f"start is {self.start} and exit is {self.exit}, so nothing would be overwritten: pass a "
                 "larger exit"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Contrast:
-    """Settings of contrastive prompting, which compares the prompt with an auxiliary prompt.
-
-    In one layer, the attention output at the last token of the auxiliary prompt is subtracted from the
-    attention output at the last token of the prompt.
-
-    Attributes:
-        layer: layer whose attention output is changed, counted from 0.
-        strength: the factor c of the rule; None for a rule without a factor.
-        rule: how the difference between the attention outputs is scaled.
-    """
-
-    layer: NaturalNumber
-    strength: NonNegativeNumber | None = DEFAULT_STRENGTH
-    rule: ContrastRule = ContrastRule.SCALED
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.strength is None and self.rule.scales:
-            raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number of at least 0")
-        if self.strength is not None and not self.rule.scales:
-            raise InputError(
-                f"the contrast rule {self.rule} takes no strength, but {self.strength} was passed: leave "
-                f"the strength out, or use {ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
-            )
-
-
-def require_contrast_options(options: Prompting) -> ContrastRule:
-    """Return the contrast rule; raise an InputError if a contrast option is wrong or has no effect."""
-    contrast_options = [name for name in options.decoder_options if name.startswith("contrast_")]
-    if contrast_options and not options.contrast:
-        names = ", ".join(contrast_options)
-        raise InputError(f"{names} would have no effect, since contrast is off: turn contrast on")
-    rule = options.contrast_rule or ContrastRule.SCALED
-    strength = options.contrast_strength
-    if strength is None and rule.scales:
-        strength = DEFAULT_STRENGTH
-    Contrast(options.contrast_layer or 0, strength, rule)  # raises an error if the strength has no effect
-    return rule
 
 
 # Whitespace that is not a single space.

@@ -22,7 +22,7 @@ from stickytoken.encoders.compute import prefixes, weight_version
 from stickytoken.encoders.compute.batches import BatchEngine
 from stickytoken.encoders.prompted.decoder import states_after
 from stickytoken.encoders.prompted.model import PromptCache, PromptedModel, PromptRow
-from stickytoken.encoders.prompted.steering import pooled_states
+from stickytoken.encoders.prompted.steering import pool_states
 from stickytoken.encoders.prompted.tokenization import Ids
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class PromptRunner(BatchEngine):
         reuse: prefixes.ReuseLimits | None,
         rounding: float,
     ) -> None:
-        """Prepare a runner, and a second one for the auxiliary prompt if there is one.
+        """Prepare a runner.
 
         Args:
             model: the decoder with its prompts.
@@ -58,13 +58,6 @@ class PromptRunner(BatchEngine):
         # states of a common prefix of several sentences once.
         self.prompt_reuse = None if reuse is None else _PromptReuse(self, model, reuse, rounding)
         self._sentence_reuse = None if reuse is None else _SentenceReuse(self, model, reuse, rounding)
-        # With contrast, the attention output of an auxiliary prompt is subtracted from that of the prompt, so
-        # the auxiliary prompts of all sentences run first, up to the contrast layer.
-        self._auxiliary_runner: PromptRunner | None = None
-        if model.auxiliary is not None:
-            self._auxiliary_runner = PromptRunner(
-                model.auxiliary, token_budget, reuse=reuse, rounding=rounding
-            )
 
     def vectors(self, contents: Sequence[Ids], layer_counts: Sequence[int]) -> NDArray[np.float32]:
         """Return the vectors of sentences after each of ``layer_counts``, shape (sentences, layers, d).
@@ -83,29 +76,17 @@ class PromptRunner(BatchEngine):
             if vectors is not None:
                 return vectors[:, None]
         cache = None if prompt_reuse is None else prompt_reuse.cache_for(layer_counts)
-        auxiliary = None  # without contrast
-        if self._auxiliary_runner is not None:
-            auxiliary = self._auxiliary_runner.attention_outputs(contents)
-        row_vectors = self.run_rows(rows, cache, layer_counts, auxiliary)
+        row_vectors = self.run_rows(rows, cache, layer_counts)
         # With several prompts (MetaEOL), the vector is the unweighted mean over the prompts.
         by_sentence = row_vectors.reshape(len(contents), -1, *row_vectors.shape[1:])
         means: NDArray[np.float32] = by_sentence.mean(axis=1)
         return means
-
-    def attention_outputs(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        """Run an auxiliary prompt, filled with each sentence, up to the contrast layer.
-
-        Returns:
-            The contrast layer's attention outputs at the last token, shape (sentences, heads * size).
-        """
-        return self.vectors(contents, [self._prompted.layer_count])[:, 0]
 
     def run_rows(
         self,
         rows: Sequence[PromptRow],
         cache: PromptCache | None,
         layer_counts: Sequence[int],
-        auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """Compute rows in batches of equal length; return their pooled states, shape (rows, layers, d).
 
@@ -113,8 +94,6 @@ class PromptRunner(BatchEngine):
             rows: the sentences and the prompts to fill with them.
             cache: the cached states of the prompts; if None, whole prompts are computed.
             layer_counts: numbers of layers; the states after each of these numbers of layers are returned.
-            auxiliary: attention outputs of the auxiliary prompt for each sentence, shape (sentences, heads *
-                size); None without contrast.
         """
         prompts = self._prompted.prompts
         lengths = []
@@ -125,12 +104,7 @@ class PromptRunner(BatchEngine):
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
             """Return the pooled states of the rows with these indices."""
-            batch_auxiliary = None
-            if auxiliary is not None:
-                # Each sentence has one row for every prompt, and these rows are adjacent.
-                sentences = batch // len(prompts)
-                batch_auxiliary = auxiliary[sentences]
-            return self.forward([rows[row] for row in batch], cache, layer_counts, batch_auxiliary)
+            return self.forward([rows[row] for row in batch], cache, layer_counts)
 
         return self.run(lengths, compute)
 
@@ -139,7 +113,6 @@ class PromptRunner(BatchEngine):
         rows: Sequence[PromptRow],
         cache: PromptCache | None,
         layer_counts: Sequence[int],
-        auxiliary: NDArray[np.float32] | None = None,
     ) -> torch.Tensor:
         """Run one batch of rows.
 
@@ -147,12 +120,9 @@ class PromptRunner(BatchEngine):
             rows: sentences and prompts; all rows have the same length.
             cache: the cached states of the prompts; if None, whole prompts are computed.
             layer_counts: numbers of layers; the states after each of these numbers of layers are returned.
-            auxiliary: attention outputs of the auxiliary prompt for each row, shape (rows, heads * size);
-                None without contrast.
 
         Returns:
-            Pooled states, shape (rows, layers, d); for an auxiliary prompt, attention outputs, shape (rows,
-            1, heads * size).
+            Pooled states, shape (rows, layers, d).
         """
         model = self._prompted
         past = None
@@ -162,12 +132,8 @@ class PromptRunner(BatchEngine):
             past = cache.mask[prompts]
             row_cache = cache.for_prompts(prompts)
         layout = model.layout(rows, skipping=cache is not None)
-        batch = model.batch(layout, past, None if auxiliary is None else torch.from_numpy(auxiliary))
-        if model.is_auxiliary:
-            outputs = model.attention_output(batch, row_cache)[:, None]
-        else:
-            outputs = pooled_states(model.decoder, batch, layer_counts, row_cache)
-        return outputs.float()
+        batch = model.batch(layout, past)
+        return pool_states(model.decoder, batch, layer_counts, row_cache).float()
 
 
 class _PromptReuse:
@@ -274,9 +240,8 @@ class _SentenceReuse:
     def _are_exact(self) -> bool:
         model = self._prompted
         reading = model.reading
-        is_steered = reading.prepending is not None or reading.contrast is not None
-        reads_last_state = not model.is_auxiliary and not reading.prompt.echoes
-        return not is_steered and reads_last_state and prefixes.known_kind(model.decoder.model)
+        reads_last_state = not reading.prompt.echoes
+        return reading.prepending is None and reads_last_state and prefixes.is_known_kind(model.decoder.model)
 
     def _prefix_reuse(self, template: int, layer_count: int) -> prefixes.PrefixReuse:
         """Return the object that computes common prefixes of sentences in one template.

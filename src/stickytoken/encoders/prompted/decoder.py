@@ -173,15 +173,8 @@ def _keep_hooks(hooks: Iterable[Hook]) -> Iterator[None]:
         yield
 
 
-class LayerReachedError(Exception):
+class _LayerReachedError(Exception):
     """Stops a forward pass after the last requested layer."""
-
-
-def run_until_reached(decoder: Decoder, inputs: dict[str, Any], hooks: Iterable[Hook]) -> Any:
-    """Run the model with hooks; return its output, or None if a hook raised `LayerReachedError`."""
-    with _keep_hooks(hooks), suppress(LayerReachedError):
-        return decoder.model(**inputs)
-    return None
 
 
 def _check_states(output: Any) -> torch.Tensor:
@@ -228,13 +221,13 @@ def states_after(
         """Keep the states after a layer; stop the model if no later layer is requested."""
         kept_states[layer_count] = keep(_check_states(output))
         if layer_count == last_count:
-            raise LayerReachedError
+            raise _LayerReachedError
 
     def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the input of the first layer; stop the model if no layer is requested."""
         kept_states[0] = keep(layer_input(args, kwargs))
         if last_count == 0:
-            raise LayerReachedError
+            raise _LayerReachedError
 
     recording_hooks = [
         Hook(layers[layer_count - 1].register_forward_hook, partial(record, layer_count))
@@ -243,7 +236,8 @@ def states_after(
     ]
     if 0 in layer_counts:
         recording_hooks.append(hook_before(layers[0], record_input))
-    output = run_until_reached(decoder, inputs, [*hooks, *recording_hooks])
-    if output is not None:  # no hook stopped the model, so the states after the last layer are requested
+    with _keep_hooks([*hooks, *recording_hooks]), suppress(_LayerReachedError):
+        output = decoder.model(**inputs)
+        # No hook stopped the model, so the states after the last layer are requested.
         kept_states[len(layers)] = keep(output.last_hidden_state)
     return kept_states

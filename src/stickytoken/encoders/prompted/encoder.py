@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import computing, config_of, prefixes
 from stickytoken.encoders.inputs.lengths import context_length
-from stickytoken.encoders.prompted import AUXILIARY
 from stickytoken.encoders.prompted._runner import PromptRunner
 from stickytoken.encoders.prompted.decoder import find_decoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
@@ -33,7 +32,7 @@ class CausalPromptEncoder(ModelEncoder):
     """Encodes sentences with a language model, through the prompt of a `Reading`.
 
     Attributes:
-        reading: the settings: prompt, token prepending, layer and contrast.
+        reading: the settings: prompt, token prepending and layer.
         prompted: the decoder with the prompt.
     """
 
@@ -56,7 +55,7 @@ class CausalPromptEncoder(ModelEncoder):
             model: a decoder-only transformers model.
             tokenizer: the model's transformers tokenizer.
             name: name of the model, as the user gave it.
-            reading: the settings: prompt, token prepending, layer and contrast.
+            reading: the settings: prompt, token prepending and layer.
             token_budget: maximum number of tokens per batch; if None, a number that suits the device.
             max_length: maximum number of tokens in a prompt with its text filled in; if None, the model's own
                 limit.
@@ -150,7 +149,6 @@ class CausalPromptEncoder(ModelEncoder):
     def _modules_hash_and_prompt(self) -> tuple[str, str]:
         """Return the sha256 of all settings that affect states or vectors, and the templates as JSON."""
         prepending = self.reading.prepending
-        contrast = self.reading.contrast
         placeholder = self.prompted.placeholder
         placeholder_hash = None
         if placeholder is not None:
@@ -166,9 +164,6 @@ class CausalPromptEncoder(ModelEncoder):
             "prepending": layers_overwritten,
             "placeholder": placeholder_hash,
         }
-        if contrast is not None:  # without contrast, the hash is the same as in earlier releases
-            strength = None if contrast.strength is None else float(contrast.strength)
-            description["contrast"] = [AUXILIARY.templates, contrast.layer, strength, contrast.rule]
         prompt = self.reading.prompt
         templates = [
             prompt.pieces(template, prepending=prepending is not None) for template in prompt.templates
@@ -192,7 +187,7 @@ class CausalPromptEncoder(ModelEncoder):
 
         from stickytoken.encoders.causal_module import CausalPrompt
 
-        options = self.reading.options | {"prompt": self.reading.prompt}
+        options = self.reading.prompting.saved() | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
         later = [Normalize()] if self.normalizes else []
         return SentenceTransformer(modules=[module, *later], device=str(module.model.device))

@@ -12,10 +12,7 @@ import numpy as np
 import torch
 
 from stickytoken.encoders.prompted import (
-    AUXILIARY,
     PROMPTS,
-    SENTENCE,
-    Contrast,
     Prompt,
     TokenPrepending,
     clean_sentence,
@@ -23,9 +20,7 @@ from stickytoken.encoders.prompted import (
 from stickytoken.encoders.prompted.decoder import Decoder
 from stickytoken.encoders.prompted.steering import (
     PromptBatch,
-    attention_output,
-    output_projection,
-    pooled_states,
+    pool_states,
 )
 from stickytoken.encoders.prompted.tokenization import Ids, OwnTokenizer, PromptTokenizer
 from stickytoken.errors import InputError
@@ -34,9 +29,6 @@ from stickytoken.settings.prompting import Prompting
 
 # Number of embedding rows that are sampled to determine the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
-# Sentences that must have the same tokens in the prompt and in the auxiliary prompt of contrast. A tokenizer
-# may merge the start or end of some of these sentences with the quotation marks around them.
-_COMPARED_SENTENCES = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
 class PromptRow(NamedTuple):
@@ -58,22 +50,11 @@ class Reading:
     prompt: Prompt
     prepending: TokenPrepending | None
     layer: int  # index into the states after the embedding and each layer; -1 is after the final norm
-    contrast: Contrast | None = None
 
     def __post_init__(self) -> None:
         if self.prompt.echoes and self.prepending is not None:
             raise InputError(
                 "an echo prompt already shows the whole sentence to every token: leave out token prepending"
-            )
-        if self.prompt.echoes and self.contrast is not None:
-            raise InputError(
-                "an echo prompt reads every token of the sentence, but contrast changes only the last token "
-                "of a prompt: leave out contrast"
-            )
-        if self.contrast is not None and not self.prompt.quoted:
-            raise InputError(
-                f"contrast needs a prompt that quotes the sentence, as the auxiliary prompt does: write "
-                f'"{SENTENCE}" with the quotation marks'
             )
 
     @property
@@ -81,29 +62,13 @@ class Reading:
         """The `Prompting` settings that produce this `Reading`."""
         is_known = self.prompt.name in PROMPTS
         prepending = self.prepending
-        contrast = self.contrast
         return Prompting(
             prompt=self.prompt.name if is_known else self.prompt.templates[0],
             token_prepending=prepending is not None,
             start=None if prepending is None else prepending.start,
             exit=None if prepending is None else prepending.exit,
             layer=self.layer,
-            contrast=contrast is not None,
-            contrast_layer=None if contrast is None else contrast.layer,
-            contrast_strength=None if contrast is None else contrast.strength,
-            contrast_rule=None if contrast is None else contrast.rule,
         )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The settings that produce this `Reading`, as they are saved with a model.
-
-        If contrast is off, the contrast options are left out, so that earlier releases can load the model.
-        """
-        options = self.prompting.saved()
-        if self.contrast is None:
-            return {name: value for name, value in options.items() if not name.startswith("contrast")}
-        return options
 
 
 Features: TypeAlias = dict[str, Any]
@@ -117,31 +82,23 @@ class PromptedModel:
     Attributes:
         layer_count: number of layers that run.
         prompts: the ids of each template.
-        auxiliary: the model of the auxiliary prompt; None without contrast.
-        is_auxiliary: whether this is the model of an auxiliary prompt. The result of such a model is not a
-            state, but the attention output of the last layer that runs; contrast subtracts this output from
-            the main prompt's output in the same layer.
     """
 
-    def __init__(
-        self, decoder: Decoder, reading: Reading, tokenizer: OwnTokenizer, *, is_auxiliary: bool = False
-    ) -> None:
+    def __init__(self, decoder: Decoder, reading: Reading, tokenizer: OwnTokenizer) -> None:
         """Find the token ids of the prompts, and check that the decoder supports the settings in ``reading``.
 
         Args:
             decoder: the language model.
-            reading: the settings: prompt, token prepending, layer and contrast.
+            reading: the settings: prompt, token prepending and layer.
             tokenizer: a copy of the model's tokenizer.
-            is_auxiliary: whether this is the model of an auxiliary prompt.
 
         Raises:
             InputError: the decoder has too few layers for the settings, or its tokenizer does not suit the
                 prompt.
-            ModelError: contrast cannot change the chosen layer, or the tokenizer does not suit the prompt.
+            ModelError: the tokenizer does not suit the prompt.
         """
         self.decoder = decoder
         self.reading = reading
-        self.is_auxiliary = is_auxiliary
         self.layer_count = decoder.layer_count_until(reading.layer)
         self.padding_id = tokenizer.padding_id
         self.placeholder_id = tokenizer.placeholder_id
@@ -162,42 +119,6 @@ class PromptedModel:
             tokenizer.tokenizer, tokenizer.special, reading.prompt, prepending=prepending is not None
         )
         self.prompts = self._prompt_tokenizer.prompts
-        self.auxiliary: PromptedModel | None = None
-        if reading.contrast is not None:
-            self.auxiliary = self._auxiliary_model(reading.contrast, tokenizer)
-
-    def _auxiliary_model(self, contrast: Contrast, tokenizer: OwnTokenizer) -> PromptedModel:
-        """Return the model of the auxiliary prompt, which runs up to the contrast layer.
-
-        Raises:
-            InputError: the model does not have the contrast layer, the vector is read before this layer, or a
-                sentence has different tokens in the prompt and in the auxiliary prompt.
-            ModelError: the contrast layer has no output projection, so contrast cannot change its output.
-        """
-        name = self.decoder.name
-        existing_layers = len(self.decoder.layers)
-        if contrast.layer >= existing_layers:
-            raise InputError(
-                f"the contrast layer is {contrast.layer}, but {name} has {existing_layers} layers: pass 0 to "
-                f"{existing_layers - 1}"
-            )
-        if contrast.layer >= self.layer_count:
-            raise InputError(
-                f"the contrast layer is {contrast.layer}, counted from 0, but vectors of {name} are read "
-                f"after {self.layer_count} layers, so contrast would change nothing: pass 0 to "
-                f"{self.layer_count - 1}, or read the vectors after a later layer"
-            )
-        output_projection(self.decoder, contrast.layer)  # raises an error if the layer has no projection
-        reading = Reading(AUXILIARY, prepending=None, layer=contrast.layer + 1)
-        auxiliary = PromptedModel(self.decoder, reading, tokenizer, is_auxiliary=True)
-        # The token ids of a sentence are inserted into both prompts, so they must not depend on the prompt.
-        contents = [text.ids for text in self.tokenize(_COMPARED_SENTENCES)]
-        if contents != [text.ids for text in auxiliary.tokenize(_COMPARED_SENTENCES)]:
-            raise InputError(
-                f"the tokenizer of {name} splits a sentence differently in this prompt and in the auxiliary "
-                f'prompt of contrast: write "{SENTENCE}" with a space on both sides'
-            )
-        return auxiliary
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Return the token ids of each sentence inside the prompt, grouped by word.
@@ -215,10 +136,7 @@ class PromptedModel:
 
     def length(self, content_length: int) -> int:
         """Return the length of the longest prompt, filled with a sentence of ``content_length`` tokens."""
-        longest = max(prompt.length(content_length) for prompt in self.prompts)
-        if self.auxiliary is None:
-            return longest
-        return max(longest, self.auxiliary.length(content_length))
+        return max(prompt.length(content_length) for prompt in self.prompts)
 
     def knows(self, token_id: int) -> bool:
         """Return whether a token id has an embedding or is the placeholder."""
@@ -243,8 +161,6 @@ class PromptedModel:
     def forget_derived_values(self) -> None:
         """Drop the cached values that were computed from the weights."""
         vars(self).pop("placeholder", None)
-        if self.auxiliary is not None:
-            self.auxiliary.forget_derived_values()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of token ids; the placeholder gets its own vector."""
@@ -279,7 +195,7 @@ class PromptedModel:
             skipped = prompt.prefix_length if skipping else 0
             filled.append(prompt.fill(content)[skipped:])
             skipped_counts.append(skipped)
-            first, last = prompt.pooled_ends(len(content))
+            first, last = prompt.find_pooled_ends(len(content))
             # A negative placeholder index is counted from the end. The modulo gives the index from the start,
             # for example -2 % 5 = 3. Without a placeholder, 0 stands for the index, which is not used.
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
@@ -288,17 +204,13 @@ class PromptedModel:
             indices_from_end.append([first - length, last - length, placeholder - length])
         return _pad(filled, skipped_counts, indices_from_end)
 
-    def batch(
-        self, layout: Features, past: torch.Tensor | None = None, auxiliary: torch.Tensor | None = None
-    ) -> PromptBatch:
+    def batch(self, layout: Features, past: torch.Tensor | None = None) -> PromptBatch:
         """Return a batch of filled prompts on the decoder's device.
 
         Args:
             layout: tensors of filled prompts, as returned by the `layout` method.
             past: mask of the tokens that are left out because a cache holds them, shape (rows, cached
                 tokens); None without a cache.
-            auxiliary: attention output at the last tokens of the auxiliary prompts, shape (rows, heads *
-                size); None without contrast.
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
@@ -317,16 +229,7 @@ class PromptedModel:
             echoes=self.reading.prompt.echoes,
             prepending=self.reading.prepending,
             per_layer_inputs=self.decoder.per_layer_inputs(ids_with_rows),
-            contrast=self.reading.contrast,
-            auxiliary=auxiliary,
         )
-
-    def attention_output(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
-        """Run the model up to its last layer, and return the layer's attention output at the last tokens.
-
-        The result has one row for each prompt of the batch, shape (rows, heads * size).
-        """
-        return attention_output(self.decoder, batch, self.layer_count - 1, cache)
 
 
 def _pad(
@@ -376,7 +279,7 @@ class PromptCache:
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
         # The pooled states themselves are not needed: running the decoder fills the cache.
-        pooled_states(model.decoder, batch, layer_counts, self._cache)
+        pool_states(model.decoder, batch, layer_counts, self._cache)
 
     def for_prompts(self, prompts: torch.Tensor) -> Any:
         """Return a transformers cache with one row for each item of ``prompts``.

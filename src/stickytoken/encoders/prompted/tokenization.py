@@ -64,7 +64,7 @@ class PromptIds:
         end = self.length(content_length) - len(self.after)
         return [first, range(end - content_length, end)]
 
-    def pooled_ends(self, content_length: int) -> tuple[int, int]:
+    def find_pooled_ends(self, content_length: int) -> tuple[int, int]:
         """Return the indices of the first and the last token whose states are averaged."""
         end = self.length(content_length)
         if self.between is None:

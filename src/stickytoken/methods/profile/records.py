@@ -34,7 +34,7 @@ class ProfilePlanRecord(PlanRecord):
     """Everything that a run chooses before it measures a token.
 
     Attributes:
-        left_out: number of sentences that were left out because the model does not read them in full.
+        left_out: number of texts drawn as anchors that the model does not read in full or gives no vector.
         anchors: the texts that carriers are compared with in the evidence for reports.
         carriers: the texts into which copies are inserted.
         pilots: ids of random tokens that are measured in all carriers to define the ordinary token.

@@ -69,7 +69,7 @@ class Anchors(NamedTuple):
 
     Attributes:
         texts: the anchors, sorted by group.
-        left_out: number of texts that the model does not read in full or gives no vector.
+        left_out: number of texts drawn as anchors that the model does not read in full or gives no vector.
     """
 
     texts: list[str]

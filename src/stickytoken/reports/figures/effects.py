@@ -344,32 +344,10 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
     plot.update_xaxes(tickformat=fig.tick_format(measure), rangemode="tozero", zeroline=True, col=panel)
 
 
-@dataclass(frozen=True)
-class CurveWords:
-    """The wording of a repair-curve figure.
-
-    Attributes:
-        name: Name of the figure; see `ReportFigure.name`.
-        title: Title of the figure.
-        reading: Text that explains how to read the figure.
-        measure: Beginning of the sentence that describes the curves.
-        axis: Title of the vertical axis.
-    """
-
-    name: str
-    title: str
-    reading: str
-    measure: str = "Mean similarity of unrelated texts"
-    axis: str = "mean cosine similarity"
-
-
-def repair_curves(
-    words: CurveWords, copies: Sequence[int], lines: Mapping[str, Sequence[float]]
-) -> ReportFigure:
+def repair_curves(copies: Sequence[int], lines: Mapping[str, Sequence[float]]) -> ReportFigure:
     """Plot similarity against the number of copies: before a repair, after it, and for ordinary tokens.
 
     Args:
-        words: Wording of the figure.
         copies: Numbers of copies in ascending order, starting at 0.
         lines: One similarity per number of copies for each line, keyed by name, in the order of the legend.
     """
@@ -391,9 +369,18 @@ def repair_curves(
         figure.add_trace(curve)
     ticks = [str(count) for count in copies]
     figure.update_xaxes(title_text="copies in a text", tickvals=positions, ticktext=ticks)
-    figure.update_yaxes(title_text=words.axis, zeroline=False)
+    figure.update_yaxes(title_text="mean cosine similarity", zeroline=False)
     ends = ", ".join(f"{name} {line[-1]:.3f}" for name, line in lines.items())
-    alt = minus(f"{words.measure} with {copies[-1]} copies in one of them: {ends}.")
+    alt = minus(f"Mean similarity of unrelated texts with {copies[-1]} copies in one of them: {ends}.")
     columns = ("tokens", *(f"{count} copies" for count in copies))
     table = DataTable(columns, [(name, *line) for name, line in lines.items()])
-    return ReportFigure(words.name, words.title, figure, alt, words.reading, table)
+    return ReportFigure(
+        "repair-curves",
+        "Symptom curves before and after the repair",
+        figure,
+        alt,
+        "The similarity of two unrelated texts when copies of a repaired token are added to one of them, "
+        "averaged over all repaired tokens. After the repair, the curve should follow the curve of ordinary "
+        "tokens.",
+        table,
+    )
