@@ -13,7 +13,6 @@ The examples in docstrings use the packaged model, its run, some texts, and a sm
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import (
     EncodingError,
@@ -27,7 +26,11 @@ from stickytoken.errors import (
 )
 from stickytoken.version import __version__
 
+# Type checkers know this name. Importing it from `typing` would take most of the time of this import.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from stickytoken.adapters.guarding import guard
     from stickytoken.attribution import Why, why
     from stickytoken.audits import audit, open_audit

@@ -2,7 +2,7 @@
 
 from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import load_tokenizer
-from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
+from stickytoken.encoders.mean_similarity import MeanSimilarity, isoscore, mean_similarity
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 from stickytoken.settings.prompting import Prompting
 
@@ -13,6 +13,7 @@ __all__ = [
     "MeanSimilarity",
     "Prompting",
     "analyze_vocabulary",
+    "isoscore",
     "load_encoder",
     "load_tokenizer",
     "mean_similarity",
