@@ -35,8 +35,8 @@ class ContrastRule(StrEnum):
 class Prompting:
     """A prompt, and how vectors are read from a prompted language model.
 
-    A setting that is None has its default value. All settings except ``prompt``, ``prompt_name`` and
-    ``layer`` require a language model that is read through a prompt.
+    A setting that is None has its default value. All settings except ``prompt``, ``query_prompt``,
+    ``prompt_name`` and ``layer`` require a language model that is read through a prompt.
 
     ``prompt`` is the name of a saved prompt if it is a single word of ASCII letters, digits, ``-`` and ``_``.
     Anything else is taken as the prompt text itself, such as ``"query: "``.
@@ -68,6 +68,8 @@ class Prompting:
             multiplied, at least 0. Default: the prompt's preset.
         contrast_rule: How contrast replaces the attention values: scaled, norm, scaled_norm or sub_head_norm.
             Default: scaled.
+        query_prompt: Text before every query, or the name of a saved prompt, where queries and documents are
+            told apart. Default: that of documents if the user names one, else the model's.
 
     Raises:
         InputError: A value has the wrong type or is out of range.
@@ -83,6 +85,7 @@ class Prompting:
     contrast_layer: NaturalNumber | None = None
     contrast_strength: NonNegativeNumber | None = None
     contrast_rule: ContrastRule | None = None
+    query_prompt: str | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -92,7 +95,7 @@ class Prompting:
         """The settings in use that require a prompted language model, keyed by name."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            is_general = name == "layer" or name.startswith("prompt")
+            is_general = name in ("layer", "prompt", "prompt_name", "query_prompt")
             is_set = value is not None and value is not False
             if is_set and not is_general:
                 options[name] = value

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import require_words, similarity_of
+from stickytoken.encoders.protocol import Role, in_role, require_words, similarity_of
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured
@@ -163,10 +163,11 @@ def encode_documents(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Docu
     # Documents have room for copies that are written, whichever way copies are inserted.
     room = room_for(encoder, Insertion.TEXT, COPIES)
     fitted = fit_texts(encoder, collection.documents, room, Insertion.TEXT, collection.source)
-    queries = fit_texts(encoder, collection.queries, 0, Insertion.TEXT, collection.source)
+    query_encoder = in_role(encoder, Role.QUERY)
+    queries = fit_texts(query_encoder, collection.queries, 0, Insertion.TEXT, collection.source)
     similarity = similarity_of(encoder)
     search = ExactSearch(
-        queries=similarity.prepared(encoder.encode([query.text for query in queries])),
+        queries=similarity.prepared(query_encoder.encode([query.text for query in queries])),
         documents=similarity.prepared(encoder.encode([document.text for document in fitted])),
         similarity=similarity,
     )
