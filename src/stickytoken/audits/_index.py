@@ -294,7 +294,9 @@ def _read_queries(
     return [read[number] for number in sorted(chosen.tolist())]
 
 
-def _read_query_documents(source: DocumentSource, columns: Columns, source_column: str | None) -> list[Document]:
+def _read_query_documents(
+    source: DocumentSource, columns: Columns, source_column: str | None
+) -> list[Document]:
     collection = open_documents(
         source, NamedColumns(columns, source_column=source_column, needs_source=False)
     )

@@ -104,7 +104,8 @@ class Comparison:
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
         prompts: What was put before texts, keyed by their role in the task; before all texts of a task
-            without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts.
+            without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts, and for
+            a language model, whose prompt surrounds every text.
     """
 
     scores: list[Score] = field(default_factory=list)
@@ -207,9 +208,11 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         outcomes.append(encoding_outcomes)
     resamples = _resampled_main_scores(task, np.stack(outcomes), seed)
     differences = _differences(scores, resamples)
-    prompts = {"text": capabilities_of(in_role(encoder, None)).prompt}
+    prompts: dict[str, str] | None = {"text": capabilities_of(in_role(encoder, None)).prompt}
     if task.has_queries:
         prompts = prompts_of(encoder)
+    if isinstance(encoder, CausalPromptEncoder):
+        prompts = None
     return Comparison(scores, cut, differences, resamples, similarity_of(encoder), prompts)
 
 
