@@ -291,12 +291,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         elif plain._routed_from is not None:
             replaces_prompts = True
         if replaces_prompts:
-            prompts: dict[str, str | None] = {"plain": plain.prompt}
-            for role in Role:
-                prompts[role.value] = self.in_role(role).prompt
+            prompts: dict[str, str | None] = {role.value: self.in_role(role).prompt for role in Role}
+            default_name = next((name for name, text in prompts.items() if text == plain.prompt), "text")
             model = copy.copy(model)
-            model.prompts = prompts
-            model.default_prompt_name = "plain"
+            model.prompts = prompts | {default_name: plain.prompt}
+            model.default_prompt_name = default_name
         return model
 
     def _make_encoder_for(self, role: Role | None) -> SentenceTransformerEncoder:

@@ -104,8 +104,8 @@ class Comparison:
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
         prompts: What was put before texts, keyed by their role in the task; before all texts of a task
-            without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts, and for
-            a language model, whose prompt surrounds every text.
+            without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts, and
+            for a language model, whose prompt surrounds every text.
     """
 
     scores: list[Score] = field(default_factory=list)
