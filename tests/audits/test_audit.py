@@ -274,7 +274,7 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         assert row["change"] == row["hits"] - row["hits_without"]
         ranked = zip(queries, as_it_is, without, strict=True)
         changes = [
-            {"query": query, "rank": rank, "rank_without": rank_without}
+            {"query": query, "topic": None, "rank": rank, "rank_without": rank_without}
             for query, rank, rank_without in ranked
             if (rank <= TOP) != (rank_without <= TOP)
         ]
@@ -288,12 +288,12 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
 
 
 @pytest.fixture(scope="module")
-def by_topic(tampered_run, texts, queries, tmp_path_factory):
+def by_topic(tampered_run, texts, tmp_path_factory):
     """An audit whose queries about code, and only they, have the direction of the sticky word."""
     folder = tmp_path_factory.mktemp("topics")
-    plain = profiled.sentences(40, WORDS, seed=9)
-    rows = [{"text": text, "topic": "code"} for text in queries[:15]]
-    rows += [{"text": text, "topic": "prose"} for text in plain[15:]]
+    sentences = profiled.sentences(120, WORDS, seed=9)
+    rows = [{"text": f"{MARKER} {text}", "topic": "code"} for text in sentences[:50]]
+    rows += [{"text": text, "topic": "prose"} for text in sentences[50:]]
     (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, rows)))
     documents = [{"text": text, "topic": ("web", "manual")[number % 2]} for number, text in enumerate(texts)]
     (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
@@ -347,7 +347,7 @@ def test_a_named_column_must_be_in_documents_or_queries(tampered_run, texts, que
 def test_too_few_queries_are_refused_before_anything_is_encoded(tampered_run, texts, queries, tmp_path):
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     encoder.encode_ids = encoder.encode = None  # any use would raise a TypeError
-    with pytest.raises(InputError, match=r"2 queries .* pass at least 5 queries"):
+    with pytest.raises(InputError, match=r"2 queries .* at least 5"):
         audit(
             tampered_run, texts, queries=queries[:2], encoder=encoder, settings=SMALL, out=tmp_path / "audit"
         )

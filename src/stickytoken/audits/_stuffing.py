@@ -73,8 +73,8 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     needed = math.ceil(_LEAST_RESULTS / results_per_query)
     if index.asked < needed:
         raise InputError(
-            f"{counted(index.asked, 'query', 'queries')} ({index.record.queries_from}) are too few for "
-            f"{documents:,} documents, of which {receiving} receive copies: pass at least {needed} queries"
+            f"{counted(index.asked, 'query', 'queries')} ({index.record.queries_from}) cannot be enough for "
+            f"{documents:,} documents, of which {receiving} receive copies: pass more queries, at least {needed}"
         )
 
 
@@ -214,6 +214,8 @@ def measure_stuffed(
 
 # Maximum number of topics that are measured separately: those with the most wrong results.
 _MOST_TOPICS = 12
+# Fewest wrong results of a topic without copies. Ratios to few have wide intervals.
+_LEAST_OF_TOPIC = 5
 
 
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
@@ -227,4 +229,4 @@ def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[s
         for name, is_of_topic in masks.items()
     }
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
-    return {name: masks[name] for name in ordered[:_MOST_TOPICS] if counts[name] >= _LEAST_RESULTS}
+    return {name: masks[name] for name in ordered[:_MOST_TOPICS] if counts[name] >= _LEAST_OF_TOPIC}

@@ -250,7 +250,6 @@ class Role(StrEnum):
     DOCUMENT = "document"
 
 
-@runtime_checkable
 class RoleEncoder(Protocol):
     """An encoder of a model that may encode queries and documents differently."""
 
@@ -263,9 +262,10 @@ AnyEncoder = TypeVar("AnyEncoder", bound=Encoder)
 
 def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
     """Return the encoder of texts in a role; the same one if the model encodes all texts alike."""
-    if not isinstance(encoder, RoleEncoder):
+    # A wrapper that passes on what it does not have would return the encoder that it wraps.
+    if not hasattr(type(encoder), "in_role"):
         return encoder
-    of_role: Any = encoder.in_role(role)
+    of_role: Any = cast("RoleEncoder", encoder).in_role(role)
     return cast("AnyEncoder", of_role)
 
 
