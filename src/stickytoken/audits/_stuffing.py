@@ -74,7 +74,7 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     if index.asked < needed:
         raise InputError(
             f"{counted(index.asked, 'query', 'queries')} ({index.record.queries_from}) cannot be enough for "
-            f"{documents:,} documents, of which {receiving} receive copies: pass more queries, at least {needed}"
+            f"{documents:,} documents, of which {receiving} receive copies: pass more queries, say {needed}"
         )
 
 
