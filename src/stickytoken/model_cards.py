@@ -127,6 +127,8 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     rows += [("available tokens", vocabulary), ("texts", texts)]
     if record.model.loading is not None and record.model.loading.prompting.prompt:
         rows.append(("prompt", record.model.loading.prompting.prompt))
+    elif record.prompts is not None and record.prompts["document"]:
+        rows.append(("prompt of documents", record.prompts["document"]))
     version = record.versions.get("stickytoken", "of unknown version")
     tool = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
     rows.append(("measured", f"{record.started[:10]} with {tool}"))

@@ -274,7 +274,7 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         assert row["change"] == row["hits"] - row["hits_without"]
         ranked = zip(queries, as_it_is, without, strict=True)
         changes = [
-            {"query": query, "rank": rank, "rank_without": rank_without}
+            {"query": query, "topic": None, "rank": rank, "rank_without": rank_without}
             for query, rank, rank_without in ranked
             if (rank <= TOP) != (rank_without <= TOP)
         ]
@@ -285,6 +285,73 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         changes = np.array(as_it_is) - np.array(without)
         assert (row["better"], row["worse"]) == ((changes < 0).sum(), (changes > 0).sum())
     assert (finished.documents["change"] > 0).any()
+
+
+@pytest.fixture(scope="module")
+def by_topic(tampered_run, texts, tmp_path_factory):
+    """An audit whose queries about code, and only they, have the direction of the sticky word."""
+    folder = tmp_path_factory.mktemp("topics")
+    sentences = profiled.sentences(120, WORDS, seed=9)
+    rows = [{"text": f"{MARKER} {text}", "topic": "code"} for text in sentences[:50]]
+    rows += [{"text": text, "topic": "prose"} for text in sentences[50:]]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    documents = [{"text": text, "topic": ("web", "manual")[number % 2]} for number, text in enumerate(texts)]
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    measured = audit(
+        tampered_run,
+        folder / "documents.jsonl",
+        queries=folder / "queries.jsonl",
+        settings=replace(SMALL, stuffed=32),
+        out=folder / "audit",
+    )
+    return measured, rows
+
+
+def test_push_is_measured_for_each_topic_as_by_a_slow_plain_search(by_topic, tampered_run, texts):
+    measured, rows = by_topic
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    numbers = [int(name.split()[-1]) - 1 for name in measured.result.stuffed_ids]
+    pushes = {}
+    for topic in ("code", "prose"):
+        asked = [row["text"] for row in rows if row["topic"] == topic]
+        with_copies, without = plain_ranks_of_all(encoder, texts, asked, numbers, scanned.STICKY)
+        depth = measured.result.depth
+        (row,) = measured.topics.filter(token=scanned.STICKY, topic=topic).to_dicts()
+        pushes[topic] = row["push"]
+        assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
+        assert row["push_low"] <= row["push"] <= row["push_high"]
+        assert row["queries"] == len(asked)
+    assert pushes["code"] > 1.5 > pushes["prose"]
+
+
+def test_a_topic_that_the_average_hides_is_named(by_topic):
+    measured, _ = by_topic
+    sentence = next(line for line in wording.token_conclusions(measured) if "topic 'code'" in line)
+    assert repr(scanned.STICKY) in sentence
+
+
+def test_places_are_counted_by_source_of_the_document_and_topic_of_the_query(by_topic):
+    measured, _ = by_topic
+    assert set(measured.documents["source"]) == {"web", "manual"}
+    lines = wording.document_conclusions(measured)
+    gained = int(measured.documents.filter(pl.col("change") > 0)["change"].sum())
+    assert gained > 0
+    assert any(line.startswith("By source of the document: ") for line in lines)
+
+
+def test_a_named_column_must_be_in_documents_or_queries(tampered_run, texts, queries, tmp_path):
+    with pytest.raises(InputError, match="'kind', but neither"):
+        audit(tampered_run, texts, queries=queries, source_column="kind", out=tmp_path / "audit")
+
+
+def test_too_few_queries_are_refused_before_anything_is_encoded(tampered_run, texts, queries, tmp_path):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    encoder.encode_ids = encoder.encode = None  # any use would raise a TypeError
+    with pytest.raises(InputError, match=r"2 queries .* say 5"):
+        audit(
+            tampered_run, texts, queries=queries[:2], encoder=encoder, settings=SMALL, out=tmp_path / "audit"
+        )
+    assert not (tmp_path / "audit").exists()
 
 
 def with_changes(finished, **changes):

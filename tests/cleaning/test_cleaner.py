@@ -213,6 +213,8 @@ def damaged(entry, value):
         (damaged("version", 2), "rules.json: .* the version 2"),
         (damaged("words", "able"), "words"),
         (damaged("unknown", 1), "the unknown entry 'unknown'"),
+        (json.dumps(CLEANER.to_json() | {"actions": {"flagged": "report"}}), "entry 'actions' .*--rules-out"),
+        (json.dumps(CLEANER.to_json() | {"remove_all": True}), "entry 'remove_all' .*True"),
         (damaged("normalizer", {"type": "Unknown"}), "normalizer is"),
     ],
 )
@@ -307,3 +309,28 @@ def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):
     assert f"{len(cleaner.rules.words)} words" in errors
     assert "<|endoftext|>" in cleaner.rules.specials
     assert cleaner.source["identity"]
+
+
+@pytest.mark.parametrize(
+    "text", ["&lt;|endoftext|&gt; wing", "&#60;|endoftext|> wing", "&lsqb;CLS&rsqb; wing"]
+)
+def test_special_tokens_written_as_entities_are_reported_and_left_alone(text):
+    cleaner = Cleaner(CleaningRules(specials=("<|endoftext|>", "[CLS]")), unsafe_fixes=True)
+    cleaned = cleaner.clean(text)
+    assert [span.kind for span in cleaned.reported] == ["special"]
+    assert cleaned.text == text
+
+
+def test_cells_of_a_table_in_latex_are_data():
+    row = r"a & yes & yes & yes & yes & yes \\ \hline"
+    assert Cleaner(CleaningRules(), unsafe_fixes=True).clean(row).text == row
+    prose = "harbor & harbor & harbor & harbor & harbor"
+    assert Cleaner(CleaningRules()).find(prose)
+
+
+@pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\u2060"])
+def test_an_invisible_character_that_separates_words_stays(invisible):
+    text = f"the wing {invisible.join(['harbor'] * 6)} is safe"
+    cleaned = Cleaner(CleaningRules(), unsafe_fixes=True).clean(text).text
+    assert "harborharbor" not in cleaned
+    assert cleaned.replace(invisible, " ").split() == "the wing harbor harbor is safe".split()

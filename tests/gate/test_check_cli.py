@@ -212,6 +212,17 @@ def test_the_command_names_file_and_line(run, write):
     planted.assert_refused("check", "--column", "nothing", saying="nothing")
 
 
+def test_columns_that_were_not_searched_stand_in_the_first_line(run, write):
+    rows = [{"_id": str(number), "text": text, "summary": COPIES} for number, text in enumerate(CLEAN)]
+    path = write("documents.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    by_name = check(run, fail_on="none", documents=path)
+    assert by_name.passed
+    assert "NOT searched, although they contain text: summary" in by_name.headline()
+    chosen = check(run, fail_on="none", documents=path, column="text")
+    assert "NOT searched" not in chosen.headline()
+    assert not check(run, fail_on="none", documents=path, column=["text", "summary"]).passed
+
+
 # What is printed first: the documents, and of these the documents that fail the check
 
 

@@ -78,8 +78,8 @@ def test_a_side_is_edited_alone(encoder):
     texts = []
 
     class Spy(EditingEncoder):
-        def edit(self, given):
-            texts.append((list(given), super().edit(given)))
+        def edit(self, given, role=None):
+            texts.append((list(given), super().edit(given, role)))
             return texts[-1][1]
 
     splits = len(mocks.MockRetrievalTask().metadata.eval_splits)

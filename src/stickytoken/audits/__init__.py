@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 5
+_IDENTITY_VERSION = 6
 
 
-def audit(
+def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     source: AnyModel | Run,
     documents: DocumentSource,
     *,
     queries: DocumentSource | None = None,
     column: ColumnChoice = None,
+    source_column: str | None = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -59,6 +60,8 @@ def audit(
             the relevance judgements of a BEIR folder, copies are also measured by whether the relevant
             documents are still found; without them, by whether documents are found by their first sentences.
         column: the column that contains the text of the documents, several columns, or `Columns`.
+        source_column: the column with the source or topic of documents and queries, by which results are also
+            divided. If None, it is ``source`` or ``topic``, if there is one.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -84,7 +87,7 @@ def audit(
         (33, 2)
     """
     # Reports open audits, and need none of what measures them.
-    from stickytoken.audits import _index, _measuring, _tokens
+    from stickytoken.audits import _index, _measuring, _stuffing, _tokens
 
     own_settings = settings is not None
     settings = or_default("settings", settings, AuditSettings())
@@ -102,7 +105,8 @@ def audit(
         reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings)
     rule = _rule_of(run)
-    index = _index.read_index(documents, queries, column, reading, settings)
+    index = _index.read_index(documents, queries, column, source_column, reading, settings)
+    _stuffing.require_queries(index, settings)
     record = _record(run, reading, index, documents, column, settings, rule)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
@@ -126,12 +130,14 @@ def _record(
     rule: ProfileSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
+    queries = protocol.identity_of_queries(encoder)
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
         settings,
         run=run.record.identity,
         index=index.record.fingerprint,
+        **({} if queries is None else {"queries": asdict(queries)}),
     )
     return AuditRecord(
         identity=digest(identity_parts),

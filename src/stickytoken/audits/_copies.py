@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import Index, encode_in_shards
+from stickytoken.audits._index import Index
 from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import SpanKind
@@ -86,7 +86,7 @@ def rank_documents(
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         # `FittedText.clean` returns the text as it was fitted; it does not remove anything.
         probes = [text.clean(settings.insertion) for text in texts]
-        vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
+        vectors = engines.encode_in_shards(_SHARD, probes, engine, folder, progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
         # each ranked in place of the document at this position. For a document that is not in the index, the
@@ -94,12 +94,10 @@ def rank_documents(
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
-            comparison = _compared(
-                index.queries[: index.asked], ranks[:, column], ranks[:, column + len(pairs)]
-            )
+            comparison = _compared(index, ranks[:, column], ranks[:, column + len(pairs)])
             ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     findings = worst.iter_rows(named=True)
-    rows = [_row(finding) | ranks_by_number.get(finding["number"], {}) for finding in findings]
+    rows = [_row(finding, index) | ranks_by_number.get(finding["number"], {}) for finding in findings]
     # `change` is None for a document that was not ranked.
     rows.sort(key=lambda row: (-abs(row["change"] or 0), (row["change"] or 0) > 0))
     return CopiesNow(scan, len(ranks_by_number), rows)
@@ -151,15 +149,19 @@ def readable_pairs(
     return pairs
 
 
-def _compared(
-    queries: Sequence[str], as_it_is: NDArray[np.int64], without: NDArray[np.int64]
-) -> dict[str, Any]:
+def _compared(index: Index, as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
     """Return the columns that compare a document's ranks with and without copies, over all queries."""
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())
     changes = [
-        {"query": query, "rank": rank, "rank_without": rank_without}
-        for query, rank, rank_without in zip(queries, as_it_is.tolist(), without.tolist(), strict=True)
+        {"query": query, "topic": topic, "rank": rank, "rank_without": rank_without}
+        for query, topic, rank, rank_without in zip(
+            index.queries[: index.asked],
+            index.topics[: index.asked],
+            as_it_is.tolist(),
+            without.tolist(),
+            strict=True,
+        )
         if (rank <= TOP) != (rank_without <= TOP)
     ]
     changes.sort(key=lambda change: -abs(change["rank"] - change["rank_without"]))
@@ -176,11 +178,12 @@ def _compared(
     }
 
 
-def _row(finding: dict[str, Any]) -> dict[str, Any]:
+def _row(finding: dict[str, Any], index: Index) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
     row["number"] = finding["number"]
     row["id"] = finding["id"]
+    row["source"] = index.documents[finding["number"]].source
     row["causes"] = ", ".join(SpanKind(kind).cause for kind in finding["kinds"])
     row["found"] = ", ".join(words[:_SHOWN_WORDS])
     row["suspected_only"] = finding["suspected_only"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,9 @@ from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
 from stickytoken.encoders.fitting import FittedText, fit_texts
-from stickytoken.encoders.protocol import Encoder, WordEncoder, similarity_of
+from stickytoken.encoders.protocol import Role, WordEncoder, in_role, similarity_of
 from stickytoken.errors import InputError
-from stickytoken.impacts.running import UNIT, Shard
-from stickytoken.insertion import Probe
-from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.methods.wording import TOP
 from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
@@ -33,10 +31,10 @@ _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
 # Maximum number of queries that are taken from documents, to limit the computing time.
 _DRAWN_QUERIES = 200
-# Number of texts per shard. Encoding one shard takes about 10 seconds on one core.
-_SHARD_TEXTS = 128
 INDEX = "index"
-"""Name of the stage that encodes documents and queries."""
+"""Name of the stage that encodes documents."""
+INDEX_QUERIES = "queries"
+"""Name of the stage that encodes queries."""
 
 Vectors: TypeAlias = NDArray[np.float32]
 
@@ -53,6 +51,7 @@ class Index:
         asked: how many of them, the first ones, are searched. The others are first sentences of documents, of
             which only their own documents are the results.
         answers: for each query, the index positions of the documents that answer it, as far as known.
+        topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated where the model truncates them.
     """
@@ -63,6 +62,7 @@ class Index:
     queries: tuple[str, ...]
     asked: int
     answers: tuple[frozenset[int], ...]
+    topics: tuple[str | None, ...]
     fitted: tuple[FittedText, ...]
     fitted_queries: tuple[FittedText, ...]
 
@@ -75,6 +75,7 @@ def read_index(
     source: DocumentSource,
     queries: DocumentSource | None,
     column: ColumnChoice,
+    source_column: str | None,
     encoder: WordEncoder,
     settings: AuditSettings,
 ) -> Index:
@@ -85,6 +86,7 @@ def read_index(
         queries: the queries. If None, the queries of a BEIR folder are used, or else the first sentences of
             documents.
         column: the column that contains the text of the documents.
+        source_column: the column with the source or topic of documents and queries.
         encoder: the model.
         settings: settings of the audit.
 
@@ -95,7 +97,7 @@ def read_index(
     Raises:
         InputError: the documents or queries cannot be read, or there are too few of them.
     """
-    collection = open_documents(source, NamedColumns(column))
+    collection = open_documents(source, NamedColumns(column, source_column=source_column, needs_source=False))
     meter = Meter()
     records = list(collection.read(meter))
     skipped = [record for record in records if isinstance(record, Skipped)]
@@ -104,7 +106,7 @@ def read_index(
     generator = np.random.default_rng([settings.seed, len(documents)])
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
         queries = Path(source) / QUERIES
-    judged = _judged_queries(queries, settings)
+    judged = _judged_queries(queries, source_column, settings)
     answering_ids = {document for query in judged for document in query.answers}
     if answering_ids.isdisjoint(document.id for document in documents):
         judged = []  # the judgements are of other documents
@@ -133,7 +135,15 @@ def read_index(
         chosen_queries = _with_positions(judged, indexed, Path(str(queries)).name)
     else:
         query_columns = Columns(delimiter=columns_of(column).delimiter)
-        chosen_queries = _choose_queries(queries, query_columns, indexed, collection.name, settings)
+        chosen_queries = _choose_queries(
+            queries, query_columns, source_column, indexed, collection.name, settings
+        )
+    topics = [document.source for document in documents]
+    if source_column is not None and not any([*topics, *chosen_queries.topics]):
+        raise InputError(
+            f"source_column is {source_column!r}, but neither {collection.name} nor the queries have such a "
+            "column: pass another, or leave it out"
+        )
     content = [[document.id, document.text] for document in documents]
     without_text = len(read) - len(documents)
     without_tokens = len(sampled) - len(places)
@@ -155,10 +165,16 @@ def read_index(
             content,
             chosen_queries.texts,
             [sorted(ids) for ids in chosen_queries.answers],
+            topics,
+            chosen_queries.topics,
         ),
     )
     fitted_queries = fit_texts(
-        encoder, chosen_queries.texts, room=0, insertion=settings.insertion, name=chosen_queries.source
+        in_role(encoder, Role.QUERY),
+        chosen_queries.texts,
+        room=0,
+        insertion=settings.insertion,
+        name=chosen_queries.source,
     )
     return Index(
         record=record,
@@ -167,13 +183,14 @@ def read_index(
         queries=tuple(chosen_queries.texts),
         asked=chosen_queries.asked,
         answers=tuple(chosen_queries.answers),
+        topics=tuple(chosen_queries.topics),
         fitted=tuple(fitted_by_place[place] for place in places),
         fitted_queries=tuple(fitted_queries),
     )
 
 
 # Increase this version when the same files no longer give the same index.
-AUDIT_INDEX_VERSION = 2
+AUDIT_INDEX_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -184,6 +201,7 @@ class _Queries:
         texts: the queries.
         asked: as in `Index.asked`.
         answers: as in `Index.answers`.
+        topics: as in `Index.topics`.
         source: where the queries come from, in words.
         answers_source: where it comes from which documents answer which queries, in words.
     """
@@ -191,28 +209,33 @@ class _Queries:
     texts: list[str]
     asked: int
     answers: list[frozenset[int]]
+    topics: list[str | None]
     source: str
     answers_source: str
 
 
 class _JudgedQuery(NamedTuple):
-    """A query, and the ids of the documents that are relevant to it."""
+    """A query, the ids of the documents that are relevant to it, and its topic."""
 
     text: str
     answers: frozenset[str]
+    topic: str | None
 
 
-def _judged_queries(source: DocumentSource | None, settings: AuditSettings) -> list[_JudgedQuery]:
+def _judged_queries(
+    source: DocumentSource | None, source_column: str | None, settings: AuditSettings
+) -> list[_JudgedQuery]:
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
     if path.name != QUERIES or not holds_judgements(path.parent):
         return []
     files = read_retrieval(path.parent)
+    topics = {query.id: query.source for query in _read_query_documents(path, Columns(), source_column)}
     judged = []
     for query, text in files.queries.items():
         answers = frozenset(document for document, score in files.relevant[query].items() if score > 0)
-        judged.append(_JudgedQuery(text, answers))
+        judged.append(_JudgedQuery(text, answers, topics.get(query)))
     chosen = np.random.default_rng([settings.seed, len(judged)]).permutation(len(judged))
     return [judged[number] for number in sorted(chosen[: settings.queries].tolist())]
 
@@ -221,12 +244,14 @@ def _with_positions(judged: Sequence[_JudgedQuery], indexed: Sequence[Document],
     position_of = {document.id: position for position, document in enumerate(indexed)}
     answers = [frozenset(position_of[id_] for id_ in query.answers if id_ in position_of) for query in judged]
     texts = [query.text for query in judged]
-    return _Queries(texts, len(texts), answers, source, "relevance judgements")
+    topics = [query.topic for query in judged]
+    return _Queries(texts, len(texts), answers, topics, source, "relevance judgements")
 
 
 def _choose_queries(
     source: DocumentSource | None,
     columns: Columns,
+    source_column: str | None,
     indexed: Sequence[Document],
     name: str,
     settings: AuditSettings,
@@ -239,31 +264,42 @@ def _choose_queries(
     """
     sentences, owners = _first_sentences([document.text for document in indexed], settings)
     own = [frozenset([owner]) for owner in owners]
+    own_topics = [indexed[owner].source for owner in owners]
     sentences_source = f"first sentences of {len(sentences)} of the documents"
     if source is not None:
-        texts = _read_queries(source, columns, settings)
+        read = _read_queries(source, columns, source_column, settings)
+        texts = [query.text for query in read]
+        topics = [*(query.source for query in read), *own_topics]
         source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
         answers = [*[frozenset[int]()] * len(texts), *own]
-        return _Queries([*texts, *sentences], len(texts), answers, source_name, sentences_source)
+        return _Queries([*texts, *sentences], len(texts), answers, topics, source_name, sentences_source)
     if not sentences:
         raise InputError(
             f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more: pass "
             "queries"
         )
-    return _Queries(sentences, len(sentences), own, sentences_source, sentences_source)
+    return _Queries(sentences, len(sentences), own, own_topics, sentences_source, sentences_source)
 
 
-def _read_queries(source: DocumentSource, columns: Columns, settings: AuditSettings) -> list[str]:
-    collection = open_documents(source, NamedColumns(columns))
-    texts = [
-        record.text
-        for record in collection.read(Meter())
-        if isinstance(record, Document) and record.text.strip()
-    ]
-    if not texts:
+def _read_queries(
+    source: DocumentSource, columns: Columns, source_column: str | None, settings: AuditSettings
+) -> list[Document]:
+    read = _read_query_documents(source, columns, source_column)
+    chosen = np.random.default_rng([settings.seed, len(read)]).permutation(len(read))[: settings.queries]
+    return [read[number] for number in sorted(chosen.tolist())]
+
+
+def _read_query_documents(
+    source: DocumentSource, columns: Columns, source_column: str | None
+) -> list[Document]:
+    collection = open_documents(
+        source, NamedColumns(columns, source_column=source_column, needs_source=False)
+    )
+    records = collection.read(Meter())
+    read = [record for record in records if isinstance(record, Document) and record.text.strip()]
+    if not read:
         raise InputError(f"{collection.name} has no queries: pass a file with one query per line or row")
-    chosen = np.random.default_rng([settings.seed, len(texts)]).permutation(len(texts))[: settings.queries]
-    return [texts[number] for number in sorted(chosen.tolist())]
+    return read
 
 
 def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
@@ -279,63 +315,6 @@ def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[lis
     return [sentences[number] for number in owners], owners
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    """Encodes texts; the result has one row per text, with its vector."""
-
-    name: str
-
-    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> tuple[int, Sequence[Probe]]:
-        """Return the index of the shard's first text among all texts, and the tokenized texts."""
-        return shard.index * _SHARD_TEXTS, engines.tokenize_probes(encoder, shard.items)
-
-    def compute(
-        self, prepared: tuple[int, Sequence[Probe]], encoder: Encoder
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Return one row per text, and the number of encoded texts."""
-        first, probes = prepared
-        vectors = engines.encode_probes(encoder, probes)
-        rows = [{UNIT: first + offset, "vector": vector} for offset, vector in enumerate(vectors)]
-        return rows, len(rows)
-
-
-def encode_in_shards(
-    name: str,
-    probes: Sequence[Probe],
-    engine: engines.Engine,
-    folder: ResultFolder,
-    progress: engines.ProgressCallback,
-) -> Vectors:
-    """Encode texts shard by shard.
-
-    `run_work` stores the shards in the folder under ``name``. Shards that an interrupted audit has stored are
-    not encoded again.
-
-    Returns:
-        The vectors, shape (texts, dimensions).
-    """
-
-    starts = range(0, len(probes), _SHARD_TEXTS)
-    shards = [Shard(index, tuple(probes[start : start + _SHARD_TEXTS])) for index, start in enumerate(starts)]
-
-    def make_work() -> tuple[_Encoding, ShardCost]:
-        """Return the work for the engine, and the preparation cost, which is zero."""
-        return _Encoding(name), ShardCost(seconds=0, sequences=0)
-
-    def text_numbers(shard: Shard[Probe]) -> list[int]:
-        """Return the indices of a shard's texts among all texts, which are the keys of its rows."""
-        first = shard.index * _SHARD_TEXTS
-        return list(range(first, first + len(shard.items)))
-
-    # A stored shard has one row per text, with the number of the text in the column `UNIT`. Each text is one
-    # unit of progress.
-    rows: engines.Rows[Shard[Probe]] = engines.Rows(
-        keys=text_numbers, column=UNIT, size=lambda shard: len(shard.items)
-    )
-    frames = engines.run_work(name, make_work, shards, rows, engine, folder, progress)
-    return np.concatenate([np.array(frame["vector"].to_list(), dtype=np.float32) for frame in frames])
-
-
 def encode_index(
     index: Index,
     encoder: WordEncoder,
@@ -345,9 +324,9 @@ def encode_index(
     progress: engines.ProgressCallback,
 ) -> ExactSearch:
     """Encode the documents and queries of an index, and return the exact search over them."""
-    probes = [fitted.clean(settings.insertion) for fitted in (*index.fitted, *index.fitted_queries)]
-    vectors = encode_in_shards(INDEX, probes, engine, folder, progress)
+    documents = [fitted.clean(settings.insertion) for fitted in index.fitted]
+    queries = [fitted.clean(settings.insertion) for fitted in index.fitted_queries]
+    document_vectors = engines.encode_in_shards(INDEX, documents, engine, folder, progress)
+    query_vectors = engines.encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
     similarity = similarity_of(encoder)
-    documents = similarity.prepared(vectors[: len(index.fitted)])
-    queries = similarity.prepared(vectors[len(index.fitted) :])
-    return ExactSearch(queries, documents, similarity)
+    return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

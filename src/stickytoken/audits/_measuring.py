@@ -49,7 +49,8 @@ def measure(
     """
     folder = held.folder
     texts_by_stage = {  # approximate numbers
-        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
+        _index.INDEX: len(index.fitted),
+        _index.INDEX_QUERIES: len(index.fitted_queries),
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }
     whole_progress = WholeProgress("audit", texts_by_stage, progress)
@@ -69,7 +70,13 @@ def measure(
 
     asked = replace(search, queries=search.queries[: index.asked])
     copies_now = _copies.rank_documents(run, scan, index, asked, encoder, settings, engine, folder, progress)
-    tables = {"tokens.parquet": token_rows, "documents.parquet": copies_now.rows}
+    token_of_id = {row["token_id"]: row["token"] for row in token_rows}
+    topic_rows = [{"token": token_of_id[row["token_id"]]} | row for row in stuffed.by_topic]
+    tables = {
+        "tokens.parquet": token_rows,
+        "documents.parquet": copies_now.rows,
+        "topics.parquet": topic_rows,
+    }
     for name, rows in tables.items():
         folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 

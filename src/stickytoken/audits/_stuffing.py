@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +59,23 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
             "needed to insert copies into"
         )
     return sorted(clean[: settings.stuffed])
+
+
+def require_queries(index: Index, settings: AuditSettings) -> None:
+    """Check, before anything is encoded, that there are enough queries to expect enough wrong results.
+
+    Raises:
+        InputError: there are too few.
+    """
+    documents = len(index.places)
+    receiving = min(settings.stuffed, documents)
+    results_per_query = max(TOP, depth_of(documents)) * receiving / documents
+    needed = math.ceil(_LEAST_RESULTS / results_per_query)
+    if index.asked < needed:
+        raise InputError(
+            f"{counted(index.asked, 'query', 'queries')} ({index.record.queries_from}) cannot be enough for "
+            f"{documents:,} documents, of which {receiving} receive copies: pass more queries, say {needed}"
+        )
 
 
 def document_panel(
@@ -113,6 +132,7 @@ class Stuffed:
         found: share of the queries that find a document that answers them, shape (T,) each; None if it is not
             known which documents answer a query.
         queries: number of queries that don't contain the token, shape (T,).
+        by_topic: their push for the queries of each topic, as rows of topics.parquet.
         unanswered: for each token that could not be measured, a text that the server gave no vector for.
     """
 
@@ -120,6 +140,7 @@ class Stuffed:
     push: Estimates
     found: Estimates | None
     queries: list[int]
+    by_topic: list[dict[str, Any]]
     unanswered: dict[int, str]
 
 
@@ -127,6 +148,7 @@ class WordsOfQueries:
     """Which queries don't contain a word. A document with copies of it may well answer the others."""
 
     def __init__(self, index: Index) -> None:
+        self.topics = index.topics
         self._words = [set(re.findall(r"\w+", query.casefold())) for query in index.queries]
 
     def lack(self, token: Token) -> NDArray[np.bool_]:
@@ -156,12 +178,22 @@ def measure_stuffed(
     wrong_results = stage.wrong_results(rows)
     answered = [index for index, token in enumerate(measurable) if token.id not in runner.unanswered]
     key = [settings.seed, _SAMPLES_KEY]
+    topics = _choose_topics(panel, words.topics)
+    by_topic = []
     push = []
     for index in answered:
         weights = weights_of[measurable[index]]
         one = wrong_results[index][None]
         ratios = push_ratios(one, panel.is_wrong_result, weights, confidence, key)
         push.append([float(end[0]) for end in ratios])
+        for topic, is_of_topic in topics.items():
+            token = measurable[index]
+            of_topic = np.where(is_of_topic[:, None], weights, 0.0)
+            value, low, high = push_ratios(one, panel.is_wrong_result, of_topic, confidence, key)
+            if np.isfinite(value[0]):
+                row = {"token_id": token.id, "topic": topic, "queries": int((of_topic[:, 0] > 0).sum())}
+                row |= {"push": float(value[0]), "push_low": float(low[0]), "push_high": float(high[0])}
+                by_topic.append(row)
     found = None
     if panel.is_answer.any():
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
@@ -175,5 +207,26 @@ def measure_stuffed(
         push=Estimates(*np.array(push, dtype=np.float64).reshape(-1, 3).T),
         found=found,
         queries=[int((words.lack(measurable[index]) & is_asked).sum()) for index in answered],
+        by_topic=by_topic,
         unanswered=dict(runner.unanswered),
     )
+
+
+# Maximum number of topics that are measured separately: those with the most wrong results.
+_MOST_TOPICS = 12
+# Fewest wrong results of a topic without copies. Ratios to few have wide intervals.
+_LEAST_OF_TOPIC = 5
+
+
+def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
+    """Return which queries belong to each topic with enough wrong results; empty if all have the same."""
+    names = np.array([topic or "" for topic in topics])
+    masks = {str(name): names == name for name in np.unique(names) if name}
+    if len(masks) < 2:
+        return {}
+    counts = {
+        name: int((panel.is_wrong_result[is_of_topic] * panel.weights[is_of_topic]).sum())
+        for name, is_of_topic in masks.items()
+    }
+    ordered = sorted(counts, key=lambda name: (-counts[name], name))
+    return {name: masks[name] for name in ordered[:_MOST_TOPICS] if counts[name] >= _LEAST_OF_TOPIC}

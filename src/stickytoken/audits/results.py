@@ -17,7 +17,7 @@ from stickytoken.validation import file_path
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 3
+AUDIT_SCHEMA_VERSION = 4
 
 # The groups of measured tokens; see `choose_tokens`.
 FLAGGED = "flagged"
@@ -36,9 +36,11 @@ TABLES = resume.table_schemas(
         "verdict severity reason undecided",
         # One row per document that already contains copies.
         "documents.parquet": "number id causes found suspected_only copies_read hits hits_without change "
-        "mean_rank mean_rank_without better worse entered left",
+        "mean_rank mean_rank_without better worse entered left source",
+        # One row per measured token and topic of queries, where there are topics.
+        "topics.parquet": "token_id token topic queries push push_low push_high",
     },
-    text="token text group verdict severity reason id causes",
+    text="token text group verdict severity reason id causes source topic",
     integers="token_id queries number hits hits_without change better worse",
     switches="confirmed undecided suspected_only copies_read",
 )
@@ -48,9 +50,9 @@ TABLES["documents.parquet"]["found"] = pl.String
 # left because of them, each in descending order of the change of rank.
 for _column in ("entered", "left"):
     TABLES["documents.parquet"][_column] = pl.List(
-        pl.Struct({"query": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
+        pl.Struct({"query": pl.String, "topic": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
     )
-_FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes")
+_FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes", "topic")
 
 
 class IndexRecord(resume.Record):
@@ -177,6 +179,7 @@ class Audit:
         record: what was measured, and how.
         result: the totals.
         tokens: one row per measured token, worst first, with the verdict on these documents.
+        topics: one row per measured token and topic of queries; empty if the queries have no topics.
         documents: one row per document that already contains copies, with its top-10 hits and mean rank, both
             with and without these copies. Those whose copies change most come first.
 
@@ -201,6 +204,7 @@ class Audit:
         self.record = record
         self.result = record.result
         self.tokens = folder.read_table("tokens.parquet", TABLES["tokens.parquet"], _FILLED)
+        self.topics = folder.read_table("topics.parquet", TABLES["topics.parquet"], _FILLED)
         self.documents = folder.read_table("documents.parquet", TABLES["documents.parquet"], _FILLED)
 
     def __repr__(self) -> str:
@@ -229,8 +233,10 @@ class Audit:
             "conclusions": wording.conclusions(self),
             "index": self.record.index.model_dump(),
             "settings": self.record.settings,
+            "prompts": self.record.prompts,
             **self.result.model_dump(),
             "tokens": self.tokens.to_dicts(),
+            "topics": self.topics.to_dicts(),
             "documents_with_copies": self.documents.to_dicts(),
             "next": [step._asdict() for step in wording.next_steps(self)],
             "notes": self.record.notes,

@@ -77,11 +77,33 @@ def token_conclusions(audit: Audit) -> list[str]:
             f"{names}{more} may push documents, but the interval is too wide to tell: measure more "
             f"documents with `--set stuffed={4 * stuffed}`."
         )
-    if not sentences:
+    of_topics = _name_topics(audit)
+    if not sentences and of_topics:
+        sentences.append("No token that was measured is sticky over the queries of all topics together.")
+    elif not sentences:
         sentences.append("No token that was measured is sticky among these documents.")
     if audit.sticky.is_empty():
         sentences += _strongest(audit)
-    return [*sentences, rule]
+    return [*sentences, *of_topics, rule]
+
+
+def _name_topics(audit: Audit) -> list[str]:
+    """Return sentences on tokens that push documents for the queries of a topic more than for all."""
+    of_all = audit.tokens.select("token_id", pl.col("push").alias("push_of_all"))
+    rows = audit.topics.join(of_all, on="token_id", maintain_order="left")
+    reaches = pl.col("push_low") >= audit.record.rule.smallest_push
+    rows = rows.filter(reaches, pl.col("push_low") > pl.col("push_of_all"))
+    rows = rows.sort(pl.col("push") / pl.col("push_of_all"), "token_id", descending=[True, False])
+    sentences = []
+    for row in rows.head(_NAMED).iter_rows(named=True):
+        push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
+        sentences.append(
+            f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, {COPIES} copies "
+            f"of {quoted(row['token'])} put a document into {push} as many wrong results "
+            f"({_interval(row, PUSH.key)}; {number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} for all "
+            "queries)."
+        )
+    return sentences
 
 
 def _harm(audit: Audit, row: Mapping[str, Any]) -> str:
@@ -142,6 +164,7 @@ def document_conclusions(audit: Audit) -> list[str]:
         sentences += changes or [
             f"None of them is in the top {TOP} of more or fewer queries because of its copies."
         ]
+        sentences += _count_by_source(certain)
         if audit.sticky.is_empty() and not certain.filter(pl.col("change") > 0).is_empty():
             sentences.append(f"Copies of any word help a document that is close to a top {TOP} already.")
     unread = audit.documents.filter(~is_suspected, ~pl.col("copies_read"))
@@ -180,6 +203,38 @@ def _changes(documents: pl.DataFrame) -> list[str]:
     if len(changed) > len(named):
         named.append(f"and {len(changed) - len(named):,} more")
     return [f"In top {TOP}s, {' and '.join(clauses)} because of the copies: {'; '.join(named)}."]
+
+
+# Maximum number of sources and of topics that a sentence names.
+_NAMED_SOURCES = 5
+
+
+def _count_by_source(documents: pl.DataFrame) -> list[str]:
+    """Return which places copies cost or bring, by source of the document and by topic of the query."""
+    changed = documents.filter(pl.col("change") != 0)
+    places = [
+        {"source": row["source"], "topic": change["topic"], "gain": column == "entered"}
+        for row in changed.iter_rows(named=True)
+        for column in ("entered", "left")
+        for change in row[column]
+    ]
+    sentences = []
+    for key, what in (("source", "source of the document"), ("topic", "topic of the query")):
+        counts: dict[str, list[int]] = {}
+        for place in places:
+            if place[key] is not None:
+                lost_and_gained = counts.setdefault(place[key], [0, 0])
+                lost_and_gained[int(place["gain"])] += 1
+        if len(counts) > 1:
+            worst = sorted(counts, key=lambda name: (-counts[name][0], -counts[name][1], name))
+            named = [
+                f"{quoted(name)} {counts[name][0]} lost, {counts[name][1]} gained"
+                for name in worst[:_NAMED_SOURCES]
+            ]
+            if len(worst) > _NAMED_SOURCES:
+                named.append(f"and {len(worst) - _NAMED_SOURCES} more")
+            sentences.append(f"By {what}: {'; '.join(named)}.")
+    return sentences
 
 
 def _change(document: Mapping[str, Any]) -> str:

@@ -38,6 +38,18 @@ __all__ = [
 _FORMAT = "stickytoken cleaner"
 _WRITE_RULES = "write one with `stickytoken clean RUN --rules-out FILE` or `Cleaner.save`"
 _PARTS: Mapping[str, type] = {"rules": dict, "source": dict}
+# Entries that earlier versions wrote, with the values that asked for nothing special. Other values chose what
+# to do with findings, which is no longer part of the rules.
+_EARLIER_ENTRIES: Mapping[str, object] = {
+    "actions": {
+        "flagged": "remove",
+        "special": "remove",
+        "repetition": "remove",
+        "suspected": "report",
+    },
+    "replacement": "\N{HORIZONTAL ELLIPSIS}",
+    "remove_all": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +185,14 @@ class Cleaner:
             if not isinstance(document.get(field_name), kind):
                 raise InputError(
                     f"{name} is damaged: its entry {field_name!r} is missing or of the wrong type"
+                )
+        for entry, value in document.items():
+            is_known = entry in ("format", "unsafe_fixes", *_PARTS)
+            if not is_known and (entry not in _EARLIER_ENTRIES or value != _EARLIER_ENTRIES[entry]):
+                raise InputError(
+                    f"{name} has the entry {entry!r} with the value {shown(value)}, which this version of "
+                    "stickytoken does not follow: write the rules again with `stickytoken clean RUN "
+                    "--rules-out FILE`, and choose what to do with --unsafe-fixes or --quarantine"
                 )
         try:
             rules = CleaningRules.from_json(document["rules"])
@@ -362,8 +382,12 @@ def _with_space(text: str, start: int, end: int) -> tuple[int, int]:
     """
     while end < len(text) and text[end] in _INVISIBLE:
         end += 1
-    while start > 0 and text[start - 1] in _INVISIBLE:
-        start -= 1
+    first = start
+    while first > 0 and text[first - 1] in _INVISIBLE:
+        first -= 1
+    # An invisible character stays if only it separates the words on both sides.
+    if first == 0 or end == len(text) or text[first - 1].isspace() or text[end].isspace():
+        start = first
     before = text[start - 1] if start else "\n"
     after = text[end] if end < len(text) else "\n"
     if before.isspace() and after == " ":

@@ -108,8 +108,14 @@ def divides(gap: str) -> bool:
     return not _WHITESPACE.search(gap) and not {",", ";", ":"}.isdisjoint(gap)
 
 
-# What may separate the cells of a row of a table: commas, semicolons, or two or more spaces.
-_DELIMITERS = {",": re.compile(","), ";": re.compile(";"), "  ": re.compile(r"\S {2,}(?=\S)")}
+# What may separate the cells of a row of a table: commas, semicolons, two or more spaces, or "&" in LaTeX.
+_DELIMITERS = {
+    ",": re.compile(","),
+    ";": re.compile(";"),
+    "  ": re.compile(r"\S {2,}(?=\S)"),
+    "&": re.compile(r"(?<=\s)&(?=\s)"),
+}
+_END_OF_LATEX_ROW = re.compile(r"\\\\\s*(?:\\hline\s*)?$")
 # Fewest delimiters of a row, not to take two sentences with a comma each for a table.
 _FEWEST_DELIMITERS = 2
 
@@ -134,6 +140,8 @@ def is_in_row(text: str, start: int, end: int) -> bool:
         pattern = _DELIMITERS[delimiter]
         count = len(pattern.findall(text[line_start:line_end]))
         same = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
+        if delimiter == "&" and _END_OF_LATEX_ROW.search(text[line_start:line_end]):
+            same = True
         if count >= _FEWEST_DELIMITERS and same:
             return True
     return False

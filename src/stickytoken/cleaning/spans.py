@@ -6,6 +6,7 @@ text. `scan`, `clean` and `check` all find with this module.
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from bisect import bisect_right
@@ -159,6 +160,8 @@ class SpanFinder:
             return []
         view = _markup.view_of(text)
         spans = list(self._find_specials(text, view.protected))
+        if "&" in text:
+            spans = _without_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
         pieces = []
         done = 0
         for special in spans:
@@ -195,6 +198,20 @@ class SpanFinder:
             is_fixable = (is_whole or not is_protected) and not is_tag and not is_link
             fix = Fix.SAFE if is_fixable else Fix.NONE
             yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, fix)
+
+    def _find_specials_as_entities(self, text: str, looked_at: str) -> Iterator[Span]:
+        """Yield the special tokens with characters written as entities of HTML. They are only reported."""
+        if self._specials is None:
+            return
+        fillers = (_markup.PAD, _markup.UNTOUCHABLE)
+        offsets = [offset for offset, character in enumerate(looked_at) if character not in fillers]
+        decoded = "".join(looked_at[offset] for offset in offsets)
+        offsets.append(len(text))
+        for match in self._specials.finditer(decoded):
+            start, end = offsets[match.start()], offsets[match.end()]
+            is_written_so = text[start:end] != match[0] and html.unescape(text[start:end]) == match[0]
+            if is_written_so:
+                yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, Fix.NONE)
 
     def _find_protected(self, text: str, start: int, end: int) -> Iterator[Span]:
         """Yield the runs of flagged words within a tag, an address or code. They are only reported."""

@@ -286,7 +286,11 @@ _ENDPOINT_ONLY = (
 
 
 def load(
-    model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
+    model: str,
+    loading: ModelOptions | AnyModelOptions,
+    *,
+    tokenizer_needed: bool = True,
+    for_documents: bool = True,
 ) -> stickytoken.Encoder:
     """Load a model, or connect to a model behind an endpoint, and print how its texts are encoded.
 
@@ -295,6 +299,7 @@ def load(
         loading: The options that the user passed.
         tokenizer_needed: Whether the command needs the vocabulary. A command that does not need the
             vocabulary can use a model behind an endpoint without a tokenizer.
+        for_documents: Whether the texts are documents. Otherwise, they have no role.
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
@@ -316,14 +321,27 @@ def load(
     verb = "asking" if at_endpoint else "loading"
     with console.status(f"{verb} {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
+        from stickytoken.encoders.loading import load_for_documents
 
-        encoder: Any = load_encoder(model, prompt=part_of(loading, Prompting), **options)
+        load_in_role: Any = load_for_documents if for_documents else load_encoder
+        encoder: Any = load_in_role(model, prompt=part_of(loading, Prompting), **options)
     if at_endpoint:
         _announce_server(encoder)
     else:
         _announce_model(encoder, model, loading.revision)
+    if for_documents:
+        tell_prompts(encoder)
     loaded: stickytoken.Encoder = encoder
     return loaded
+
+
+def tell_prompts(encoder: stickytoken.Encoder) -> None:
+    """Print what is put before documents and queries, if anything is."""
+    from stickytoken.encoders.loading import describe_prompts
+
+    line = describe_prompts(encoder)
+    if line is not None:
+        console.inform(line)
 
 
 def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:

@@ -104,12 +104,14 @@ class NamedColumns:
         column: The columns with the text.
         id_column: The column with the id.
         source_column: The column that says where each document comes from.
+        needs_source: Whether it is an error if the source column is missing.
         sentence_pairs: Whether columns called sentence1 and sentence2 contain the texts, if there are both.
     """
 
     column: ColumnChoice = None
     id_column: str | None = None
     source_column: str | None = None
+    needs_source: bool = True
     sentence_pairs: bool = False
 
     @property
@@ -119,9 +121,11 @@ class NamedColumns:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """All columns that the user named."""
-        others = [column for column in (self.id_column, self.source_column) if column is not None]
-        return (*self.text.names, *others)
+        """All columns that the user named and that must be there."""
+        others = [self.id_column]
+        if self.needs_source:
+            others.append(self.source_column)
+        return (*self.text.names, *(column for column in others if column is not None))
 
 
 def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
@@ -300,6 +304,8 @@ def _unicode_name(path: Path) -> str:
 
 # Usual names of the text and id columns, the most common first.
 _TEXT_NAMES = ("text", "document", "content", "passage", "body", "sentence")
+# Columns with the source of a document, if the user names none.
+_SOURCE_NAMES = ("source", "topic")
 _ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
 PAIR_NAMES = ("sentence1", "sentence2")
 # Number of rows that are read before the columns are chosen, because objects may differ in their keys.
@@ -533,8 +539,9 @@ class Reader:
                 raise InputError(f"{self.name} has no column {name!r}: it has {listed}")
         self.id_column = self.columns.id_column or next((name for name in _ID_NAMES if name in present), None)
         self.source_column = self.columns.source_column
-        if self.source_column is None and "source" in present and "source" not in self.text.names:
-            self.source_column = "source"
+        if self.source_column is None:
+            names = [name for name in _SOURCE_NAMES if name in present and name not in self.text.names]
+            self.source_column = names[0] if names and len(present) > 1 else None
         if self.text.names:
             self.text_columns = self.text.names
         elif self.columns.sentence_pairs and textual.issuperset(PAIR_NAMES):

@@ -66,6 +66,10 @@ class Task(ABC):
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         """The texts, keyed by role, such as ``query`` or ``document``."""
 
+    has_queries: ClassVar[bool] = False
+    """Whether queries search documents, so that models may encode the roles ``query`` and ``document``
+    differently. The sentences of pairs are encoded alike."""
+
     def edited(self, side: Side) -> frozenset[str]:
         """Return the roles of the texts into which copies of a token are inserted."""
         return side.roles
@@ -445,6 +449,7 @@ class _RankingTask(Task):
     relevant: dict[str, dict[str, int]]
 
     unit = "queries"
+    has_queries = True
 
     def __post_init__(self) -> None:
         """Raise an error for a missing package now, before any texts are encoded."""

@@ -81,14 +81,15 @@ class Meter:
         if self.spanning:
             sentence += f"; {self.spanning:,} of them span {self.spanned_lines:,} lines, because of quoting"
         if self.unread:
-            sentence += f"; not read, although they contain text: {_list_names(self.unread)}"
+            sentence += f"; not read, although they contain text: {list_columns(self.unread)}"
         return sentence
 
 
 _LISTED_COLUMNS = 10
 
 
-def _list_names(names: Sequence[str]) -> str:
+def list_columns(names: Sequence[str]) -> str:
+    """Return the names of columns in one phrase, at most ten of them."""
     named = ", ".join(names[:_LISTED_COLUMNS])
     more = len(names) - _LISTED_COLUMNS
     return f"{named} and {more} more" if more > 0 else named
@@ -521,6 +522,12 @@ def _require_header(header: Sequence[str], name: str, delimiter: str, *, named_d
     for column in header:
         if header.count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}: rename or remove one")
+    if header[0].lower().startswith("sep="):
+        separator = header[0][len("sep=") :] or delimiter
+        raise InputError(
+            f"the first line of {name} tells Excel the delimiter: delete it, and pass {separator!r} as "
+            f"the delimiter (in a command, --set delimiter={separator!r})"
+        )
     if len(header) > 1 or named_delimiter:
         return
     for other in _OTHER_DELIMITERS:

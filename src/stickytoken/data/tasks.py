@@ -500,6 +500,7 @@ class MtebTask:
 
     layout = "mteb"
     unit = "tasks"
+    has_queries = True  # some tasks have; MTEB itself tells queries and documents apart
     metrics = ("main_score",)
     columns = metrics
     units = 1
@@ -580,13 +581,12 @@ def find_mteb_task(source: Any, languages: list[str] | None = None) -> MtebTask:
 
 
 def require_module(encoder: Any) -> Any:
-    """Return the SentenceTransformer in an encoder, which MTEB tasks need."""
-    model = getattr(encoder, "model", None)
-    if model is None:
+    """Return the SentenceTransformer of an encoder, which MTEB tasks need."""
+    if not hasattr(encoder, "library_model"):
         raise InputError(
             f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
         )
-    return model
+    return encoder.library_model()
 
 
 def evaluate(model: Any, task: MtebTask) -> float:

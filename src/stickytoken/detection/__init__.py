@@ -26,7 +26,8 @@ from stickytoken.detection.naming import (
     token_ids,
 )
 from stickytoken.detection.run import Run, open_run, record_normalizer
-from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
+from stickytoken.encoders import protocol
+from stickytoken.encoders.loading import AnyModel, load_for_documents, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import (
     Encoder,
@@ -58,6 +59,7 @@ def identity_parts(
     settings: Any,
     corpus: str,
     tokens: Sequence[Token] | None,
+    queries: EncoderIdentity | None = None,
 ) -> dict[str, Any]:
     """Return everything that can change the results of a run, as a dictionary that can be stored as JSON.
 
@@ -72,8 +74,10 @@ def identity_parts(
         corpus: Fingerprint of the corpus.
         tokens: The tokens to measure. If ``tokens`` is None, all available tokens are measured, and the value
             of the key ``tokens`` is None.
+        queries: Identity of the model as it encodes queries, under the key ``queries``; None if the run has
+            no queries, or they are encoded like documents.
     """
-    return resume.identity_of(
+    parts = resume.identity_of(
         IDENTITY_VERSION,
         encoder,
         settings,
@@ -81,6 +85,7 @@ def identity_parts(
         corpus=corpus,
         tokens=None if tokens is None else digest([token.id for token in tokens]),
     )
+    return parts if queries is None else parts | {"queries": asdict(queries)}
 
 
 def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
@@ -147,7 +152,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     out = None if out is None else checks.file_path("out", out)
     if out is not None:
         run_folder.require_usable(out, name, settings)
-    encoder = load_encoder(encoder)
+    encoder = load_for_documents(encoder)
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identity
@@ -223,7 +228,8 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
     encoder = job.encoder
     fingerprint = readers.corpus_fingerprint(job.corpus, uses_topics=method == "profile")
     tokens = job.tokens if job.restricted else None
-    parts = identity_parts(model, method, job.settings, fingerprint, tokens)
+    queries = protocol.identity_of_queries(encoder) if method == "profile" else None
+    parts = identity_parts(model, method, job.settings, fingerprint, tokens, queries)
     capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,
@@ -324,7 +330,7 @@ def probe(
     settings = settings or base.adjusted_defaults(METHODS[name](), reads_texts_only(encoder))
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
-    encoder = load_encoder(encoder)
+    encoder = load_for_documents(encoder)
     _warn_unless_cosine(encoder)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)

@@ -14,7 +14,7 @@ import polars as pl
 
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
-from stickytoken.encoders.loading import AnyModel, load_encoder
+from stickytoken.encoders.loading import AnyModel, load_for_documents
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
@@ -405,9 +405,9 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     if model is None and run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     if run is None:
-        return load_encoder(model)  # type: ignore[arg-type]
+        return load_for_documents(model)  # type: ignore[arg-type]
     if model is not None:
-        encoder = load_encoder(model)
+        encoder = load_for_documents(model)
     else:
         try:
             encoder = load_recorded(run.record.model.location, recorded_loading(run.record))
@@ -422,11 +422,10 @@ def load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
     """Load a model, or connect to its endpoint, with the options that a run records."""
     endpoint = recorded.endpoint
     if endpoint is None:
-        encoder: Encoder = load_encoder(name, prompt=recorded.prompting, **asdict(recorded.settings))
-        return encoder
-    return load_encoder(
+        return load_for_documents(name, prompt=recorded.prompting, **asdict(recorded.settings))
+    return load_for_documents(
         name,
-        prompt=recorded.prompting.prompt,
+        prompt=recorded.prompting,
         max_length=endpoint.max_length,
         truncate_dim=recorded.settings.truncate_dim,
         tokenizer=endpoint.tokenizer,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,11 +220,13 @@ class Capabilities:
         spec: the name or folder and the options needed to load the encoder again; None if it was not
             loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
+        prompt: text put before every input.
     """
 
     noise: float = 0.0
     spec: EncoderSpec | None = None
     parameters: int | None = None
+    prompt: str = ""
 
 
 @runtime_checkable
@@ -257,6 +259,53 @@ def similarity_of(encoder: Encoder) -> Similarity:
     if isinstance(encoder, DeclaresSimilarity):
         return encoder.similarity
     return Similarity.COSINE
+
+
+class Role(StrEnum):
+    """What a text is for. Many models encode queries and documents differently."""
+
+    QUERY = "query"
+    DOCUMENT = "document"
+
+
+class RoleEncoder(Protocol):
+    """An encoder of a model that may encode queries and documents differently."""
+
+    def in_role(self, role: Role | None) -> Encoder:
+        """Return the encoder of texts in a role; None is for texts without one, such as sentences."""
+
+
+AnyEncoder = TypeVar("AnyEncoder", bound=Encoder)
+
+
+def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
+    """Return the encoder of texts in a role; the same one if the model encodes all texts alike."""
+    # A wrapper that passes on what it does not have would return the encoder that it wraps.
+    if not hasattr(type(encoder), "in_role"):
+        return encoder
+    of_role: Any = cast("RoleEncoder", encoder).in_role(role)
+    return cast("AnyEncoder", of_role)
+
+
+def encoders_of(encoder: AnyEncoder, texts: Mapping[str, Any], *, has_queries: bool) -> dict[str, AnyEncoder]:
+    """Return the encoder of each group of a task's texts, keyed as the texts are.
+
+    Args:
+        encoder: the encoder, in any role.
+        texts: texts, keyed by what they are in the task.
+        has_queries: whether the task has the roles of `Role`. If not, its texts have no role.
+    """
+    return {name: in_role(encoder, Role(name) if has_queries else None) for name in texts}
+
+
+def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
+    """Return the identity of the encoder of queries; None if they are encoded like documents.
+
+    Args:
+        documents: the encoder of documents.
+    """
+    queries = in_role(documents, Role.QUERY)
+    return None if queries is documents else queries.identity
 
 
 class Route(Protocol):

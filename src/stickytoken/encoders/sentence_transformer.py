@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -20,8 +22,9 @@ from stickytoken.encoders.inputs.lengths import NO_LIMIT, find_learned_positions
 from stickytoken.encoders.inputs.template import read_template
 from stickytoken.encoders.inputs.token_table import table_rows
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.protocol import Capabilities, Role
 from stickytoken.encoders.text_encoder import require_components
-from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import Similarity
@@ -42,7 +45,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     passed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
         self,
         model: SentenceTransformer,
         name: str,
@@ -55,6 +58,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         truncate_dim: int | None = None,
         layer: int | None = None,
         route: str | None = None,
+        query_prompt: str | None = None,
+        role: Role | None = None,
     ) -> None:
         """Read the model. Most arguments are options of `load_encoder`.
 
@@ -71,12 +76,22 @@ class SentenceTransformerEncoder(ModelEncoder):
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             layer: number of layers to run (at least 1); if None, all are run.
             route: route that texts take, such as ``query``; if None, the model's default route.
+            query_prompt: text put before every query, if that is another one.
+            role: the role of the texts; see `in_role`.
         """
-        from stickytoken.encoders.inputs.routes import routed
+        from stickytoken.encoders.inputs.routes import has_roles, routed
 
         if len(model) == 0:
             raise ModelError(f"{name}: the model has no modules, so it does not read text")
-        self.model = routed(model, route, name)
+        self.role = role
+        self._in_roles: dict[Role | None, SentenceTransformerEncoder] = {}
+        self._model_of_all_roles = model
+        # Whoever names a route other than that of documents sends all texts through it.
+        self._follows_routes = route in (None, Role.DOCUMENT) and has_roles(model, name)
+        self._route_taken = route
+        if role is not None and self._follows_routes:
+            self._route_taken = role.value
+        self.model = routed(model, self._route_taken, name)
         # The user's model, if `self.model` is a copy that contains only one of its routes; otherwise None.
         self._routed_from = None if self.model is model else model
         self._asked_route = route
@@ -89,6 +104,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         if layer is not None:
             self._run_first_layers(layer, name)
         self._asked_prompt = prompt
+        self._query_prompt = query_prompt
         self._token_budget = token_budget
         self._reuse_limits = reuse
         super().__init__(self.model, name, precision)
@@ -149,7 +165,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         if self._routed_from is not None:  # the user may have changed the model after the route was copied
             from stickytoken.encoders.inputs.routes import routed
 
-            self.model = routed(self._routed_from, self._asked_route, self.name)
+            self.model = routed(self._routed_from, self._route_taken, self.name)
             if self.truncate_dim is not None:
                 self.model.truncate_dim = self.truncate_dim
         try:
@@ -198,6 +214,15 @@ class SentenceTransformerEncoder(ModelEncoder):
             settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
         return settings
 
+    def _copy(self) -> Self:
+        other = super()._copy()
+        other._in_roles = {}  # those of this encoder have its precision
+        return other
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, prompt=self.prompt)
+
     @property
     def similarity(self) -> Similarity:
         return Similarity(self.model.similarity_fn_name)
@@ -216,12 +241,91 @@ class SentenceTransformerEncoder(ModelEncoder):
     @property
     def prompt(self) -> str:
         """The text that is put before every input."""
+        if self.role is Role.QUERY and self._query_prompt is not None:
+            return self._query_prompt
         if self._asked_prompt is not None:
             return self._asked_prompt
         default = self.model.default_prompt_name
         if default is None:
             return ""
         return str(self.model.prompts.get(default) or "")
+
+    def in_role(self, role: Role | None) -> SentenceTransformerEncoder:
+        """Return the encoder of texts in a role, which shares the weights.
+
+        It encodes queries as `encode_query` of sentence-transformers does, documents as `encode_document`,
+        and texts without a role as `encode`. A prompt that the user names is put before texts in every role.
+        """
+        if role is self.role or not self._distinguishes_roles:
+            return self
+        if role not in self._in_roles:
+            self._in_roles[role] = self._make_encoder_for(role)
+        return self._in_roles[role]
+
+    @property
+    def _distinguishes_roles(self) -> bool:
+        if self._query_prompt is not None:
+            return True
+        if self._asked_prompt is not None and not self._routes_matter:
+            return False
+        return self._follows_routes
+
+    @property
+    def _routes_matter(self) -> bool:
+        """Whether a role changes more than the prompt."""
+        from stickytoken.encoders.inputs.routes import uses_more_than_prompts
+
+        return self._follows_routes and uses_more_than_prompts(self._model_of_all_roles)
+
+    def library_model(self) -> SentenceTransformer:
+        """Return the model for code that calls `encode_query`, `encode_document` and `encode` itself.
+
+        The prompts and the route that the user named replace those of the model.
+        """
+        plain = self.in_role(None)
+        model = plain.model
+        replaces_prompts = self._asked_prompt is not None or self._query_prompt is not None
+        if plain._routed_from is not None and self._follows_routes:
+            model = copy.copy(self._model_of_all_roles)
+            model.truncate_dim = plain.model.truncate_dim
+        elif plain._routed_from is not None:
+            replaces_prompts = True
+        if replaces_prompts:
+            prompts: dict[str, str | None] = {role.value: self.in_role(role).prompt for role in Role}
+            default_name = next((name for name, text in prompts.items() if text == plain.prompt), "text")
+            model = copy.copy(model)
+            model.prompts = prompts | {default_name: plain.prompt}
+            model.default_prompt_name = default_name
+        return model
+
+    def _make_encoder_for(self, role: Role | None) -> SentenceTransformerEncoder:
+        from stickytoken.encoders.inputs.routes import unused_document_prompt
+
+        unused_prompt = unused_document_prompt(self._model_of_all_roles)
+        if role is Role.DOCUMENT and self._asked_prompt is None and unused_prompt is not None:
+            warnings.warn(
+                f"the prompt {unused_prompt!r} of {self.name} is not put before documents, because "
+                "encode_document of sentence-transformers takes the one named 'document', which is empty: to "
+                f"use it, pass the prompt {unused_prompt!r} and the query prompt 'query'",
+                StickyTokenWarning,
+                stacklevel=3,
+            )
+        encoder = SentenceTransformerEncoder(
+            self._model_of_all_roles,
+            self.name,
+            prompt=self._asked_prompt,
+            token_budget=self._token_budget,
+            reuse=self._reuse_limits,
+            precision=self._precision,
+            truncate_dim=self.truncate_dim,
+            layer=self.layer,
+            route=self._asked_route,
+            query_prompt=self._query_prompt,
+            role=role,
+        )
+        if self.spec is not None:
+            encoder.spec = replace(self.spec, role=role)
+        return encoder
 
     @property
     def user_tokenizer(self) -> Any:

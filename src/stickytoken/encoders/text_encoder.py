@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -12,7 +13,15 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders.inputs.tokenizer import adapted
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, WordEncoder, shown
+from stickytoken.encoders.protocol import (
+    Encoder,
+    EncoderIdentity,
+    IdReader,
+    Role,
+    WordEncoder,
+    in_role,
+    shown,
+)
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -46,6 +55,7 @@ class TextModel(Protocol):
       a tokenizer, the vocabulary is unknown, so there are no tokens to examine.
     - ``max_length``: maximum input length in tokens, including special tokens; a longer text is an error.
     - ``device``: device on which the model computes.
+    - ``encode_query`` and ``encode_document``: encode queries and documents, if they differ from other texts.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
       weights. A run records the fingerprint of its model, and can be resumed only with the same fingerprint.
       If the model has no fingerprint, the vectors of six fixed texts, rounded to four decimals, take the
@@ -74,6 +84,10 @@ class FunctionModel:
         return self._function(list(texts))
 
 
+# Methods of a user's object, keyed by role.
+_METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
+
+
 class TextEncoder:
     """The encoder of a `TextModel`."""
 
@@ -100,11 +114,21 @@ class TextEncoder:
         self.name = str(getattr(model, "name", None) or type(model).__name__)
         self.device = str(getattr(model, "device", None) or "cpu")
         self.truncate_dim = truncate_dim
+        self.role: Role | None = None
         if truncate_dim is not None:
             require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
+
+    def in_role(self, role: Role | None) -> Encoder:
+        """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
+        methods = [getattr(self.model, method, None) for method in _METHODS.values()]
+        if role is self.role or not all(map(callable, methods)):
+            return self
+        other = copy.copy(self)
+        other.role = role
+        return other
 
     @property
     def max_length(self) -> int | None:
@@ -123,7 +147,7 @@ class TextEncoder:
         return EncoderIdentity(
             weights=self._weights_hash(),
             tokenizer=vocabulary_hash(tokenizer),
-            modules=_sha256(f"{model_type.__module__}.{model_type.__qualname__}"),
+            modules=_sha256(f"{model_type.__module__}.{model_type.__qualname__}{self.role or ''}"),
             prompt="",
             dtype="float32",
             max_length=self.max_length,
@@ -207,7 +231,7 @@ class TextEncoder:
         Raises:
             EncodingError: the model's `encode` does not return exactly one vector per text.
         """
-        output = self.model.encode(list(texts))
+        output = getattr(self.model, _METHODS[self.role])(list(texts))
         if hasattr(output, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
             output = output.detach().float().cpu()
         try:
@@ -294,6 +318,9 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
 
     In rare cases, the decoded text is tokenized to ids that differ from the ids that were passed.
     """
+
+    def in_role(self, role: Role | None) -> DecodedEncoder:
+        return DecodedEncoder(in_role(self._encoder, role))
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         return self._encoder.encode(texts, allow_zero=allow_zero)

@@ -16,8 +16,16 @@ from stickytoken.data import tasks
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.loading import prompts_of
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
+from stickytoken.encoders.protocol import (
+    Encoder,
+    capabilities_of,
+    encoders_of,
+    in_role,
+    require_words,
+    similarity_of,
+)
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Insertion
 from stickytoken.unit_vectors import Similarity
@@ -110,6 +118,9 @@ class Comparison:
         resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
             from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
+        prompts: What was put before texts, keyed by their role in the task; before all texts of a task
+            without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts, and
+            for a language model, whose prompt surrounds every text.
 
     Example:
         >>> from stickytoken.evaluation import compare, find_task
@@ -123,6 +134,7 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     resamples: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     similarity: Similarity = Similarity.COSINE
+    prompts: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +228,12 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         outcomes.append(encoding_outcomes)
     resamples = _resampled_main_scores(task, np.stack(outcomes), seed)
     differences = _differences(scores, resamples)
-    return Comparison(scores, cut, differences, resamples, similarity_of(encoder))
+    prompts: dict[str, str] | None = {"text": capabilities_of(in_role(encoder, None)).prompt}
+    if task.has_queries:
+        prompts = prompts_of(encoder)
+    if isinstance(encoder, CausalPromptEncoder):
+        prompts = None
+    return Comparison(scores, cut, differences, resamples, similarity_of(encoder), prompts)
 
 
 def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
@@ -236,11 +253,12 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
     texts of each role are encoded before the clock starts, so that the measured time does not include
     one-time work, such as building kernels and testing shortcuts.
     """
-    encoder = encoding.encoder
-    encoder.encode([text for role_texts in texts.values() for text in role_texts[:_WARM_UP_TEXTS]])
+    encoders = encoders_of(encoding.encoder, texts, has_queries=task.has_queries)
+    for role, role_texts in texts.items():
+        encoders[role].encode(role_texts[:_WARM_UP_TEXTS])
     started = time.perf_counter()
-    vectors = {role: encoder.encode(role_texts) for role, role_texts in texts.items()}
-    outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
+    vectors = {role: encoders[role].encode(role_texts) for role, role_texts in texts.items()}
+    outcomes = task.outcomes(vectors, seed, similarity_of(encoding.encoder))
     # `Task.scores` scores several conditions at a time; here, there is only one.
     one_condition = outcomes[None]
     scores = {metric: float(task.scores(metric, one_condition)[0]) for metric in task.metrics}
@@ -273,8 +291,9 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
     if only_estimates:  # the tokenizer is not published, so token counts are not exact
         return texts, 0
     cut = 0
+    encoders = encoders_of(word_encoder, texts, has_queries=task.has_queries)
     for role, role_texts in texts.items():
-        fitted_texts = fit_texts(word_encoder, role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
+        fitted_texts = fit_texts(encoders[role], role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
         texts[role] = [fitted.text for fitted in fitted_texts]
         cut += sum(fitted.cut for fitted in fitted_texts)
     return texts, cut

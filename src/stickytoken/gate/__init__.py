@@ -270,6 +270,7 @@ def _search_documents(
             kinds=scan.result.kinds,
             columns=scan.result.columns,
             unread_columns=scan.result.unread_columns,
+            is_chosen=bool(columns_of(column).names),
             reading=scan.result.reading,
         ),
         has_words=bool(scan.record.rules["words"]),

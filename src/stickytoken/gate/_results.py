@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stickytoken.cleaning import document_counts
+from stickytoken.data.rows import list_columns
 from stickytoken.findings import Finding, Level, Rule
 
 
@@ -68,6 +69,7 @@ class CheckedDocuments(NamedTuple):
     kinds: Mapping[str, int]  # number of documents with findings, keyed by kind of finding
     columns: Sequence[str]  # columns whose text was searched
     unread_columns: Sequence[str]  # columns that contain text and were not searched
+    is_chosen: bool  # whether the user named the columns to search
     reading: str  # what was read, in words
 
 
@@ -167,6 +169,11 @@ class Check:
             counts, causes = document_counts(documents.counted, documents.searched, documents.causes)
             verb = "fails" if documents.counted <= 1 else "fail"
             parts.append(f"{counts} {verb}{causes}")
+            if documents.unread_columns and not documents.is_chosen:
+                listed = list_columns(documents.unread_columns)
+                parts.append(
+                    f"NOT searched, although they contain text: {listed} (name columns with --column)"
+                )
         return beginning + "; ".join(parts)
 
     def summary(self) -> dict[str, Any]:

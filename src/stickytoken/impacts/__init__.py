@@ -190,6 +190,10 @@ def _record(
     named = sorted(token.token_id for token in token_records if token.kind == _statistics.NAMED)
     if named:
         inputs["named"] = named
+    queries = protocol.identity_of_queries(encoder)
+    has_queries = any(task.has_queries for task in tasks)
+    if queries is not None and has_queries:
+        inputs["queries"] = asdict(queries)
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         inputs["similarity"] = similarity.value

@@ -15,7 +15,7 @@ from stickytoken.data import tasks as task_data
 from stickytoken.data.tasks import MtebTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import Encoder, IdEncoder
+from stickytoken.encoders.protocol import Encoder, IdEncoder, Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
@@ -86,17 +86,19 @@ class EditingEncoder:
             from datasets import Dataset
             from torch.utils.data import DataLoader as Loader
 
-            texts = self.edit([text for batch in inputs for text in batch["text"]])
+            role = None if prompt_type is None else Role(prompt_type.value)
+            texts = self.edit([text for batch in inputs for text in batch["text"]], role)
             self.edited += len(texts)
             inputs = Loader(Dataset.from_dict({"text": texts}), batch_size=inputs.batch_size or _BATCH)
         self.encoded += len(inputs.dataset)  # type: ignore[arg-type]
         return self._inner.encode(inputs, prompt_type=prompt_type, **options)
 
-    def edit(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts after inserting the copies of the condition."""
+    def edit(self, texts: Sequence[str], role: Role | None = None) -> list[str]:
+        """Return the texts of a role after inserting the copies of the condition."""
         if not self._condition.tokens and not self._room:
             return list(texts)
-        fitted_texts = fit_texts(self._encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
+        encoder = in_role(self._encoder, role)
+        fitted_texts = fit_texts(encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
         self.cut += sum(fitted.cut for fitted in fitted_texts)
         copies = self._settings.copies
         return [str(with_copies(self._settings, fitted, self._condition, copies)) for fitted in fitted_texts]

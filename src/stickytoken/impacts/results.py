@@ -181,6 +181,7 @@ class Impact:
             "impact": str(self.path),
             "model": self.record.model,
             "settings": self.record.settings,
+            "prompts": self.record.prompts,
             "tokens": [token.model_dump() for token in self.record.tokens],
             "tasks": [task.model_dump() for task in self.result.tasks],
             **{name: getattr(self, name).to_dicts() for name in tables},

@@ -21,7 +21,8 @@ from stickytoken.data.metrics import Outcomes, RerankingTask, Task
 from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import FittedText, fit_texts
-from stickytoken.encoders.protocol import Encoder, similarity_of
+from stickytoken.encoders.protocol import Encoder, Role, encoders_of, in_role, similarity_of
+from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, by_tokens, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Probe
@@ -87,12 +88,14 @@ class _Encoding:
     """Encodes inputs without copies."""
 
     name: str
+    role: Role | None
 
     def prepare(self, shard: Shard[Probe], encoder: Encoder) -> Sequence[Probe]:
-        return engines.tokenize_probes(encoder, shard.items)
+        return engines.tokenize_probes(in_role(encoder, self.role), shard.items)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
+        vectors = engines.encode_probes(in_role(encoder, self.role), prepared)
+        return [{"vectors": vectors}], len(prepared)
 
 
 # All repetitions of a condition are in one shard, because a session that resumed between two repetitions
@@ -128,12 +131,15 @@ class Runner:
     folder: ResultFolder
     progress: engines.ProgressCallback
 
-    def clean_vectors(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
+    def clean_vectors(
+        self, name: str, probes: Sequence[Probe], role: Role | None
+    ) -> tuple[CleanVectors, ShardCost]:
         """Encode inputs without copies, or read the vectors that an earlier session left in the folder.
 
         Args:
             name: name of the work that uses the vectors. The vectors are stored under this name.
             probes: the inputs, which may contain duplicates.
+            role: the role of the texts.
 
         Returns:
             The vectors of the distinct inputs, and the cost of encoding these inputs.
@@ -147,7 +153,7 @@ class Runner:
         starts = range(0, len(distinct), _SHARD_PROBES)
         shards = [Shard(index, distinct[start : start + _SHARD_PROBES]) for index, start in enumerate(starts)]
         computed = sorted(
-            self.engine.compute(_Encoding(file.stem), shards), key=lambda result: result.shard.index
+            self.engine.compute(_Encoding(file.stem, role), shards), key=lambda result: result.shard.index
         )
         vectors = np.concatenate([result.rows[0]["vectors"] for result in computed])
         seconds = time.perf_counter() - started
@@ -217,26 +223,28 @@ class TaskWork(GroupWork):
     texts: Mapping[str, Sequence[FittedText]]  # keyed by role in the task
     edited_roles: frozenset[str]  # roles of the texts that get copies
     settings: ImpactSettings
-    clean: CleanVectors  # vectors of all texts without copies
+    clean: Mapping[Role | None, CleanVectors]  # vectors of all texts without copies
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Return the outcomes for a group of conditions as rows, and the number of encoded texts."""
-        # `clean.of` adds the vectors of all inputs that it encodes to this dict.
-        new_vectors: dict[Probe, NDArray[np.float32]] = {}
+        # `CleanVectors.of` adds the vectors of all inputs that it encodes to these dicts.
+        new_vectors: dict[Role | None, dict[Probe, NDArray[np.float32]]] = {role: {} for role in self.clean}
         rows = []
         for condition in prepared:
             vectors = {}
-            for role, texts in self.texts.items():
-                copies = self.settings.copies if role in self.edited_roles else 0
+            for name, texts in self.texts.items():
+                role = _role_of(self.task, name)
+                encoder_of_role = in_role(encoder, role)
+                copies = self.settings.copies if name in self.edited_roles else 0
                 if condition.draws_token and copies:
-                    probes = self._published_probes(role, condition, encoder)
+                    probes = self._published_probes(name, condition, encoder_of_role)
                 else:
                     probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
-                vectors[role] = self.clean.of(probes, encoder, new_vectors)
+                vectors[name] = self.clean[role].of(probes, encoder_of_role, new_vectors[role])
             outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
             rows += as_rows(self.task.columns, outcomes)
-        return rows, len(new_vectors)
+        return rows, sum(map(len, new_vectors.values()))
 
     def _published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
         texts = list(self.task.texts[role])
@@ -248,6 +256,10 @@ class TaskWork(GroupWork):
         word_encoder = protocol.require_words(encoder, "impact")
         fitted_texts = fit_texts(word_encoder, texts, 0, Insertion.TEXT, self.task.name)
         return [fitted.clean(Insertion.TEXT) for fitted in fitted_texts]
+
+
+def _role_of(task: Task, name: str) -> Role | None:
+    return Role(name) if task.has_queries else None
 
 
 def published_indices(task: Task, role: str) -> list[int]:
@@ -282,18 +294,30 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
     # Copies are inserted only into texts with these roles, for example only into queries.
     edited_roles = task.edited(settings.side)
     name = shard_stage(task.name)
-    room = needed_room(runner.encoder, runner.conditions, settings.copies, insertion)
+    encoders = encoders_of(runner.encoder, task.texts, has_queries=task.has_queries)
     fitted_by_role = {}
     for role, texts in task.texts.items():
-        room_in_role = room if role in edited_roles else 0
-        fitted_by_role[role] = fit_texts(runner.encoder, texts, room_in_role, insertion, task.name)
+        encoder = encoders[role]
+        room = 0
+        if role in edited_roles:
+            _require_same_tokens(runner.encoder, encoder, insertion)
+            room = needed_room(encoder, runner.conditions, settings.copies, insertion)
+        fitted_by_role[role] = fit_texts(encoder, texts, room, insertion, task.name)
     all_fitted = [fitted for fitted_texts in fitted_by_role.values() for fitted in fitted_texts]
 
     def make_work() -> tuple[TaskWork, ShardCost]:
-        inputs_without_copies = [fitted.clean(insertion) for fitted in all_fitted]
-        vectors, cost = runner.clean_vectors(name, inputs_without_copies)
+        inputs_by_role: dict[Role | None, list[Probe]] = {}
+        for text_role, fitted_texts in fitted_by_role.items():
+            inputs = inputs_by_role.setdefault(_role_of(task, text_role), [])
+            inputs += [fitted.clean(insertion) for fitted in fitted_texts]
+        clean = {}
+        total = ShardCost(0, 0)
+        for role, inputs in inputs_by_role.items():
+            stage = name if role is None else f"{name}-{role}"
+            clean[role], cost = runner.clean_vectors(stage, inputs, role)
+            total = ShardCost(total.seconds + cost.seconds, total.sequences + cost.sequences)
         similarity = similarity_of(runner.encoder)
-        return TaskWork(name, task, fitted_by_role, edited_roles, settings, vectors, similarity), cost
+        return TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity), total
 
     outcomes = runner.run(name, make_work, task.units, task.columns, task.name)
     edited_count = 0
@@ -302,6 +326,15 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
         edited_count += len(published_indices(task, role) if is_published else fitted_by_role[role])
     truncated_count = sum(fitted.cut for fitted in all_fitted)
     return outcomes, task_record(task, len(all_fitted), edited_count, truncated_count)
+
+
+def _require_same_tokens(measured: Encoder, edited: Encoder, insertion: Insertion) -> None:
+    """Raise an error if token ids of the model would be inserted into texts that another tokenizer reads."""
+    if insertion is Insertion.IDS and measured.identity.tokenizer != edited.identity.tokenizer:
+        raise InputError(
+            f"{measured.name} reads queries and documents with different tokenizers, so copies cannot be "
+            "inserted into both as token ids: set insertion to 'text', or insert them into documents only"
+        )
 
 
 def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
+    Role,
     content_limit,
+    in_role,
     reads_ids,
     require_ids,
     require_usable,
@@ -569,15 +571,16 @@ class TextWork:
     """Encodes texts; the result has one row per text, with its vector."""
 
     name: str
+    role: Role
 
     def prepare(self, shard: TextShard, encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
-        return shard.positions, tokenized_probes(encoder, shard.probes)
+        return shard.positions, tokenize_probes(in_role(encoder, self.role), shard.probes)
 
     def compute(
         self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
     ) -> tuple[list[dict[str, Any]], int]:
         positions, probes = prepared
-        vectors = encode_probes(encoder, probes)
+        vectors = encode_probes(in_role(encoder, self.role), probes)
         missing = np.flatnonzero(np.isnan(vectors[:, 0]))
         if len(missing):
             text = shown(str(probes[missing[0]]))
@@ -595,8 +598,9 @@ def encode_in_shards(
     engine: Engine,
     folder: ShardStore,
     progress: ProgressCallback,
+    role: Role = Role.DOCUMENT,
 ) -> NDArray[np.float32]:
-    """Encode texts shard by shard, but none that the folder has from an interrupted session.
+    """Encode texts of a role shard by shard, but none that the folder has from an interrupted session.
 
     Args:
         name: name under which the folder keeps the vectors.
@@ -604,6 +608,7 @@ def encode_in_shards(
         engine: computes the shards.
         folder: keeps the shards.
         progress: called after every shard.
+        role: what the texts are for.
 
     Returns:
         The vectors, shape (texts, d).
@@ -617,5 +622,6 @@ def encode_in_shards(
         size=lambda shard: len(shard.probes),
         unit="texts",
     )
-    frames = run_work(name, lambda: (TextWork(name), ShardCost(0, 0)), shards, rows, engine, folder, progress)
+    work = TextWork(name, role)
+    frames = run_work(name, lambda: (work, ShardCost(0, 0)), shards, rows, engine, folder, progress)
     return np.concatenate([np.array(frame["vector"].to_list(), dtype=np.float32) for frame in frames])

@@ -75,6 +75,15 @@ class MeasurementRecord(Record):
     identity: str
     identity_parts: dict[str, Any]
 
+    @property
+    def prompts(self) -> dict[str, str] | None:
+        """What was put before documents and before queries; None if the record does not say."""
+        documents = self.identity_parts.get("encoder")
+        if not isinstance(documents, dict):
+            return None
+        queries = self.identity_parts.get("queries", documents)
+        return {"document": documents["prompt"], "query": queries["prompt"]}
+
 
 R = TypeVar("R", bound=MeasurementRecord)
 M = TypeVar("M")

@@ -23,7 +23,7 @@ from stickytoken.encoders.mean_similarity import (
     mean_of_sums,
     sampled_entries,
 )
-from stickytoken.encoders.protocol import Encoder, shown
+from stickytoken.encoders.protocol import Encoder, Role, shown
 from stickytoken.insertion import Insertion, Probe, Token
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, ProgressCallback, Stage
@@ -176,10 +176,10 @@ class FolderRunner:
             work.name, lambda: (work, _FREE), shards, rows, self.engine, self.folder, self.progress
         )
 
-    def encode(self, name: str, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        """Encode texts, and keep their vectors in the folder under a name; shape (texts, d)."""
+    def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
+        """Encode texts of a role, and keep their vectors in the folder under a name; shape (texts, d)."""
         self.begin()
-        return engines.encode_in_shards(name, probes, self.engine, self.folder, self.progress)
+        return engines.encode_in_shards(name, probes, self.engine, self.folder, self.progress, role)
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table without the measurements and verdicts of the tokens in `unanswered`.
@@ -245,10 +245,10 @@ class MemoryRunner:
             work.name, lambda: (work, _FREE), shards, rows, engine, self._shards, self.progress
         )
 
-    def encode(self, name: str, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        """Encode texts, and keep their vectors in memory under a name; shape (texts, d)."""
+    def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
+        """Encode texts of a role, and keep their vectors in memory under a name; shape (texts, d)."""
         engine = engines.LocalEngine(self.encoder)
-        return engines.encode_in_shards(name, probes, engine, self._shards, self.progress)
+        return engines.encode_in_shards(name, probes, engine, self._shards, self.progress, role)
 
 
 Runner: TypeAlias = FolderRunner | MemoryRunner

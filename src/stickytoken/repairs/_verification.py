@@ -21,7 +21,7 @@ from stickytoken.data import Sentences, as_read, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading.resolution import tokenizer_folder
-from stickytoken.encoders.protocol import similarity_of
+from stickytoken.encoders.protocol import encoders_of, similarity_of
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress
 from stickytoken.methods import Verdict
@@ -565,13 +565,14 @@ def _score(
     """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
-        score = tasks.evaluate(encoder.model, task)
+        score = tasks.evaluate(tasks.require_module(encoder), task)
         return ({task.metrics[0]: score} if math.isfinite(score) else {}), None
     vectors = {}
+    encoders = encoders_of(encoder, task.texts, has_queries=task.has_queries)
     for role, texts in task.texts.items():
         # No copies are inserted, so no room is left for them.
-        fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.TEXT, name=task.name)
-        vectors[role] = encoder.encode([fitted.text for fitted in fitted_texts])
+        fitted_texts = fit_texts(encoders[role], texts, room=0, insertion=Insertion.TEXT, name=task.name)
+        vectors[role] = encoders[role].encode([fitted.text for fitted in fitted_texts])
     outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
     scores = {}
     for metric in task.metrics:

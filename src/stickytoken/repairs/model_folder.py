@@ -155,8 +155,8 @@ class RepairableModel(NamedTuple):
 
     @property
     def named_route(self) -> str | None:
-        """The route or task that the user named when the model was loaded; None for the default route."""
-        return None if self.encoder.spec is None else self.encoder.spec.route
+        """The route or task that the model was loaded with; None for the default route."""
+        return None if self.encoder.route is None else self.encoder.route.task
 
     def note_on_routes(self) -> str | None:
         """Return a note on the routes that a repair changes; None if the model has only one route."""

@@ -141,8 +141,12 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         is_set = {name: value for name, value in loading.items() if value not in (None, "", False)}
         model["loading"] = is_set
     encoder = record.identity_parts.get("encoder")
+    model |= encoder if isinstance(encoder, dict) else {}
+    queries = record.identity_parts.get("queries")
+    if queries is not None:
+        model["prompt of queries"] = queries["prompt"]
     groups: dict[str, dict[str, Any]] = {
-        "model": model | (encoder if isinstance(encoder, dict) else {}),
+        "model": model,
         "corpus": record.corpus.model_dump(),
         "result": run.result.model_dump(),
         "settings": dict(record.settings),

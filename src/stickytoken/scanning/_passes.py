@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.documents import Collection, Document, Record
 from stickytoken.data.rows import Meter, Skipped
-from stickytoken.encoders.protocol import IdReader, content_limit
+from stickytoken.encoders.protocol import IdReader, Role, content_limit, identity_of_queries, in_role
 from stickytoken.errors import InputError
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, ShardCost
@@ -378,8 +378,11 @@ class EffectPass:
     @cached_property
     def panel(self) -> Panel:
         """The vectors of the queries and the clean documents, and the similarities between them."""
-        queries = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.queries)))
-        reference = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.reference)))
+        query_encoder = in_role(self.encoder, Role.QUERY)
+        query_ids = _tokenized(query_encoder, self.texts.queries)
+        queries = unit_vectors(query_encoder.encode_ids(query_ids))
+        reference_ids = _tokenized(self.encoder, self.texts.reference)
+        reference = unit_vectors(self.encoder.encode_ids(reference_ids))
         similarities = reference @ queries.T
         spread = float(similarities.std())
         if spread < _SMALLEST_SPREAD:
@@ -388,10 +391,6 @@ class EffectPass:
                 "queries"
             )
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
-
-    def _tokenized(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        limit = content_limit(self.encoder)
-        return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
         """Determine and store the effects in every batch that has no stored effects yet."""
@@ -421,7 +420,12 @@ class EffectPass:
 
     def _key(self, batch: str) -> str:
         texts = digest([self.texts.queries, self.texts.reference])
-        return digest([batch, texts, self.identity])
+        return digest([batch, texts, self.identity, *self._identity_of_queries])
+
+    @cached_property
+    def _identity_of_queries(self) -> list[dict[str, Any]]:
+        queries = identity_of_queries(self.encoder)
+        return [] if queries is None else [asdict(queries)]
 
     def _determine_effects(
         self, findings: Sequence[Mapping[str, Any]]
@@ -442,8 +446,8 @@ class EffectPass:
             If effects are only predicted, all entries of ``shift``, ``rise`` and ``moves_up`` are None.
         """
         panel = self.panel
-        with_copies = self._tokenized([finding["text"] for finding in findings])
-        without = self._tokenized([finding["rest"] for finding in findings])
+        with_copies = _tokenized(self.encoder, [finding["text"] for finding in findings])
+        without = _tokenized(self.encoder, [finding["rest"] for finding in findings])
         # Only documents that have tokens both with and without copies have effects.
         numbers = [number for number, ids in enumerate(without) if ids and with_copies[number]]
         columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
@@ -477,6 +481,11 @@ class EffectPass:
         usable = np.linalg.norm(vectors, axis=1) > 0
         vectors[~usable] = 1.0
         return unit_vectors(vectors), usable
+
+
+def _tokenized(encoder: IdReader, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    limit = content_limit(encoder)
+    return [text.ids[:limit] for text in encoder.tokenize(texts)]
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:

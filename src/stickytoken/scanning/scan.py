@@ -28,7 +28,7 @@ from stickytoken.data.documents import (
 )
 from stickytoken.data.rows import Skipped
 from stickytoken.detection.run import Run, encoder_for, open_run
-from stickytoken.encoders.loading import AnyModel
+from stickytoken.encoders.loading import AnyModel, prompts_of
 from stickytoken.encoders.protocol import IdReader, similarity_of
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
@@ -99,6 +99,7 @@ class EffectRecord(resume.Record):
     agreement: float | None = Field(description="Spearman correlation of predicted and measured shifts")
     compared: int = Field(description="documents with a predicted and a measured shift")
     nothing_left: int = Field(description="documents without an effect, because they consist only of copies")
+    prompts: dict[str, str] | None = Field(None, description="what is put before documents and queries")
 
 
 class ScanResultRecord(resume.Record):
@@ -674,6 +675,7 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord
         agreement=agreement,
         compared=len(with_both_shifts) if is_measured else 0,
         nothing_left=unknown_effects,
+        prompts=prompts_of(effects.encoder),
     )
 
 

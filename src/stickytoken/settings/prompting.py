@@ -12,8 +12,8 @@ from stickytoken.settings import NaturalNumber, check_settings
 class Prompting:
     """A prompt, and how vectors are read from a prompted language model.
 
-    A setting that is None has its default value. All settings except ``prompt``, ``prompt_name`` and
-    ``layer`` require a language model that is read through a prompt.
+    A setting that is None has its default value. All settings except ``prompt``, ``query_prompt``,
+    ``prompt_name`` and ``layer`` require a language model that is read through a prompt.
 
     ``prompt`` is the name of a saved prompt if it is a single word of ASCII letters, digits, ``-`` and ``_``.
     Anything else is taken as the prompt text itself, such as ``"query: "``.
@@ -37,6 +37,8 @@ class Prompting:
             preset.
         layer: Take the vectors after this number of layers; -1 is the last layer. Default: the last layer or,
             for a language model with a prompt, the layer of the published preset.
+        query_prompt: Text before every query, or the name of a saved prompt, where queries and documents are
+            told apart. Default: that of documents if the user names one, else the model's.
 
     Raises:
         InputError: A value has the wrong type or is out of range.
@@ -53,6 +55,7 @@ class Prompting:
     start: NaturalNumber | None = None
     exit: NaturalNumber | None = None
     layer: int | None = None
+    query_prompt: str | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -62,7 +65,7 @@ class Prompting:
         """The settings in use that require a prompted language model, keyed by name."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            is_general = name == "layer" or name.startswith("prompt")
+            is_general = name in ("layer", "prompt", "prompt_name", "query_prompt")
             is_set = value is not None and value is not False
             if is_set and not is_general:
                 options[name] = value

@@ -21,9 +21,10 @@ from interrupted import started
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import _answers
 from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
-from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
+from stickytoken.encoders.protocol import Encoder, Role, in_role, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 from stickytoken.methods.profile.rounds import most_texts_to_confirm
+from stickytoken.settings.prompting import Prompting
 
 TEXTS = tiny.sentences(120)
 
@@ -69,6 +70,19 @@ def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
     assert prompted.content_ids(["river"]) == encoder.content_ids(["the quick river"])
     assert prompted.identity != plain.identity
     assert (prompted.identity.prompt, prompted.identity.dtype) == ("the quick ", "float32")
+
+
+def test_a_query_prompt_goes_before_queries_in_the_same_session(serve, encoder):
+    served = serve()
+    asked = []
+    prompted = served.encoder(prompt=Prompting("the ", query_prompt="quick "))
+    prompted.before_sending = lambda: asked.append(True)
+    queries = in_role(prompted, Role.QUERY)
+    np.testing.assert_array_equal(queries.encode(["river"]), encoder.encode(["quick river"]))
+    np.testing.assert_array_equal(prompted.encode(["river"]), encoder.encode(["the river"]))
+    assert in_role(queries, Role.DOCUMENT).prompt == "the "
+    assert asked == [True]
+    assert queries.spending is prompted.spending
 
 
 def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, encoder):

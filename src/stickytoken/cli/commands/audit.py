@@ -27,6 +27,7 @@ def audit(
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
     columns: Columns,
+    source_column: Annotated[str | None, opt.setting()] = None,
     runs: Annotated[Path, opt.setting()] = Path("runs"),
     model: opt.RunsModel = None,
     auditing: AuditSettings,
@@ -46,6 +47,8 @@ def audit(
         documents: The documents of your index, as for scan.
         queries: Your queries, in the same formats as --documents. Default: the queries of a BEIR folder, or
             else the first sentences of some documents.
+        source_column: Column with the source or topic of documents and queries, by which losses and gains are
+            also listed. Default: the column named source, or else topic.
         runs: For a model: the folder that contains its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
         limit: Maximum number of rows to print per table.
@@ -71,6 +74,7 @@ def audit(
         documents=documents,
         queries=queries,
         column=columns,
+        source_column=source_column,
         runs=runs,
         settings=settings,
     )

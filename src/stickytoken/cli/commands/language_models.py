@@ -42,6 +42,7 @@ def embed(
             file, or a folder.
         out: New parquet file to write.
     """
+    from stickytoken.encoders.protocol import capabilities_of, shown
     from stickytoken.evaluation import embed_file, read_text_file, require_new_file
     from stickytoken.measurement.engine import Progress
 
@@ -49,8 +50,11 @@ def embed(
     texts = file.texts
     console.inform(f"read: {file.meter.summary()}")
     require_new_file(out)
-    encoder = opt.load(model, loading, tokenizer_needed=False)
+    encoder = opt.load(model, loading, tokenizer_needed=False, for_documents=False)
     opt.tell_layer(encoder)
+    prompt = capabilities_of(encoder).prompt
+    if prompt:
+        console.inform(f"prompt: {shown(prompt)}")
     readable_texts = [text for text in texts if text is not None]
     with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(readable_texts)) as progress:
         embedded = embed_file(
@@ -120,7 +124,9 @@ def evaluate(
         named_task, notes = find_task(name)
         console.inform_notes(notes)
         tasks.append(named_task)
-    encoder = opt.load(model, loading, tokenizer_needed=False)
+    encoder = opt.load(model, loading, tokenizer_needed=False, for_documents=False)
+    if any(named_task.has_queries for named_task in tasks):
+        opt.tell_prompts(encoder)
 
     def rehearse(stand_in: Any, _: Path) -> object:
         """Compare with a stand-in for the encoder, which only counts texts, to estimate the cost."""
@@ -172,6 +178,7 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
         "unit": task.unit,
         "units": task.units,
         "similarity": comparison.similarity,
+        "prompts": comparison.prompts,
         "cut": comparison.cut,
         "scores": [{"encoding": row.encoding} | asdict(row) for row in comparison.scores],
         "differences": [asdict(row) for row in comparison.differences],

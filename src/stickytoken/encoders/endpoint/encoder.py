@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,7 @@ class EndpointEncoder(TextEncoder):
         options: EndpointOptions,
         max_length: int | None,
         truncate_dim: int | None = None,
+        query_prompt: str | None = None,
     ) -> None:
         """Load what the server said about the fixed texts from the cache, or ask it.
 
@@ -78,9 +80,12 @@ class EndpointEncoder(TextEncoder):
             max_length: maximum number of tokens to send; if None, the server decides, and a text that it
                 refuses has no vector.
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
+            query_prompt: text put before every query; if None, ``prompt``.
         """
         self.address = address
         self.prompt = prompt
+        self._prompts = {None: prompt, protocol.Role.DOCUMENT: prompt, protocol.Role.QUERY: query_prompt}
+        self._session = self
         self.options = options
         self.name = address.name
         self.device = "endpoint"
@@ -124,7 +129,7 @@ class EndpointEncoder(TextEncoder):
 
     @property
     def capabilities(self) -> protocol.Capabilities:
-        return protocol.Capabilities(noise=self.server.noise, spec=self.spec)
+        return protocol.Capabilities(noise=self.server.noise, spec=self.spec, prompt=self.prompt)
 
     @property
     def identity(self) -> protocol.EncoderIdentity:
@@ -153,6 +158,15 @@ class EndpointEncoder(TextEncoder):
         )
         client.request_format = self._request_format
         return client
+
+    def in_role(self, role: protocol.Role | None) -> EndpointEncoder:
+        """Return the encoder of texts in a role, which continues the session of this one."""
+        prompt = self._prompts[role]
+        if prompt is None or prompt == self.prompt:
+            return self
+        other = copy.copy(self)
+        other.prompt = prompt
+        return other
 
     @property
     def refused_texts(self) -> frozenset[str]:
@@ -204,9 +218,10 @@ class EndpointEncoder(TextEncoder):
             needed_of_batch = [text for text in batch if text in needed]
             if needed_of_batch:
                 to_send.append(needed_of_batch)
-        if (to_send or refused_before) and self.before_sending is not None:
-            self.before_sending()
-            self.before_sending = None
+        session = self._session
+        if (to_send or refused_before) and session.before_sending is not None:
+            session.before_sending()
+            session.before_sending = None
 
         def keep(answered: Mapping[str, NDArray[np.float32]]) -> None:
             """Cache the vectors that the server returned for a request, keyed by text."""
@@ -238,11 +253,11 @@ class EndpointEncoder(TextEncoder):
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
         for start in range(0, len(batches), CHECKED_EVERY):
-            if self.requests_since_check >= CHECKED_EVERY:
+            if self._session.requests_since_check >= CHECKED_EVERY:
                 self.require_same_model()
             next_batches = batches[start : start + CHECKED_EVERY]
             sender.send_all(next_batches, one_attempt=one_attempt)
-            self.requests_since_check += len(next_batches)
+            self._session.requests_since_check += len(next_batches)
 
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
         """Divide texts, which include the prompt, into batches; each batch is one request.
@@ -284,7 +299,7 @@ class EndpointEncoder(TextEncoder):
                 f"only {lowest_cosine:.4f}. Finished measurements are kept; for the new "
                 f"model, move {self.answers.folder} away and choose another run folder"
             )
-        self.requests_since_check = 0
+        self._session.requests_since_check = 0
 
 
 def load_endpoint(
@@ -293,6 +308,7 @@ def load_endpoint(
     *,
     candidates: str | Path | Sequence[str] | None = None,
     prompt: str | None = None,
+    query_prompt: str | None = None,
     max_length: int | None = None,
     truncate_dim: int | None = None,
     options: EndpointOptions | None = None,
@@ -304,6 +320,7 @@ def load_endpoint(
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         prompt: text put before every input.
+        query_prompt: text put before every query; if None, ``prompt``.
         max_length: maximum number of tokens to send; if None, the server decides.
         truncate_dim: keep only this many leading components of each vector; if None, keep all.
         options: the options for the server, such as the variable that holds the key, the price of tokens, and
@@ -321,13 +338,15 @@ def load_endpoint(
             f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
-    encoder = EndpointEncoder(address, vocabulary, prompt or "", options, max_length, truncate_dim)
+    encoder = EndpointEncoder(
+        address, vocabulary, prompt or "", options, max_length, truncate_dim, query_prompt
+    )
     vocabulary_sources = [source for source in (tokenizer, candidates) if source is not None]
     if all(isinstance(source, (str, Path)) for source in vocabulary_sources):
         encoder.spec = EncoderSpec(
             model=name,
             dtype="float32",
-            prompting=Prompting(prompt),
+            prompting=Prompting(prompt, query_prompt=query_prompt),
             max_length=max_length,
             truncate_dim=encoder.truncate_dim,
             vocabulary=_absolute(tokenizer),

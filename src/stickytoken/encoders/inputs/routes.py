@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
 from stickytoken.encoders.loading.description import choices_of, route_taken
+from stickytoken.encoders.protocol import Role
 from stickytoken.errors import InputError, ModelError
 
-QUERY = "query"
-DOCUMENT = "document"
 # Names of the prompts for each task. `encode_query` and `encode_document` use the first that the model has.
-_PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
+_PROMPTS: dict[str, tuple[str, ...]] = {
+    Role.QUERY: ("query",),
+    Role.DOCUMENT: ("document", "passage", "corpus"),
+}
 
 
 class RoutedModel(SentenceTransformer):
@@ -99,6 +102,46 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     return _make_routed_model(model, modules, route=routes_taken[0], task=route, choices=distinct_choices)
 
 
+def has_roles(model: SentenceTransformer, name: str) -> bool:
+    """Return whether a model may encode queries and documents differently.
+
+    It does if both have a route in each of its Routers, or if it has prompts for them or reads the task.
+    """
+    if isinstance(model, RoutedModel):
+        return False
+    routers = [module for module in model if isinstance(module, Router)]
+    if not routers:
+        return _has_role_prompts(model) or _reads_tasks(model)
+    with suppress(InputError):  # a route is missing
+        for router in routers:
+            for role in Role:
+                _route_in(router, role, name)
+        return True
+    return False
+
+
+def uses_more_than_prompts(model: SentenceTransformer) -> bool:
+    """Return whether queries and documents with the same prompt may have different vectors."""
+    return any(isinstance(module, Router) for module in model) or _reads_tasks(model)
+
+
+def _has_role_prompts(model: SentenceTransformer) -> bool:
+    prompt_names = [*_PROMPTS[Role.QUERY], *_PROMPTS[Role.DOCUMENT]]
+    return any(model.prompts.get(prompt_name) for prompt_name in prompt_names)
+
+
+def unused_document_prompt(model: SentenceTransformer) -> str | None:
+    """Return the name of a document prompt that `encode_document` passes over, as in E5; None without one.
+
+    `encode_document` takes the prompt named ``document``, which every model has, even if it is empty and
+    there is another named ``passage``.
+    """
+    names = [prompt_name for prompt_name in _PROMPTS[Role.DOCUMENT] if prompt_name in model.prompts]
+    if not names or model.prompts[names[0]]:
+        return None
+    return next((prompt_name for prompt_name in names if model.prompts[prompt_name]), None)
+
+
 def _route_in(router: Router, route: str | None, name: str) -> str:
     mappings = router.route_mappings or {}
     return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
@@ -117,20 +160,18 @@ def _modules_on(
 
 
 def _copy_for_task(model: SentenceTransformer, task: str, name: str) -> RoutedModel:
-    prompt_names = [*_PROMPTS[QUERY], *_PROMPTS[DOCUMENT]]
-    has_prompts = any(model.prompts.get(prompt_name) for prompt_name in prompt_names)
     reads_tasks = _reads_tasks(model)
-    if not has_prompts and not reads_tasks:
+    if not _has_role_prompts(model) and not reads_tasks:
         raise InputError(
             f"{name} encodes queries and documents in the same way, because it has no routes or prompts for "
             f"them: leave out the route {task!r}"
         )
     # A module that reads the task may support any task, so the name is checked only if no module reads it.
     if task not in _PROMPTS and not reads_tasks:
-        raise InputError(f"{name} has no route {task!r}: use {QUERY} or {DOCUMENT}")
+        raise InputError(f"{name} has no route {task!r}: use {Role.QUERY} or {Role.DOCUMENT}")
     all_modules = OrderedDict(model.named_children())
     # Without a Router, the task also serves as the name of the route.
-    return _make_routed_model(model, all_modules, route=task, task=task, choices=(QUERY, DOCUMENT))
+    return _make_routed_model(model, all_modules, route=task, task=task, choices=tuple(Role))
 
 
 def _make_routed_model(
@@ -176,6 +217,6 @@ def _reads_tasks(model: SentenceTransformer) -> bool:
         if "task" in options:
             return True
     first: Any = model[0]
-    has_lengths = any(getattr(first, f"{task}_length", None) is not None for task in (QUERY, DOCUMENT))
+    has_lengths = any(getattr(first, f"{task}_length", None) is not None for task in Role)
     chat_template = getattr(getattr(first, "tokenizer", None), "chat_template", None)
     return has_lengths or "task" in str(chat_template or "")

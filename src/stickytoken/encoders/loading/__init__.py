@@ -23,10 +23,13 @@ from stickytoken.encoders.protocol import (
     Encoder,
     IdEncoder,
     LayerChoice,
+    Role,
     RoutedEncoder,
     capabilities_of,
+    in_role,
     is_encoder,
     reads_ids,
+    shown,
 )
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
@@ -221,7 +224,7 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
     """
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
-    supported = ("prompt", "max_length", "truncate_dim")
+    supported = ("prompt", "query_prompt", "max_length", "truncate_dim")
     unsupported = [name for name in _loading_options(spec) if name not in supported]
     if spec.dtype not in (None, "float32"):  # the server chooses the precision, and sends float32
         unsupported.append("dtype")
@@ -230,13 +233,16 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
             f"{', '.join(unsupported)} cannot be set on {model}, which is behind an endpoint: leave it out"
         )
     prompt = spec.prompting.prompt
-    if prompt is not None and prompts.is_prompt_name(prompt):
-        raise _unknown_prompt(prompt, model, ())
+    query_prompt = spec.prompting.query_prompt
+    for text in (prompt, query_prompt):
+        if text is not None and prompts.is_prompt_name(text):
+            raise _unknown_prompt(text, model, ())
     return load_endpoint(
         model,
         endpoint_options["tokenizer"],
         candidates=endpoint_options["candidates"],
         prompt=prompt,
+        query_prompt=query_prompt,
         max_length=spec.max_length,
         truncate_dim=spec.truncate_dim,
         options=endpoint_options["endpoint"],
@@ -333,11 +339,13 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
         if is_plain_folder and prompt is not None and prompts.is_prompt_name(prompt):
             raise _unknown_prompt(prompt, repr(source.name), prompts.PROMPTS)
         return _load_plain(source, spec)
-    if spec.prompting.prompt_name is not None:
-        raise InputError(
-            f"{source.name!r} is a prompted language model, which has no named prompts: leave out the prompt "
-            f"name {spec.prompting.prompt_name!r}"
-        )
+    for option in ("prompt_name", "query_prompt"):
+        value = getattr(spec.prompting, option)
+        if value is not None:
+            raise InputError(
+                f"{source.name!r} is a prompted language model, which reads all texts through one prompt: "
+                f"leave out the {option.replace('_', ' ')} {value!r}"
+            )
     _refuse_truncation(spec, repr(source.name))
     return _load_causal(source, spec, [module.rpartition(".")[2] for module in saved_modules])
 
@@ -366,6 +374,39 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
     if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
         return None
     return encoder.route.description if described else encoder.route.route
+
+
+def load_for_documents(model: AnyModel, **options: Any) -> Encoder:
+    """Load a model, or wrap one, to encode documents; `in_role` gives the encoder of its queries.
+
+    Args:
+        model: anything that `load_encoder` takes.
+        options: options of `load_encoder`.
+    """
+    encoder: Encoder = load_encoder(model, **options)
+    return in_role(encoder, Role.DOCUMENT)
+
+
+def prompts_of(encoder: Encoder) -> dict[str, str]:
+    """Return what is put before documents and before queries, keyed by role."""
+    return {role.value: capabilities_of(in_role(encoder, role)).prompt for role in Role}
+
+
+def describe_prompts(encoder: Encoder) -> str | None:
+    """Return how documents and queries are encoded, in words; None if alike and without a prompt."""
+    queries = in_role(encoder, Role.QUERY)
+    documents_prompt, queries_prompt = (prompts_of(encoder)[role] for role in (Role.DOCUMENT, Role.QUERY))
+    phrases = []
+    if documents_prompt != queries_prompt:
+        before_documents = shown(documents_prompt) if documents_prompt else "none"
+        before_queries = shown(queries_prompt) if queries_prompt else "none"
+        phrases.append(f"prompts: {before_documents} before documents, {before_queries} before queries")
+    elif documents_prompt:
+        phrases.append(f"prompt: {shown(documents_prompt)}")
+    documents_route, queries_route = route_of(encoder), route_of(queries)
+    if documents_route != queries_route and documents_prompt == queries_prompt:
+        phrases.append(f"routes: {documents_route} for documents, {queries_route} for queries")
+    return "; ".join(phrases) or None
 
 
 def reads_texts_only(model: AnyModel) -> bool:
@@ -407,6 +448,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
         model,
         name,
         prompt=_prompt_of(model, spec.prompting, name),
+        query_prompt=_named_or_text(model, spec.prompting.query_prompt, name),
         token_budget=spec.token_budget,
         truncate_dim=spec.truncate_dim,
         layer=spec.prompting.layer,
@@ -597,10 +639,13 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         )
     if precision is not None:
         resolution.require_cuda(model.device.type, name)
+    prompt = _prompt_of(model, spec.prompting, name)
+    query_prompt = _named_or_text(model, spec.prompting.query_prompt, name)
     encoder = SentenceTransformerEncoder(
         model,
         name,
-        prompt=_prompt_of(model, spec.prompting, name),
+        prompt=prompt,
+        query_prompt=query_prompt,
         token_budget=spec.token_budget,
         max_length=spec.max_length,
         precision=precision,
@@ -613,10 +658,11 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     encoder.spec = replace(
         spec,
         device=encoder.device,
-        prompting=Prompting(encoder.prompt, layer=encoder.layer),
+        prompting=Prompting(prompt, query_prompt=query_prompt, layer=encoder.layer),
         truncate_dim=encoder.truncate_dim,
+        role=None,
     )
-    return encoder
+    return encoder.in_role(spec.role)
 
 
 def _require_model_files(folder: Path, name: str) -> None:
@@ -755,7 +801,12 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
         if prompting.prompt_name not in saved_prompts:
             raise _unknown_prompt(prompting.prompt_name, name, saved_prompts)
         return str(saved_prompts[prompting.prompt_name] or "")
-    prompt = prompting.prompt
+    return _named_or_text(model, prompting.prompt, name)
+
+
+def _named_or_text(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
+    """Return the text of a saved prompt if ``prompt`` is the name of one, and else ``prompt`` itself."""
+    saved_prompts: dict[str, Any] = model.prompts
     if prompt is None or not prompts.is_prompt_name(prompt):
         return prompt
     # sentence-transformers gives every model prompts named query and document, with empty texts.

@@ -26,7 +26,7 @@ from stickytoken.encoders.loading.description import (
     require_single_vectors,
 )
 from stickytoken.encoders.loading.stored_rows import read_stored_tensors, static_rows
-from stickytoken.encoders.protocol import LayerChoice
+from stickytoken.encoders.protocol import LayerChoice, Role
 from stickytoken.errors import InputError, ModelError
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import LoadingSettings
@@ -406,12 +406,13 @@ class EncoderSpec(LoadingSettings):
 
     Attributes:
         model: Absolute path of a folder, or name of a model.
-        prompting: Prompt and layers, with prompt names and presets resolved; empty for a saved
-            `CausalPrompt`, whose own settings apply.
+        prompting: Prompt, if the user named one, and layers, with names and presets resolved; empty for a
+            saved `CausalPrompt`, whose own settings apply.
         layer_choice: How the layer was chosen; None for a model without a prompt.
         vocabulary: Name or folder of the tokenizer, for a model behind an endpoint.
         candidates: File with the strings to examine, if the tokenizer is unpublished.
         endpoint: Options for requests to the server, for a model behind an endpoint.
+        role: The role of the texts.
     """
 
     model: str
@@ -420,6 +421,7 @@ class EncoderSpec(LoadingSettings):
     vocabulary: str | None = None
     candidates: str | None = None
     endpoint: EndpointOptions | None = None
+    role: Role | None = None
 
 
 # A folder with a tokenizer has at least one of these files.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import require_words, similarity_of
+from stickytoken.encoders.protocol import Role, in_role, require_words, similarity_of
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured, Progress, ProgressCallback
@@ -183,10 +183,12 @@ def encode_documents(
     room = room_for(encoder, Insertion.TEXT, COPIES)
     indexed_texts = [collection.documents[document] for document in indexed]
     fitted = fit_texts(encoder, indexed_texts, room, Insertion.TEXT, collection.source)
-    queries = fit_texts(encoder, collection.queries, 0, Insertion.TEXT, collection.source)
+    query_encoder = in_role(encoder, Role.QUERY)
+    queries = fit_texts(query_encoder, collection.queries, 0, Insertion.TEXT, collection.source)
+    query_texts = [query.text for query in queries]
     similarity = similarity_of(encoder)
     search = ExactSearch(
-        queries=similarity.prepared(run.encode("queries", [query.text for query in queries])),
+        queries=similarity.prepared(run.encode("queries", query_texts, Role.QUERY)),
         documents=similarity.prepared(run.encode("documents", [document.text for document in fitted])),
         similarity=similarity,
     )

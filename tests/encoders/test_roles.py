@@ -1,0 +1,281 @@
+"""Queries and documents, held against `encode_query`, `encode_document` and the library's evaluator."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+import planted
+import profiled
+import tiny
+import tiny_architectures as architectures
+from stickytoken import ImpactSettings, audit, impact, load_encoder
+from stickytoken.audits import AuditSettings, _index
+from stickytoken.data.metrics import RerankingTask, RetrievalTask
+from stickytoken.data.tasks import load_task
+from stickytoken.detection.run import restored_settings
+from stickytoken.encoders.loading import describe_prompts, load_for_documents, prompts_of
+from stickytoken.encoders.protocol import Role, in_role
+from stickytoken.errors import StickyTokenWarning
+from stickytoken.evaluation import compare
+from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.engine import ignore_progress
+from stickytoken.measurement.ray_engine import chosen_engine
+from stickytoken.methods.base import Job
+from stickytoken.methods.profile.documents import choose_collection, encode_documents
+from stickytoken.scanning import _passes
+from stickytoken.settings.prompting import Prompting
+from stickytoken.vocabulary import categorize
+
+TEXTS = ["the old river sings", "a bird", "stone under a tree"]
+CLOSE = {"rtol": 0, "atol": 1e-5}
+PROMPTS = {"query": "song: market market ", "document": "garden copper: "}
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory):
+    """A model whose prompts for queries and documents change what is found."""
+    root = tmp_path_factory.mktemp("prompted")
+    model = tiny.sentence_transformer(tiny.bert_backbone(root / "backbone"), prompts=PROMPTS)
+    return architectures.saved(model, root / "model")
+
+
+@pytest.fixture(scope="module")
+def library(prompted):
+    return SentenceTransformer(str(prompted), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """A BEIR folder whose queries are parts of their documents."""
+    folder = tmp_path_factory.mktemp("collection")
+    (folder / "qrels").mkdir()
+    documents = {f"d{number}": text for number, text in enumerate(tiny.sentences(60))}
+    queries = {f"q{number}": " ".join(documents[f"d{number}"].split()[:3]) for number in range(25)}
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        rows = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    lines = [f"q{number}\td{number}\t1" for number in range(25)]
+    (folder / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    return folder
+
+
+def check_roles(encoder, library):
+    for role, encode in (
+        (Role.QUERY, library.encode_query),
+        (Role.DOCUMENT, library.encode_document),
+        (None, library.encode),
+    ):
+        np.testing.assert_allclose(in_role(encoder, role).encode(TEXTS), encode(TEXTS), **CLOSE)
+
+
+def test_each_role_gives_the_vectors_of_the_library(prompted, library):
+    check_roles(load_encoder(library), library)
+    loaded = load_for_documents(prompted, device="cpu")
+    np.testing.assert_allclose(loaded.encode(TEXTS), library.encode_document(TEXTS), **CLOSE)
+    check_roles(loaded, library)
+    assert prompts_of(loaded) == PROMPTS
+
+
+def test_each_role_takes_its_route(backbone):
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    library = architectures.router(mean, cls)
+    check_roles(load_encoder(library), library)
+    check_roles(load_for_documents(library), library)
+    assert (
+        describe_prompts(load_for_documents(library)) == "routes: document for documents, query for queries"
+    )
+
+
+def test_an_object_with_methods_for_roles_is_called_by_role(library):
+    class Model:
+        tokenizer = library.tokenizer
+        encode = library.encode
+        encode_query = library.encode_query
+        encode_document = library.encode_document
+
+    check_roles(load_encoder(Model()), library)
+    identities = {in_role(load_encoder(Model()), role).identity for role in (None, *Role)}
+    assert len(identities) == 3
+
+
+def test_a_prompt_that_the_user_names_is_put_before_everything(prompted, library):
+    encoder = load_for_documents(prompted, device="cpu", prompt="query")
+    assert prompts_of(encoder) == {"query": PROMPTS["query"], "document": PROMPTS["query"]}
+    assert in_role(encoder, Role.QUERY) is encoder
+    np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt_name="query"), **CLOSE)
+
+
+def test_a_query_prompt_is_put_before_queries_only(tmp_path):
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"))
+    encoder = load_for_documents(model, prompt=Prompting("tree: ", query_prompt="song: "))
+    assert prompts_of(encoder) == {"query": "song: ", "document": "tree: "}
+    queries = in_role(encoder, Role.QUERY)
+    np.testing.assert_allclose(queries.encode(TEXTS), model.encode(TEXTS, prompt="song: "), **CLOSE)
+    assert queries.content_ids(["a"])[0] == encoder.own_tokenizer.encode_many(["song: a"])[0]
+
+
+def test_a_document_prompt_that_the_library_passes_over_is_named(tmp_path):
+    prompts = {"query": "song: ", "document": "", "passage": "tree: "}
+    model = tiny.sentence_transformer(
+        tiny.bert_backbone(tmp_path / "backbone"), prompts=prompts, default_prompt_name="query"
+    )
+    with pytest.warns(StickyTokenWarning, match="the prompt 'passage'"):
+        encoder = load_for_documents(model)
+    np.testing.assert_allclose(encoder.encode(TEXTS), model.encode_document(TEXTS), **CLOSE)
+
+
+def test_the_model_alone_has_one_role(bert_folder):
+    encoder = load_encoder(bert_folder)
+    assert all(in_role(encoder, role) is encoder for role in (None, *Role))
+    assert describe_prompts(encoder) is None
+
+
+def ndcg_of_library(library, task):
+    evaluator = InformationRetrievalEvaluator(
+        task.queries,
+        task.documents,
+        {query: set(scores) for query, scores in task.relevant.items()},
+        ndcg_at_k=[10],
+        show_progress_bar=False,
+    )
+    return 100 * next(value for name, value in evaluator(library).items() if name.endswith("cosine_ndcg@10"))
+
+
+def test_retrieval_scores_as_the_evaluator_of_the_library(prompted, library, collection):
+    task, _ = load_task(collection)
+    assert isinstance(task, RetrievalTask)
+    expected = ndcg_of_library(library, task)
+    comparison = compare(load_encoder(prompted, device="cpu"), task)
+    assert comparison.scores[0].main_score == pytest.approx(expected, abs=1e-6)
+    assert comparison.prompts == PROMPTS
+    # Without the prompts, the score is another one.
+    without = compare(load_encoder(prompted, device="cpu", prompt=""), task)
+    assert abs(without.scores[0].main_score - expected) > 1
+
+
+def test_reranking_tells_roles_apart(library, collection):
+    documents = tiny.sentences(20)
+    queries = {"q0": "the old river", "q1": "a quick bird"}
+    relevant = {"q0": {"d0": 1}, "q1": {"d1": 1}}
+    candidates = dict.fromkeys(queries, tuple(f"d{number}" for number in range(20)))
+    named = {f"d{number}": text for number, text in enumerate(documents)}
+    task = RerankingTask("few", queries, named, relevant, candidates)
+    vectors = {
+        "query": library.encode_query(list(queries.values())),
+        "document": library.encode_document(documents),
+    }
+    expected = task.scores("map", task.outcomes(vectors, 1)[None])[0]
+    assert compare(load_encoder(library), task).scores[0].scores["map"] == pytest.approx(100 * expected)
+
+
+def test_pairs_of_sentences_have_no_roles(library, tmp_path):
+    pairs = tiny.sentences(20)
+    rows = [
+        {"sentence1": first, "sentence2": second, "score": number}
+        for number, (first, second) in enumerate(zip(pairs[:10], pairs[10:], strict=True))
+    ]
+    (tmp_path / "sts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task, _ = load_task(tmp_path / "sts.jsonl")
+    vectors = {role: library.encode(list(texts)) for role, texts in task.texts.items()}
+    expected = task.scores("spearman", task.outcomes(vectors, 1)[None])[0]
+    comparison = compare(load_for_documents(library), task)
+    assert comparison.scores[0].main_score == pytest.approx(100 * expected)
+    assert comparison.prompts == {"text": ""}
+
+
+def test_code_that_tells_roles_apart_itself_gets_the_prompts_of_the_user(library, backbone):
+    named = load_encoder(library, prompt=Prompting("tree: ", query_prompt="song: ")).library_model()
+    for encode, prompt in (
+        (named.encode_query, "song: "),
+        (named.encode_document, "tree: "),
+        (named.encode, "tree: "),
+    ):
+        np.testing.assert_allclose(encode(TEXTS), library.encode(TEXTS, prompt=prompt), **CLOSE)
+    assert library.prompts["query"] == PROMPTS["query"]
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    routed = architectures.router(mean, cls)
+    found = load_for_documents(routed).library_model()
+    np.testing.assert_allclose(found.encode_query(TEXTS), routed.encode_query(TEXTS), **CLOSE)
+
+
+@pytest.fixture(scope="module")
+def run(prompted, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("role-run") / "run"
+    return profiled.detect_in_documents(
+        load_encoder(prompted, device="cpu"), folder, sample=4, evidence=False
+    )
+
+
+def test_a_run_measures_documents_and_records_both_prompts(run):
+    parts = run.record.identity_parts
+    assert (parts["encoder"]["prompt"], parts["queries"]["prompt"]) == (PROMPTS["document"], PROMPTS["query"])
+    assert run.record.prompts == PROMPTS
+
+
+def test_a_run_searches_documents_with_query_vectors(run, library):
+    encoder = load_for_documents(library)
+    job = Job(
+        encoder,
+        restored_settings(run),
+        profiled.corpus(1200),
+        categorize(encoder.tokenizer),
+        [],
+        restricted=True,
+        sampled=False,
+    )
+    panel = encode_documents(job, run.plan)
+    queries = library.encode_query(list(choose_collection(job).queries), normalize_embeddings=True)
+    np.testing.assert_allclose(panel.search.queries, queries, **CLOSE)
+
+
+def test_impact_without_copies_scores_as_the_evaluator_of_the_library(run, library, collection):
+    settings = ImpactSettings(sticky=1, benign=1, copies=2)
+    result = impact(tasks=collection, run=run, tokens=["river"], settings=settings)
+    task, _ = load_task(collection)
+    main = result.effects.filter(main=True).row(0, named=True)
+    assert main["clean"] == pytest.approx(ndcg_of_library(library, task) / 100)
+    assert result.summary()["prompts"] == PROMPTS
+
+
+def test_an_audit_searches_with_query_vectors(run, library, collection, tmp_path):
+    settings = AuditSettings(tokens=1, stuffed=8)
+    finished = audit(run, collection, settings=settings)
+    assert finished.summary()["prompts"] == PROMPTS
+    encoder = load_for_documents(library)
+    index = _index.read_index(collection, None, None, None, encoder, settings)
+    folder = ResultFolder(tmp_path / "audit", 0.0)
+    with folder.locked(), chosen_engine("local", encoder) as engine:
+        search = _index.encode_index(index, encoder, settings, engine, folder, ignore_progress)
+    queries = library.encode_query(list(index.queries), normalize_embeddings=True)
+    np.testing.assert_allclose(search.queries, queries, **CLOSE)
+
+
+def test_effects_are_measured_with_query_vectors(library):
+    documents = tiny.sentences(40)
+    texts = _passes.PanelTexts(TEXTS, documents, "these")
+    effects = _passes.EffectPass(
+        kind=_passes.Effect.MEASURED,
+        encoder=load_for_documents(library),
+        effects=None,
+        texts=texts,
+        identity="",
+        keeper=_passes.Keeper(),
+    )
+    panel = effects.panel
+    for vectors, encode, of in (
+        (panel.queries, library.encode_query, TEXTS),
+        (panel.reference, library.encode_document, documents),
+    ):
+        np.testing.assert_allclose(vectors, encode(of, normalize_embeddings=True), **CLOSE)
+
+
+def test_the_command_prints_and_records_the_prompts(prompted, collection):
+    options = ("--task", collection, "--device", "cpu", "--format", "json")
+    result = planted.command("evaluate", prompted, *options)
+    assert result.exit_code == 0, result.stderr
+    line = f"prompts: {PROMPTS['document']!r} before documents, {PROMPTS['query']!r} before queries"
+    assert line in result.stderr
+    assert json.loads(result.stdout)["prompts"] == PROMPTS
