@@ -19,6 +19,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
@@ -33,12 +34,13 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 _IDENTITY_VERSION = 5
 
 
-def audit(
+def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     source: AnyModel | Run,
     documents: DocumentSource,
     *,
     queries: DocumentSource | None = None,
     column: ColumnChoice = None,
+    vectors: VectorSource | StoredVectors | None = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -59,6 +61,9 @@ def audit(
             the relevance judgements of a BEIR folder, copies are also measured by whether the relevant
             documents are still found; without them, by whether documents are found by their first sentences.
         column: the column that contains the text of the documents, several columns, or `Columns`.
+        vectors: the vectors of the documents, if an index has them already, so that only queries and
+            documents with copies are encoded: anything that `stickytoken.scanning.vectors.open_vectors`
+            takes. A few documents are encoded to compare.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -71,7 +76,7 @@ def audit(
         The finished audit.
 
     Raises:
-        InputError: documents, queries or settings cannot be used.
+        InputError: documents, queries, vectors or settings cannot be used.
         ModelError: the model cannot be found or used.
         EncodingError: the model returns no usable vector for a text.
         RunError: a run is damaged or belongs to another model, or the folder contains something other than
@@ -96,7 +101,8 @@ def audit(
         reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings)
     rule = _rule_of(run)
-    index = _index.read_index(documents, queries, column, reading, settings)
+    stored = None if vectors is None else open_vectors(vectors)
+    index = _index.read_index(documents, queries, column, reading, settings, stored)
     record = _record(run, reading, index, documents, column, settings, rule)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
@@ -104,6 +110,8 @@ def audit(
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
+            if stored is not None:
+                _index.compare_stored(index, stored, reading, settings)
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, reading) as opened:
                 _measuring.measure(run, candidates, index, reading, settings, rule, held, opened, progress)

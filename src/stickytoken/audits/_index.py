@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from stickytoken.impacts.running import UNIT, Shard
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.methods.wording import TOP
+from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
@@ -56,6 +58,7 @@ class Index:
         answers: for each query, the index positions of the documents that answer it, as far as known.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated where the model truncates them.
+        stored: vectors of the indexed documents that need not be encoded; None if all are encoded.
     """
 
     record: IndexRecord
@@ -66,6 +69,7 @@ class Index:
     answers: tuple[frozenset[int], ...]
     fitted: tuple[FittedText, ...]
     fitted_queries: tuple[FittedText, ...]
+    stored: Vectors | None = None
 
     def document_at(self, position: int) -> Document:
         """Return an indexed document by its position, which counts only the indexed documents."""
@@ -78,6 +82,7 @@ def read_index(
     column: ColumnChoice,
     encoder: WordEncoder,
     settings: AuditSettings,
+    vectors: StoredVectors | None = None,
 ) -> Index:
     """Read documents and queries, and truncate them where the model truncates them.
 
@@ -88,19 +93,22 @@ def read_index(
         column: the column that contains the text of the documents.
         encoder: the model.
         settings: settings of the audit.
+        vectors: the vectors of the documents, if an index has them already.
 
     Returns:
         The documents and queries, not yet encoded. If the collection has more documents than the settings
         allow, the index has a random sample of them.
 
     Raises:
-        InputError: the documents or queries cannot be read, or there are too few of them.
+        InputError: the documents, queries or vectors cannot be read, or there are too few of them.
     """
     collection = open_documents(source, NamedColumns(column))
     meter = Meter()
     records = list(collection.read(meter))
     skipped = [record for record in records if isinstance(record, Skipped)]
     read = [record for record in records if isinstance(record, Document)]
+    if vectors is not None:
+        vectors.require_rows(len(records))
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
@@ -135,6 +143,7 @@ def read_index(
     else:
         query_columns = Columns(delimiter=columns_of(column).delimiter)
         chosen_queries = _choose_queries(queries, query_columns, indexed, collection.name, settings)
+    stored = None if vectors is None else vectors.of(indexed)
     content = [[document.id, document.text] for document in documents]
     without_text = len(read) - len(documents)
     without_tokens = len(sampled) - len(places)
@@ -151,11 +160,13 @@ def read_index(
         queries=chosen_queries.asked,
         queries_from=chosen_queries.source,
         answers_from=chosen_queries.answers_source,
+        vectors=None if vectors is None else Path(vectors.name).name,
         fingerprint=fingerprint(
             AUDIT_INDEX_VERSION,
             content,
             chosen_queries.texts,
             [sorted(ids) for ids in chosen_queries.answers],
+            *([] if stored is None else [hashlib.sha256(stored.tobytes()).hexdigest()]),
         ),
     )
     fitted_queries = fit_texts(
@@ -170,6 +181,7 @@ def read_index(
         answers=tuple(chosen_queries.answers),
         fitted=tuple(fitted_by_place[place] for place in places),
         fitted_queries=tuple(fitted_queries),
+        stored=stored,
     )
 
 
@@ -300,10 +312,37 @@ class _Encoding:
         return rows, len(rows)
 
 
+def texts_to_encode(index: Index) -> tuple[FittedText, ...]:
+    """Return the documents and queries of an index, or only the queries if the documents have vectors."""
+    documents = index.fitted if index.stored is None else ()
+    return (*documents, *index.fitted_queries)
+
+
 def shard_count(index: Index) -> int:
     """Return the number of shards in which the documents and queries of an index are encoded."""
-    texts = len(index.fitted) + len(index.fitted_queries)
-    return math.ceil(texts / _SHARD_TEXTS)
+    return math.ceil(len(texts_to_encode(index)) / _SHARD_TEXTS)
+
+
+def compare_stored(
+    index: Index, vectors: StoredVectors, encoder: WordEncoder, settings: AuditSettings
+) -> None:
+    """Encode some documents, and compare their vectors with the stored ones.
+
+    Raises:
+        InputError: the model gives other vectors.
+    """
+    if index.stored is None:
+        return
+    order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
+    positions = sorted(order[:COMPARED].tolist())
+    probes = [index.fitted[position].clean(settings.insertion) for position in positions]
+    vectors.require_model(
+        index.stored[positions],
+        engines.encode_probes(encoder, engines.tokenized_probes(encoder, probes)),
+        [index.document_at(position).id for position in positions],
+        similarity_of(encoder),
+        encoder.name,
+    )
 
 
 def encode_in_shards(
@@ -351,9 +390,11 @@ def encode_index(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> ExactSearch:
-    """Encode the documents and queries of an index, and return the exact search over them."""
-    probes = [fitted.clean(settings.insertion) for fitted in (*index.fitted, *index.fitted_queries)]
+    """Encode what has no vector yet, and return the exact search over the documents and queries."""
+    probes = [fitted.clean(settings.insertion) for fitted in texts_to_encode(index)]
     vectors = encode_in_shards(INDEX, probes, engine, folder, progress)
+    if index.stored is not None:
+        vectors = np.concatenate([index.stored, vectors])
     similarity = similarity_of(encoder)
     documents = similarity.prepared(vectors[: len(index.fitted)])
     queries = similarity.prepared(vectors[len(index.fitted) :])

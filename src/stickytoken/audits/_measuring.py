@@ -49,7 +49,7 @@ def measure(
     """
     folder = held.folder
     texts_by_stage = {  # approximate numbers
-        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
+        _index.INDEX: len(_index.texts_to_encode(index)),
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }
     whole_progress = WholeProgress("audit", texts_by_stage, progress)

@@ -238,6 +238,8 @@ def setup(audit: Audit) -> str:
     index = audit.record.index
     result = audit.result
     cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
+    if index.vectors is not None:
+        cut += f", with the vectors of {index.vectors}"
     remarks = "".join(f" {note[0].upper()}{note[1:]}." for note in audit.record.notes)
     found = ""
     if result.found_without is not None:

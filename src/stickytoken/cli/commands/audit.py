@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from stickytoken.audits import Audit
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "insertion"))
+@command(settings=("route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer", "insertion"))
 def audit(
     source: opt.Source,
     *,
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
+    vectors: opt.IndexVectors = None,
     columns: Columns,
     runs: Annotated[Path, opt.setting()] = Path("runs"),
     model: opt.RunsModel = None,
@@ -54,6 +55,7 @@ def audit(
     from stickytoken.data.documents import NamedColumns, open_documents
     from stickytoken.encoders.protocol import reads_ids
     from stickytoken.measurement import require_writable
+    from stickytoken.scanning.vectors import open_vectors
 
     if out is not None:
         require_writable(out)
@@ -62,6 +64,7 @@ def audit(
     open_documents(
         documents, NamedColumns(columns)
     )  # rejects unreadable documents before the model is loaded
+    stored = None if vectors is None else open_vectors(vectors)
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = auditing
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
@@ -77,12 +80,15 @@ def audit(
 
     def rehearse(stand_in: Any, folder: Path) -> object:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        return measured(stand_in if run is None else run, encoder=stand_in, out=folder)
+        unchecked = None if stored is None else replace(stored, is_compared=False)
+        source = stand_in if run is None else run
+        return measured(source, encoder=stand_in, vectors=unchecked, out=folder)
 
     with opt.announced(encoder, loading, rehearse) as progress:
         finished = measured(
             encoder if run is None else run,
             encoder=encoder,
+            vectors=stored,
             out=out,
             engine=computing.choice,
             progress=progress,
