@@ -17,6 +17,7 @@ import json
 import random
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -812,5 +813,30 @@ def structure(
     results.finish(strict=False)
 
 
+def latency(
+    cranfield: Annotated[Path, typer.Argument(help="Retrieval set in the layout of BEIR.")],
+    run: Annotated[Path, typer.Argument(help="Finished run.")],
+) -> None:
+    """Measure how long the verdict on one document takes, in milliseconds of one core.
+
+    A third of the documents gets eight copies of a flagged token, and another third a special token.
+    """
+    cleaner = Cleaner.from_run(run)
+    words = [*cleaner.rules.words[:1], *cleaner.rules.specials[:1]]
+    texts, _ = retrieval_set(cranfield)
+    cleaner.clean(texts[0])  # builds what all documents share
+    milliseconds = []
+    for number, text in enumerate(texts):
+        copies = " ".join(words[number % 3 : number % 3 + 1] * 8)
+        began = time.perf_counter()
+        cleaner.clean(f"{copies} {text}")
+        milliseconds.append(1000 * (time.perf_counter() - began))
+    results = Results("cleaning_latency", documents=len(texts))
+    for percentile in (50, 99):
+        value = float(np.percentile(milliseconds, percentile))
+        results.check(f"milliseconds for one document, p{percentile}", "shown", f"{value:.2f}", value=value)
+    results.finish(strict=False)
+
+
 if __name__ == "__main__":
-    commands(__doc__, shares, ranks, adversarial, scan, restored, structure)
+    commands(__doc__, shares, ranks, adversarial, scan, restored, structure, latency)

@@ -17,7 +17,7 @@ from stickytoken.measurement import make_folder, write_atomically
 from stickytoken.methods import wording
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.validation import file_path, markdown, markdown_table, shown
-from stickytoken.words import quoted
+from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry
@@ -133,6 +133,42 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     tool = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
     rows.append(("measured", f"{record.started[:10]} with {tool}"))
     return rows
+
+
+TABLE_COLUMNS = ("model", "measured", "sticky tokens", "hides most", "pushes most", "cost")
+"""The columns of the table of measured models."""
+
+
+def table_row(run: Run) -> str:
+    """Return the row of a run in the table of measured models, as Markdown without a line break.
+
+    The cost is the number of encoded texts, and the time of the whole run on its device.
+    """
+    record = run.record
+    compared = comparisons.ComparedRun(record.model.title, run)
+    whole = compared.examined is comparisons.Examined.WHOLE
+    sticky = f"{len(run.sticky):,} of {len(run.tokens):,}"
+    worst = []
+    for measure in MEASURES:
+        largest = compared.largest(measure)
+        cell = "-"
+        if largest is not None:
+            cell = f"{quoted(largest.token)} {measure.text(largest.value)}"
+        if largest is not None and largest.low is not None and largest.high is not None:
+            cell += f" ({measure.interval(largest.low, largest.high)})"
+        worst.append(cell)
+    minutes = counted(max(1, round(run.seconds / 60)), "minute")
+    device = record.hardware.get("device_name") or record.hardware["device"]
+    if device == "cpu":
+        device = counted(int(record.hardware["torch_threads"]), "CPU thread")
+    cells = (
+        record.model.title,
+        f"{record.started[:10]}, stickytoken {record.versions.get('stickytoken', 'of unknown version')}",
+        sticky if whole else f"{sticky} ({compared.examined.value})",
+        *worst,
+        f"{run.result.sequences:,} texts, {minutes}, {device}",
+    )
+    return f"| {' | '.join(map(markdown, cells))} |"
 
 
 def _line_of(marker: str) -> re.Pattern[bytes]:
@@ -423,4 +459,4 @@ def push_card(
     return str(created.commit_url)
 
 
-__all__ = ["card_block", "push_card", "write_block", "write_eval_results"]
+__all__ = ["card_block", "push_card", "table_row", "write_block", "write_eval_results"]

@@ -12,10 +12,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from polars.testing import assert_frame_equal
 
 import planted
 import profiled
 import scanned
+import stored_vectors
 import tokenizers_of_kinds as kinds
 from interrupted import started, wait_for_shards
 from planted import command
@@ -779,3 +781,50 @@ def test_an_audit_of_another_run_is_refused(name, printed, new_documents, tmp_pa
     other = save_run(tmp_path, strength=0)
     documents = ["--documents", new_documents] if name == "check" else [new_documents]
     planted.assert_refused(name, other, *documents, "--audit", folder, saying="of another run")
+
+
+@pytest.fixture(scope="module")
+def stored(tampered_run, texts):
+    return load_encoder(open_run(tampered_run).model_name, device="cpu").encode(texts)
+
+
+@pytest.mark.parametrize("name", stored_vectors.NAMES)
+def test_stored_vectors_give_the_same_table_and_no_document_is_encoded(
+    name, finished, tampered_run, texts, queries, stored, tmp_path
+):
+    ids = [str(number) for number in range(len(texts))]
+    rows = pl.DataFrame({"id": ids, "text": texts})
+    path = stored_vectors.save(tmp_path / name, stored, ids)
+    measured = audit(
+        tampered_run, rows, vectors=path, queries=queries, settings=SMALL, out=tmp_path / "audit"
+    )
+    assert measured.result.sequences == finished.result.sequences - len(texts)
+    assert_frame_equal(measured.tokens, finished.tokens, abs_tol=1e-5, rel_tol=0)
+    ranks = ("mean_rank", "mean_rank_without", "change")
+    assert_frame_equal(measured.documents.select(ranks), finished.documents.select(ranks))
+    assert f"with the vectors of {name}" in wording.setup(measured)
+
+
+def test_vectors_of_another_model_are_refused_before_anything_is_written(
+    tampered_run, texts, queries, stored, tmp_path
+):
+    options = {"queries": queries, "settings": SMALL, "out": tmp_path / "audit"}
+    with pytest.raises(InputError, match="of 32 documents encoded again, 32 have other vectors"):
+        audit(tampered_run, texts, vectors=stored[::-1].copy(), **options)
+    with pytest.raises(InputError, match="8 dimensions"):
+        audit(tampered_run, texts, vectors=stored[:, :8].copy(), **options)
+    with pytest.raises(InputError, match="79 vectors for 80 documents"):
+        audit(tampered_run, texts, vectors=stored[:-1], **options)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_the_command_takes_stored_vectors(tampered_run, texts, stored, tmp_path):
+    (tmp_path / "documents.txt").write_text("\n".join(texts), "utf-8")
+    np.save(tmp_path / "vectors.npy", stored.astype(np.float16))
+    result = command(
+        *("audit", tampered_run, "--documents", tmp_path / "documents.txt"),
+        *("--vectors", tmp_path / "vectors.npy", "--out", tmp_path / "audit"),
+        *("--set", "stuffed=16", "--set", "tokens=1"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "with the vectors of vectors.npy" in " ".join(result.stdout.split())

@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import html
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,6 +164,44 @@ def test_hostile_texts_stay_text(changed):
         assert "<a" not in page
 
 
+def cells_of(row):
+    """The cells of a row of Markdown, without escapes."""
+    page = (
+        MarkdownIt("commonmark")
+        .enable("table")
+        .render(f"{'|'.join(cards.TABLE_COLUMNS)}\n{'|'.join(['---'] * len(cards.TABLE_COLUMNS))}\n{row}")
+    )
+    return [html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", page)]
+
+
+def test_a_row_names_the_worst_token_of_each_measure_and_the_cost(run):
+    name, measured, sticky, hides, pushes, cost = cells_of(cards.table_row(run))
+    assert name == run.record.model.title
+    assert measured.startswith(run.record.started[:10])
+    assert sticky == f"1 of {profiled.AVAILABLE}"
+    worst = run.sticky.row(0, named=True)
+    assert hides.startswith(f"{worst['token']!r} {100 * worst['erased']:.0f}% (")
+    largest = run.tokens.filter("confirmed").sort("push", descending=True).row(0, named=True)
+    assert pushes.startswith(f"{largest['token']!r} {largest['push']:.1f}× (")
+    assert cost == f"{run.result.sequences:,} texts, 1 minute, 1 CPU thread"
+
+
+def test_a_row_says_that_only_a_sample_was_examined(changed):
+    pl.read_parquet(changed / "tokens.parquet").head(40).write_parquet(changed / "tokens.parquet")
+    planted.edit_record(changed, beside_sample=[])
+    assert cells_of(cards.table_row(open_run(changed)))[2].endswith("(a random sample)")
+
+
+def test_a_row_of_hostile_texts_stays_one_row(changed):
+    table = pl.read_parquet(changed / "tokens.parquet").sort("erased", descending=True)
+    for text in ("|a|`b`\n", "<img src=x>", *HOSTILE):
+        named = pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(text)).otherwise("token").alias("token")
+        table.with_columns(named).write_parquet(changed / "tokens.parquet")
+        row = cards.table_row(open_run(changed))
+        assert_harmless(row)
+        assert len(cells_of(row)) == len(cards.TABLE_COLUMNS)
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "stickytoken" not in text)
 
 
@@ -306,5 +346,7 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     planted.assert_refused(
         "card", run.path, "--eval-dataset", "a/b", saying="also pass --eval-results or --push"
     )
+    planted.assert_refused("card", run.path, "--table", "--model-card", path, saying="--table only prints")
+    assert planted.command("card", run.path, "--table").stdout == f"{cards.table_row(run)}\n"
     planted.assert_refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
     planted.assert_refused("card", run.path, "--push", "a b", saying="'a b' is not a valid hub id")

@@ -30,7 +30,7 @@ LAYERS = [
     {"evaluation", "gate", "repairs"},
     {"audits"},
     {"comparisons"},
-    {"model_cards", "reports"},
+    {"evaluators", "model_cards", "reports"},
     {"demo"},
     {"cli"},
     {"__main__"},
@@ -174,6 +174,7 @@ def test_libraries_are_imported_where_they_may_be():
         "stickytoken.adapters.guarding",
         "stickytoken.encoders.causal_module",
         "stickytoken.encoders.inputs.routes",
+        "stickytoken.evaluators",
     }
     # Their folders check at the door that these are installed.
     assert {part_of(name) for name in modules_that_import("plotly")} <= {"reports", "demo"}

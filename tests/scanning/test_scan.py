@@ -17,6 +17,7 @@ from random import Random
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 from scipy.stats import spearmanr
 
 import planted
@@ -212,6 +213,35 @@ def texts():
 @pytest.fixture(scope="module")
 def measured(scanned_run, encoder, texts):
     return scan_documents(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+
+
+@pytest.mark.parametrize("effect", ["measured", "predicted"])
+def test_stored_vectors_give_the_same_effects(effect, scanned_run, encoder, texts, tmp_path):
+    options = {"encoder": encoder, "effect": effect, "queries": QUERIES}
+    expected = scan(scanned_run, texts, **options)
+    np.save(tmp_path / "vectors.npy", encoder.encode(texts))
+    assert_frame_equal(scan(scanned_run, texts, vectors=tmp_path / "vectors.npy", **options), expected)
+
+
+def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
+    scanned_run, encoder, texts, tmp_path
+):
+    stored = encoder.encode(texts)
+    steps = []
+    options = {"effect": "measured", "queries": QUERIES, "progress": steps.append}
+    scan(scanned_run, texts, encoder=encoder, vectors=stored, **options)
+    assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32
+
+
+def test_vectors_that_do_not_fit_are_refused(scanned_run, encoder, texts):
+    stored = encoder.encode(texts)
+    options = {"encoder": encoder, "queries": QUERIES}
+    with pytest.raises(InputError, match="32 have other vectors"):
+        scan(scanned_run, texts, vectors=np.roll(stored, 1, axis=0), effect="measured", **options)
+    with pytest.raises(InputError, match=f"{len(texts) - 1} vectors for {len(texts)} documents"):
+        scan(scanned_run, texts, vectors=stored[1:], effect="measured", **options)
+    with pytest.raises(InputError, match="vectors are given, but effect is not set"):
+        scan(scanned_run, texts, vectors=stored)
 
 
 def units(encoder, texts):

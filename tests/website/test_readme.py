@@ -15,6 +15,7 @@ from report import DOCUMENTS, RECORD, shown
 
 FAQ = (ROOT / "docs" / "faq.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
+MODELS = ROOT / "docs" / "models"
 RESULTS = ROOT / "benchmarks" / "results"
 COMMANDS = json.loads(RECORD.read_text("utf-8"))["commands"]
 DETECT = "stickytoken detect all-MiniLM-L6-v2 --out runs/all-MiniLM-L6-v2"
@@ -64,12 +65,32 @@ def test_the_code_runs(bert_folder, sentence_file, tmp_path, monkeypatch):
 
 
 def test_every_page_of_a_model_names_its_run_and_has_a_link_in_the_answers():
-    pages = sorted((ROOT / "docs" / "models").glob("*.md"))
+    pages = sorted(path for path in MODELS.glob("*.md") if path.name != "README.md")
     assert sorted(set(re.findall(r"\(models/(\S+?\.md)\)", FAQ))) == [page.name for page in pages]
     for page in pages:
         title, _, sentence, *_ = page.read_text("utf-8").splitlines()
         assert title.startswith("# ")
         assert re.fullmatch(r"The model was measured on [\d-]{10}, in run [0-9a-f]{12}\.", sentence)
+
+
+def test_the_table_of_models_says_what_their_pages_say():
+    table = (MODELS / "README.md").read_text("utf-8")
+    rows = [line[2:-2].split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    pages = {path.stem: path.read_text("utf-8") for path in MODELS.glob("*.md")}
+    compared = 0
+    for name, measured, sticky, hides, pushes, cost in rows:
+        page = pages.get(name)
+        if page is None:
+            continue
+        compared += 1
+        assert f"measured on {measured.split(',')[0]}, in run" in page
+        flagged, examined = sticky.split(" of ")
+        assert f"found {flagged} sticky tokens among {examined} examined tokens" in page
+        assert cost.split(", ")[0].removesuffix(" texts") in page
+        for cell in (hides, pushes):
+            token, _, value = cell.partition("' ")
+            assert re.search(rf"^\| {re.escape(token)}' \|.* {re.escape(value)} \|", page, re.MULTILINE)
+    assert compared == len(pages) - 1  # every page, and not this table
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
@@ -40,6 +41,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     queries: DocumentSource | None = None,
     column: ColumnChoice = None,
     source_column: str | None = None,
+    vectors: VectorSource | StoredVectors | None = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -62,6 +64,9 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         column: the column that contains the text of the documents, several columns, or `Columns`.
         source_column: the column with the source or topic of documents and queries, by which results are also
             divided. If None, it is ``source`` or ``topic``, if there is one.
+        vectors: the vectors of the documents, if an index has them already, so that only queries and
+            documents with copies are encoded: anything that `stickytoken.scanning.vectors.open_vectors`
+            takes. A few documents are encoded to compare.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -74,7 +79,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         The finished audit.
 
     Raises:
-        InputError: documents, queries or settings cannot be used.
+        InputError: documents, queries, vectors or settings cannot be used.
         ModelError: the model cannot be found or used.
         EncodingError: the model returns no usable vector for a text.
         RunError: a run is damaged or belongs to another model, or the folder contains something other than
@@ -105,7 +110,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings)
     rule = _rule_of(run)
-    index = _index.read_index(documents, queries, column, source_column, reading, settings)
+    stored = None if vectors is None else open_vectors(vectors)
+    index = _index.read_index(documents, queries, column, source_column, reading, settings, stored)
     _stuffing.require_queries(index, settings)
     record = _record(run, reading, index, documents, column, settings, rule)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
@@ -114,6 +120,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
+            if stored is not None:
+                _index.compare_stored(index, stored, reading, settings)
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, reading) as opened:
                 _measuring.measure(run, candidates, index, reading, settings, rule, held, opened, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from stickytoken.encoders.protocol import Role, WordEncoder, in_role, similarity
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.methods.wording import TOP
+from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
@@ -54,6 +56,7 @@ class Index:
         topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated where the model truncates them.
+        stored: vectors of the indexed documents that need not be encoded; None if all are encoded.
     """
 
     record: IndexRecord
@@ -65,6 +68,7 @@ class Index:
     topics: tuple[str | None, ...]
     fitted: tuple[FittedText, ...]
     fitted_queries: tuple[FittedText, ...]
+    stored: Vectors | None = None
 
     def document_at(self, position: int) -> Document:
         """Return an indexed document by its position, which counts only the indexed documents."""
@@ -78,6 +82,7 @@ def read_index(
     source_column: str | None,
     encoder: WordEncoder,
     settings: AuditSettings,
+    vectors: StoredVectors | None = None,
 ) -> Index:
     """Read documents and queries, and truncate them where the model truncates them.
 
@@ -89,19 +94,22 @@ def read_index(
         source_column: the column with the source or topic of documents and queries.
         encoder: the model.
         settings: settings of the audit.
+        vectors: the vectors of the documents, if an index has them already.
 
     Returns:
         The documents and queries, not yet encoded. If the collection has more documents than the settings
         allow, the index has a random sample of them.
 
     Raises:
-        InputError: the documents or queries cannot be read, or there are too few of them.
+        InputError: the documents, queries or vectors cannot be read, or there are too few of them.
     """
     collection = open_documents(source, NamedColumns(column, source_column=source_column, needs_source=False))
     meter = Meter()
     records = list(collection.read(meter))
     skipped = [record for record in records if isinstance(record, Skipped)]
     read = [record for record in records if isinstance(record, Document)]
+    if vectors is not None:
+        vectors.require_rows(len(records))
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
@@ -138,6 +146,7 @@ def read_index(
         chosen_queries = _choose_queries(
             queries, query_columns, source_column, indexed, collection.name, settings
         )
+    stored = None if vectors is None else vectors.of(indexed)
     topics = [document.source for document in documents]
     if source_column is not None and not any([*topics, *chosen_queries.topics]):
         raise InputError(
@@ -160,6 +169,7 @@ def read_index(
         queries=chosen_queries.asked,
         queries_from=chosen_queries.source,
         answers_from=chosen_queries.answers_source,
+        vectors=None if vectors is None else Path(vectors.name).name,
         fingerprint=fingerprint(
             AUDIT_INDEX_VERSION,
             content,
@@ -167,6 +177,7 @@ def read_index(
             [sorted(ids) for ids in chosen_queries.answers],
             topics,
             chosen_queries.topics,
+            *([] if stored is None else [hashlib.sha256(stored.tobytes()).hexdigest()]),
         ),
     )
     fitted_queries = fit_texts(
@@ -186,6 +197,7 @@ def read_index(
         topics=tuple(chosen_queries.topics),
         fitted=tuple(fitted_by_place[place] for place in places),
         fitted_queries=tuple(fitted_queries),
+        stored=stored,
     )
 
 
@@ -315,6 +327,28 @@ def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[lis
     return [sentences[number] for number in owners], owners
 
 
+def compare_stored(
+    index: Index, vectors: StoredVectors, encoder: WordEncoder, settings: AuditSettings
+) -> None:
+    """Encode some documents, and compare their vectors with the stored ones.
+
+    Raises:
+        InputError: the model gives other vectors.
+    """
+    if index.stored is None:
+        return
+    order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
+    positions = sorted(order[:COMPARED].tolist())
+    probes = [index.fitted[position].clean(settings.insertion) for position in positions]
+    vectors.require_model(
+        index.stored[positions],
+        engines.encode_probes(encoder, engines.tokenize_probes(encoder, probes)),
+        [index.document_at(position).id for position in positions],
+        similarity_of(encoder),
+        encoder.name,
+    )
+
+
 def encode_index(
     index: Index,
     encoder: WordEncoder,
@@ -323,10 +357,12 @@ def encode_index(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> ExactSearch:
-    """Encode the documents and queries of an index, and return the exact search over them."""
-    documents = [fitted.clean(settings.insertion) for fitted in index.fitted]
+    """Encode what has no vector yet, and return the exact search over the documents and queries."""
+    document_vectors = index.stored
+    if document_vectors is None:
+        documents = [fitted.clean(settings.insertion) for fitted in index.fitted]
+        document_vectors = engines.encode_in_shards(INDEX, documents, engine, folder, progress)
     queries = [fitted.clean(settings.insertion) for fitted in index.fitted_queries]
-    document_vectors = engines.encode_in_shards(INDEX, documents, engine, folder, progress)
     query_vectors = engines.encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

@@ -49,7 +49,7 @@ def measure(
     """
     folder = held.folder
     texts_by_stage = {  # approximate numbers
-        _index.INDEX: len(index.fitted),
+        _index.INDEX: len(index.fitted) if index.stored is None else 0,
         _index.INDEX_QUERIES: len(index.fitted_queries),
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }

@@ -70,6 +70,7 @@ class IndexRecord(resume.Record):
         queries: number of queries that are searched.
         queries_from: where they come from, in words.
         answers_from: where it comes from which documents answer which queries, in words.
+        vectors: the file with vectors of the documents; None if they were encoded.
     """
 
     name: str
@@ -84,6 +85,7 @@ class IndexRecord(resume.Record):
     queries: int
     queries_from: str
     answers_from: str
+    vectors: str | None = None
     fingerprint: str
 
 

@@ -98,7 +98,8 @@ def _name_topics(audit: Audit) -> list[str]:
     for row in rows.head(_NAMED).iter_rows(named=True):
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         sentences.append(
-            f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, {COPIES} copies "
+            f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, "
+            f"{COPIES} copies "
             f"of {quoted(row['token'])} put a document into {push} as many wrong results "
             f"({_interval(row, PUSH.key)}; {number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} for all "
             "queries)."
@@ -288,6 +289,8 @@ def setup(audit: Audit) -> str:
     index = audit.record.index
     result = audit.result
     cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
+    if index.vectors is not None:
+        cut += f", with the vectors of {index.vectors}"
     remarks = "".join(f" {note[0].upper()}{note[1:]}." for note in audit.record.notes)
     found = ""
     if result.found_without is not None:

@@ -192,6 +192,14 @@ AuditFolder: TypeAlias = Annotated[
         help="Folder of an audit. Also search for the tokens that are sticky there.",
     ),
 ]
+IndexVectors: TypeAlias = Annotated[
+    Path | None,
+    texts_option(
+        "--vectors",
+        help="Vectors of the documents that an index has already (npy, parquet, jsonl, csv, or FAISS), so "
+        "that the documents need not be encoded.",
+    ),
+]
 AllowedWords: TypeAlias = Annotated[
     Path | None,
     texts_option(

@@ -306,7 +306,7 @@ def _unicode_name(path: Path) -> str:
 _TEXT_NAMES = ("text", "document", "content", "passage", "body", "sentence")
 # Columns with the source of a document, if the user names none.
 _SOURCE_NAMES = ("source", "topic")
-_ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
+ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
 PAIR_NAMES = ("sentence1", "sentence2")
 # Number of rows that are read before the columns are chosen, because objects may differ in their keys.
 _ROWS_TO_CHOOSE_BY = 100
@@ -537,7 +537,7 @@ class Reader:
             is_present = column_with(name, present) is not None
             if not is_present:
                 raise InputError(f"{self.name} has no column {name!r}: it has {listed}")
-        self.id_column = self.columns.id_column or next((name for name in _ID_NAMES if name in present), None)
+        self.id_column = self.columns.id_column or next((name for name in ID_NAMES if name in present), None)
         self.source_column = self.columns.source_column
         if self.source_column is None:
             names = [name for name in _SOURCE_NAMES if name in present and name not in self.text.names]

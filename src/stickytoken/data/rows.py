@@ -574,6 +574,13 @@ class ParquetFile:
         except _DAMAGED_PARQUET as error:
             raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
 
+    def column(self, name: str) -> pl.Series:
+        """Return a column as a whole."""
+        try:
+            return self._table.select(name).collect().to_series()
+        except _DAMAGED_PARQUET as error:
+            raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
+
     def rows(self, columns: Sequence[str], meter: Meter) -> Iterator[Row]:
         """Yield the rows, with the values of some columns. The file is read in batches."""
         size = self._path.stat().st_size

@@ -28,7 +28,8 @@ from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning._workers import KEPT_TEXT, examined
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.scanning.vectors import COMPARED, StoredVectors
+from stickytoken.unit_vectors import Similarity, unit_vectors
 
 # Name under which the findings of every batch are stored.
 _TOKENS = "tokens"
@@ -160,10 +161,10 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     # Number of documents, keyed by source; None if there are too many sources to count.
     sources: Counter[str | None] | None = field(default_factory=Counter)
-    # Texts of the distinct clean documents with the smallest hashes, keyed by hash. A hash depends only on
-    # the text, and hashes are practically random. So the sample is random, but does not depend on the order
-    # of the documents.
-    sample: dict[int, str] = field(default_factory=dict)
+    # The distinct clean documents with the smallest hashes, keyed by hash. A hash depends only on the text,
+    # and hashes are practically random. So the sample is random, but does not depend on the order of the
+    # documents.
+    sample: dict[int, Document] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -196,7 +197,8 @@ class Tally:
             for document, text_hash in zip(batch.documents, batch.text_hashes, strict=True):
                 if document.number not in with_findings and document.text.strip():
                     hash_of_text = int.from_bytes(text_hash[:8])
-                    self.sample[hash_of_text] = document.text[:KEPT_TEXT]
+                    kept = Document(document.number, document.id, document.text[:KEPT_TEXT])
+                    self.sample[hash_of_text] = kept
             # The texts with the smallest hashes are a random sample, because hashes are practically random.
             self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))
 
@@ -319,12 +321,12 @@ class PanelTexts(NamedTuple):
     """Queries, and the clean documents that documents with findings are compared with."""
 
     queries: Sequence[str]
-    reference: Sequence[str]  # clean documents
+    reference: Sequence[Document]  # clean documents
     queries_from: str  # source of the queries
 
 
 def panel_texts(
-    sample: Sequence[str], queries: Sequence[str] | None, queries_from: str, name: str
+    sample: Sequence[Document], queries: Sequence[str] | None, queries_from: str, name: str
 ) -> PanelTexts:
     """Choose the queries and the clean documents that documents with findings are compared with.
 
@@ -350,7 +352,7 @@ def panel_texts(
     if queries is not None:
         return PanelTexts(queries, sample[:REFERENCE], queries_from)
     count = min(QUERIES, len(sample) // 2)
-    first_words = [" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:count]]
+    first_words = [" ".join(document.text.split()[:_QUERY_WORDS]) for document in sample[:count]]
     reference = sample[count : count + REFERENCE]
     return PanelTexts(first_words, reference, f"the first words of {count} documents")
 
@@ -374,6 +376,7 @@ class EffectPass:
     texts: PanelTexts
     identity: str  # identity of the run
     keeper: Keeper
+    vectors: StoredVectors | None = None  # the vectors of the documents, if an index has them already
 
     @cached_property
     def panel(self) -> Panel:
@@ -381,8 +384,7 @@ class EffectPass:
         query_encoder = in_role(self.encoder, Role.QUERY)
         query_ids = _tokenized(query_encoder, self.texts.queries)
         queries = unit_vectors(query_encoder.encode_ids(query_ids))
-        reference_ids = _tokenized(self.encoder, self.texts.reference)
-        reference = unit_vectors(self.encoder.encode_ids(reference_ids))
+        reference = self._vectors_of_reference()
         similarities = reference @ queries.T
         spread = float(similarities.std())
         if spread < _SMALLEST_SPREAD:
@@ -391,6 +393,22 @@ class EffectPass:
                 "queries"
             )
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
+
+    def _vectors_of_reference(self) -> Vectors:
+        documents = self.texts.reference
+        ids = _tokenized(self.encoder, [document.text for document in documents])
+        if self.vectors is None:
+            return unit_vectors(self.encoder.encode_ids(ids))
+        stored = self.vectors.of(documents)
+        compared = slice(0, COMPARED)
+        self.vectors.require_model(
+            stored[compared],
+            self.encoder.encode_ids(ids[compared]),
+            [document.id for document in documents[compared]],
+            Similarity.COSINE,
+            self.encoder.name,
+        )
+        return unit_vectors(stored)
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
         """Determine and store the effects in every batch that has no stored effects yet."""
@@ -406,7 +424,9 @@ class EffectPass:
             if not has_stored_effects:
                 # The first call of `_determine_effects` also encodes the queries and the clean documents.
                 if computed == 0:
-                    encoded += len(self.texts.queries) + len(self.texts.reference)
+                    reference = len(self.texts.reference)
+                    encoded += len(self.texts.queries)
+                    encoded += reference if self.vectors is None else min(COMPARED, reference)
                 columns, texts = self._determine_effects(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
                 computed += len(rows)
@@ -419,8 +439,9 @@ class EffectPass:
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        texts = digest([self.texts.queries, self.texts.reference])
-        return digest([batch, texts, self.identity, *self._identity_of_queries])
+        texts = digest([self.texts.queries, [document.text for document in self.texts.reference]])
+        stored = [] if self.vectors is None else [hashlib.sha256(self.panel.reference.tobytes()).hexdigest()]
+        return digest([batch, texts, self.identity, *self._identity_of_queries, *stored])
 
     @cached_property
     def _identity_of_queries(self) -> list[dict[str, Any]]:
@@ -452,7 +473,9 @@ class EffectPass:
         numbers = [number for number, ids in enumerate(without) if ids and with_copies[number]]
         columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
         if numbers:
-            vectors, has_vectors = self._vectors([with_copies[number] for number in numbers])
+            vectors, has_vectors = self._vectors_with_copies(
+                [findings[number] for number in numbers], [with_copies[number] for number in numbers]
+            )
             if self.effects is not None:
                 removed = [Counter(with_copies[number]) - Counter(without[number]) for number in numbers]
                 columns["predicted"][numbers] = predicted_shifts(vectors, removed, self.effects, panel)
@@ -472,9 +495,17 @@ class EffectPass:
             # The effect is unknown where the model returned a zero vector.
             for values in columns.values():
                 values[numbers] = np.where(has_vectors, values[numbers], np.nan)
-        encodings = 2 if self.kind is Effect.MEASURED else 1
+        encodings = (self.vectors is None) + (self.kind is Effect.MEASURED)
         lists = {name: _null_for_nan(values) for name, values in columns.items()}
         return lists, len(numbers) * encodings
+
+    def _vectors_with_copies(
+        self, findings: Sequence[Mapping[str, Any]], ids: Sequence[tuple[int, ...]]
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
+        if self.vectors is None:
+            return self._vectors(ids)
+        documents = [Document(finding["number"], finding["id"], finding["text"]) for finding in findings]
+        return unit_vectors(self.vectors.of(documents)), np.ones(len(documents), dtype=np.bool_)
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
         vectors = self.encoder.encode_ids(ids, allow_zero=True)

@@ -41,6 +41,7 @@ from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
+from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings import field_type
 from stickytoken.settings.reading import ColumnChoice
 from stickytoken.unit_vectors import Similarity
@@ -260,16 +261,18 @@ class ScanOptions(NamedColumns):
     effect: Effect | None = None
     # Queries to measure effects with; if None, the first words of clean documents are used.
     queries: SentenceSource | None = None
+    vectors: VectorSource | StoredVectors | None = None  # Vectors of the documents that an index has already.
     workers: int | None = None  # Number of processes; if None, one per core.
 
     def __post_init__(self) -> None:
         if self.effect is not None:
             object.__setattr__(self, "effect", field_type(Effect).checked("effect", self.effect))
-        elif self.queries is not None:
-            raise InputError(
-                "queries are given, but effect is not set, so no query would be used: set effect too, or "
-                "leave queries out"
-            )
+        for name in ("queries", "vectors"):
+            if self.effect is None and getattr(self, name) is not None:
+                raise InputError(
+                    f"{name} are given, but effect is not set, so they would not be used: set effect too, or "
+                    f"leave {name} out"
+                )
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)
         object.__setattr__(self, "workers", workers)
 
@@ -285,6 +288,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     known: str | Path | None = None,
     effect: Effect | str | None = None,
     queries: SentenceSource | None = None,
+    vectors: VectorSource | StoredVectors | None = None,
     workers: int | None = None,
     encoder: AnyModel | None = None,
     out: str | Path | None = None,
@@ -311,6 +315,8 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             determined.
         queries: queries on which effects are determined. If None, the first words of clean documents are
             used.
+        vectors: the vectors of the documents, if an index has them already, as in `stickytoken.audit`; for
+            effects.
         workers: number of processes; if None, one per core.
         encoder: the model of the run, needed only for effects. If None, the model that the run names is
             loaded.
@@ -340,6 +346,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         known=known,
         effect=effect,
         queries=queries,
+        vectors=vectors,
         workers=workers,
         encoder=encoder,
         out=out,
@@ -357,6 +364,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     source_column: str | None = None,
     effect: Effect | str | None = None,
     queries: SentenceSource | None = None,
+    vectors: VectorSource | StoredVectors | None = None,
     words: Sequence[str] = (),
     allow: str | Path | None = None,
     known: str | Path | None = None,
@@ -377,6 +385,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         source_column=source_column,
         effect=effect,  # type: ignore[arg-type]  # a text becomes a member
         queries=queries,
+        vectors=vectors,
         workers=workers,
     )
     origin = rules_origin(run)
@@ -460,6 +469,7 @@ class _EffectRequest(NamedTuple):
     queries: tuple[str, ...] | None  # the user's queries; if None, first words of clean documents
     queries_from: str  # source of the user's queries
     run_identity: str
+    vectors: StoredVectors | None  # the vectors of the documents, if an index has them already
     note: str | None  # remark on a declared similarity other than the cosine; None for the cosine
 
 
@@ -493,6 +503,7 @@ def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyMo
         queries=queries,
         queries_from=queries_from,
         run_identity=run.record.identity,
+        vectors=None if options.vectors is None else open_vectors(options.vectors),
         note=note,
     )
 
@@ -545,6 +556,8 @@ class _ScanJob:
         return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
 
     def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
+        if request.vectors is not None:
+            request.vectors.require_rows(tally.documents + tally.skipped)
         sample = list(tally.sample.values())
         texts = _passes.panel_texts(sample, request.queries, request.queries_from, self.collection.name)
         return EffectPass(
@@ -554,6 +567,7 @@ class _ScanJob:
             texts=texts,
             identity=request.run_identity,
             keeper=keeper,
+            vectors=request.vectors,
         )
 
     def _no_documents(self, tally: Tally) -> InputError:

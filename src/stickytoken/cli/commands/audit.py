@@ -26,6 +26,7 @@ def audit(
     *,
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
+    vectors: opt.IndexVectors = None,
     columns: Columns,
     source_column: Annotated[str | None, opt.setting()] = None,
     runs: Annotated[Path, opt.setting()] = Path("runs"),
@@ -57,6 +58,7 @@ def audit(
     from stickytoken.data.documents import NamedColumns, open_documents
     from stickytoken.encoders.protocol import reads_ids
     from stickytoken.measurement import require_writable
+    from stickytoken.scanning.vectors import open_vectors
 
     if out is not None:
         require_writable(out)
@@ -65,6 +67,7 @@ def audit(
     open_documents(
         documents, NamedColumns(columns)
     )  # rejects unreadable documents before the model is loaded
+    stored = None if vectors is None else open_vectors(vectors)
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = auditing
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
@@ -81,12 +84,15 @@ def audit(
 
     def rehearse(stand_in: Any, folder: Path) -> object:
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        return measured(stand_in if run is None else run, encoder=stand_in, out=folder)
+        unchecked = None if stored is None else replace(stored, is_compared=False)
+        source = stand_in if run is None else run
+        return measured(source, encoder=stand_in, vectors=unchecked, out=folder)
 
     with opt.announced(encoder, loading, rehearse) as progress:
         finished = measured(
             encoder if run is None else run,
             encoder=encoder,
+            vectors=stored,
             out=out,
             engine=computing.choice,
             progress=progress,

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 
-@command(settings=("revision", "route", "prompt", "token_prepending", "truncate_dim", "layer", "dtype"))
+@command(
+    settings=("route", "revision", "prompt", "token_prepending", "truncate_dim", "layer", "dtype", "device")
+)
 def scan(
     run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
@@ -48,6 +50,7 @@ def scan(
     effect: Annotated[bool, opt.method_option("--effect")] = False,
     predict: Annotated[bool, opt.setting()] = False,
     queries: opt.Texts[str | None] = None,
+    vectors: opt.IndexVectors = None,
     audit: opt.AuditFolder = None,
     allow: opt.AllowedWords = None,
     known: opt.KnownDocuments = None,
@@ -92,13 +95,15 @@ def scan(
     """
     from stickytoken.measurement import require_writable
     from stickytoken.scanning import scan as scanning
+    from stickytoken.scanning.vectors import open_vectors
 
     if effect and predict:
         raise typer.BadParameter(
             "pass either --effect or --set predict=true, not both", param_hint="--effect"
         )
-    if queries is not None and not (effect or predict):
-        raise typer.BadParameter("it needs --effect", param_hint="--queries")
+    for name, value in (("--queries", queries), ("--vectors", vectors)):
+        if value is not None and not (effect or predict):
+            raise typer.BadParameter("it needs --effect", param_hint=name)
     texts = None if queries is None else stickytoken.load_sentences(queries)
     output_format = output_format or _format_of(out)
     if output_format is ScanFormat.TABLE and out is not None:
@@ -119,6 +124,7 @@ def scan(
         "source_column": source_column,
         "effect": effect_kind,
         "queries": texts,
+        "vectors": None if vectors is None else open_vectors(vectors),
         "workers": workers,
     }
     words = opt.words_of_audit(audit, origin.run_identity)
@@ -138,7 +144,9 @@ def scan(
 
     def rehearse(stand_in: Any, _: Path) -> Scan:
         """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""
-        return run_scan(encoder=stand_in)
+        stored = options["vectors"]
+        unchecked = None if stored is None else replace(stored, is_compared=False)
+        return run_scan(encoder=stand_in, vectors=unchecked)
 
     with opt.announced(encoder, loading, rehearse) as progress:
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)

@@ -485,6 +485,7 @@ def card(
     eval_results: opt.Output[Path | None] = None,
     eval_dataset: opt.Output[str | None] = None,
     push: opt.Output[str | None] = None,
+    table: Annotated[bool, opt.output_option("--table")] = False,
     output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
 ) -> None:
     """Print the result of a run as a block for a model card, or insert the block into a model card.
@@ -498,9 +499,10 @@ def card(
         eval_results: Also write evaluation results to this YAML file. Needs --eval-dataset.
         eval_dataset: Benchmark data set on the hub to which the evaluation results belong, as owner/name.
         push: Send the block to the model card of this repository on the hub, given as owner/name.
-        output_format: Print the block, or one JSON document.
+        table: Print the row of the run in the table of measured models instead of the block.
+        output_format: Print the block or row, or one JSON document.
     """
-    from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
+    from stickytoken.model_cards import card_block, push_card, table_row, write_block, write_eval_results
 
     if eval_results is not None and eval_dataset is None:
         raise InputError(
@@ -510,8 +512,10 @@ def card(
         raise InputError(
             "--eval-dataset says which data set the results belong to: also pass --eval-results or --push"
         )
+    if table and (model_card is not None or eval_results is not None or push is not None):
+        raise InputError("--table only prints: leave out --model-card, --eval-results and --push")
     opened = stickytoken.open_run(run)
-    block = card_block(opened)
+    block = table_row(opened) if table else card_block(opened)
     document: dict[str, Any] = {"run": str(opened.path), "block": block}
     if model_card is not None:
         changed = write_block(block, model_card)

@@ -1,0 +1,253 @@
+"""Vectors that an index has already, so that its documents need not be encoded again."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.data.documents import ID_NAMES, Document
+from stickytoken.data.rows import PARQUET, ParquetFile, format_of, one_line
+from stickytoken.data.tables import Table, read_table
+from stickytoken.errors import InputError, reading
+from stickytoken.unit_vectors import Similarity
+from stickytoken.validation import file_path
+from stickytoken.words import counted
+
+VectorSource: TypeAlias = str | Path | NDArray[np.floating]
+Vectors: TypeAlias = NDArray[np.float32]
+
+COMPARED = 32
+"""Number of documents whose stored vectors are compared with those of the model."""
+# Largest difference between a stored vector and that of the model, relative to its length; for the cosine,
+# this is a cosine of 0.999. Vectors in float16 differ by less than 0.001, in int8 by about 0.01.
+_LARGEST_DIFFERENCE = 0.045
+# Names of a column with vectors, if several columns have some.
+_NAMES = ("vector", "vectors", "embedding", "embeddings")
+_FAISS = (".faiss", ".index")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredVectors:
+    """The vectors of an index.
+
+    Attributes:
+        name: where they come from.
+        rows: the vectors, shape (n, d).
+        row_of: the row of each document, keyed by its id; None if the rows are in the order of the documents.
+        is_compared: whether they are compared with those of the model.
+    """
+
+    name: str
+    rows: NDArray[np.floating]
+    row_of: Mapping[str, int] | None
+    is_compared: bool = True
+
+    def require_rows(self, records: int) -> None:
+        """Check that there is a row for each record of the documents, unless documents are found by id."""
+        if self.row_of is None and len(self.rows) != records:
+            raise InputError(
+                f"{self.name} has {counted(len(self.rows), 'vector')} for {counted(records, 'document')}: "
+                "pass one for each document, in their order, or a table with a column of ids"
+            )
+
+    def of(self, documents: Sequence[Document]) -> Vectors:
+        """Return the vectors of documents, shape (n, d).
+
+        Raises:
+            InputError: a document has no vector, or one that no model gives.
+        """
+        places = []
+        for document in documents:
+            place = document.number if self.row_of is None else self.row_of.get(document.id)
+            if place is None or place >= len(self.rows):
+                raise InputError(
+                    f"{self.name} has no vector for the document {document.id!r}: pass the vectors of all "
+                    "documents"
+                )
+            places.append(place)
+        vectors = np.asarray(self.rows[places], dtype=np.float32)
+        is_usable = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
+        if not is_usable.all():
+            document = documents[int(np.argmin(is_usable))]
+            raise InputError(
+                f"{self.name} has NaN, infinity or only zeros as the vector of the document {document.id!r}: "
+                "encode it again"
+            )
+        return vectors
+
+    def require_model(
+        self, vectors: Vectors, encoded: Vectors, ids: Sequence[str], similarity: Similarity, model: str
+    ) -> None:
+        """Check that a model gives these vectors.
+
+        Args:
+            vectors: stored vectors of some documents, shape (n, d).
+            encoded: the vectors that the model gives for them.
+            ids: ids of these documents.
+            similarity: how the model compares vectors.
+            model: name of the model.
+
+        Raises:
+            InputError: the number of dimensions or a vector differs.
+        """
+        if not self.is_compared:
+            return
+        if vectors.shape[1] != encoded.shape[1]:
+            raise InputError(
+                f"{self.name} has vectors with {vectors.shape[1]} dimensions, and {model} gives "
+                f"{encoded.shape[1]}: pass vectors of this model"
+            )
+        expected = similarity.prepared(encoded)
+        differences = np.linalg.norm(similarity.prepared(vectors) - expected, axis=1)
+        relative = differences / np.linalg.norm(expected, axis=1)
+        worst = int(relative.argmax())
+        if relative[worst] > _LARGEST_DIFFERENCE:
+            cosine = (
+                Similarity.COSINE.prepared(vectors[[worst]]) @ Similarity.COSINE.prepared(encoded[[worst]]).T
+            )
+            raise InputError(
+                f"{self.name} does not fit {model}: of {len(ids)} documents encoded again, "
+                f"{int((relative > _LARGEST_DIFFERENCE).sum())} have other vectors (the document "
+                f"{ids[worst]!r} a cosine of {cosine.item():.3f} and a difference of {relative[worst]:.0%}); "
+                "pass vectors of this model, of whole documents, with the same prompt, or leave them out"
+            )
+
+
+def open_vectors(source: VectorSource | StoredVectors) -> StoredVectors:
+    """Open the vectors of an index.
+
+    Args:
+        source: an array; a npy file; a Parquet, jsonl, json, csv or tsv file with a column of vectors, and
+            one of ids if they are not in the order of the documents; or an index of FAISS (.faiss or .index).
+
+    Raises:
+        InputError: there are no vectors.
+    """
+    if isinstance(source, StoredVectors):
+        return source
+    if isinstance(source, np.ndarray):
+        return StoredVectors("the given array", _require_matrix(source, "the given array"), None)
+    path = file_path("vectors", source)
+    with reading(path):
+        if not path.is_file():
+            raise InputError(f"no file {str(path)!r}")
+        if path.suffix == ".npy":
+            return StoredVectors(str(path), _require_matrix(_read_npy(path), str(path)), None)
+        if path.suffix in _FAISS:
+            return _open_faiss(path)
+    return _open_table(path)
+
+
+def _require_matrix(vectors: NDArray[Any], name: str) -> NDArray[np.floating]:
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating) or 0 in vectors.shape:
+        raise InputError(
+            f"{name} has the shape {vectors.shape} and the type {vectors.dtype}: pass floating-point numbers "
+            "with one row for each document"
+        )
+    return vectors
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not an array of numbers: {error}") from error
+
+
+def _open_faiss(path: Path) -> StoredVectors:
+    if importlib.util.find_spec("faiss") is None:
+        raise InputError(f"{path} is an index of FAISS: install faiss-cpu, or save its vectors as npy")
+    import faiss
+
+    try:
+        # The outer index owns the inner one, and must live as long.
+        outer: Any = faiss.read_index(str(path))
+        index = outer
+        row_of = None
+        if hasattr(outer, "id_map"):
+            ids = faiss.vector_to_array(outer.id_map).tolist()
+            row_of = {str(document_id): row for row, document_id in enumerate(ids)}
+            index = faiss.downcast_index(outer.index)
+        if hasattr(index, "make_direct_map"):
+            index.make_direct_map()
+        rows = index.reconstruct_n(0, index.ntotal)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is no index of FAISS that has vectors: {reason}") from error
+    return StoredVectors(str(path), _require_matrix(rows, str(path)), row_of)
+
+
+def _open_table(path: Path) -> StoredVectors:
+    read_column: Callable[[str], pl.Series]
+    if format_of(path)[0] == PARQUET:
+        file = ParquetFile(path)
+        names = file.columns
+        first_rows = file.first_rows(names, 1)
+        read_column = file.column
+    else:
+        table = read_table(path)
+        names = table.columns
+        first_rows = [{name: table.values_of(name)[0] for name in names}] if table.height else []
+        read_column = partial(_column_of, table)
+    columns = [name for name, value in (first_rows or [{}])[0].items() if _are_numbers(value)]
+    usual = [name for name in columns if name.lower() in _NAMES]
+    if len(columns) > 1 and len(usual) == 1:
+        columns = usual
+    if len(columns) != 1:
+        raise InputError(
+            f"{path} has {counted(len(columns), 'column')} of vectors among {', '.join(names)}: pass a file "
+            f"with one, or call it {_NAMES[0]!r}"
+        )
+    id_column = next((name for name in ID_NAMES if name in names), None)
+    row_of = None
+    if id_column is not None:
+        ids = read_column(id_column).to_list()
+        row_of = {str(document_id): row for row, document_id in enumerate(ids)}
+        if len(row_of) < len(ids):
+            raise InputError(f"{path} has an id twice in the column {id_column!r}: ids must be distinct")
+    return StoredVectors(str(path), _matrix_of(read_column(columns[0]), path), row_of)
+
+
+def _column_of(table: Table, name: str) -> pl.Series:
+    return pl.Series(name, table.values_of(name), strict=False)
+
+
+def _are_numbers(value: object) -> bool:
+    if isinstance(value, str) and value.startswith("["):  # as databases write vectors into csv files
+        with suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(number, (int, float)) for number in value)
+
+
+def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
+    """Return a column of vectors, as lists, arrays or JSON, as an array of shape (n, d)."""
+    if column.dtype == pl.String:
+        try:
+            column = column.str.json_decode(pl.List(pl.Float64))
+        except pl.exceptions.PolarsError as error:
+            raise InputError(
+                f"{path}: {column.name} has a value that is no vector: {one_line(error)}"
+            ) from error
+    if isinstance(column.dtype, pl.Array):
+        column = column.arr.to_list()
+    lengths = column.list.len().fill_null(0)
+    dimensions = int(lengths[0])
+    if (lengths != dimensions).any():
+        row = int((lengths != dimensions).arg_max() or 0)
+        raise InputError(
+            f"{path}: {column.name} in row {row + 1} has {counted(int(lengths[row]), 'number')}, not "
+            f"{dimensions} as the first: correct or remove the row"
+        )
+    return column.cast(pl.List(pl.Float32)).list.to_array(dimensions).to_numpy()

@@ -1,0 +1,94 @@
+"""Vectors that an index has already: what is read, and what is refused."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import stored_vectors
+from stickytoken.data.documents import Document
+from stickytoken.errors import InputError
+from stickytoken.scanning.vectors import open_vectors
+from stickytoken.unit_vectors import Similarity
+
+VECTORS = np.random.default_rng(1).normal(size=(12, 6)).astype(np.float32)
+IDS = [str(number) for number in range(12)]
+DOCUMENTS = [Document(number, str(number), "text") for number in range(12)]
+
+
+@pytest.mark.parametrize("name", stored_vectors.NAMES)
+def test_every_document_has_its_own_vector(name, tmp_path):
+    stored = open_vectors(stored_vectors.save(tmp_path / name, VECTORS, IDS))
+    stored.require_rows(12)
+    assert np.array_equal(stored.of(DOCUMENTS[::-1]), VECTORS[::-1])
+
+
+def test_some_documents_of_a_table_with_ids_are_enough(tmp_path):
+    stored = open_vectors(stored_vectors.save(tmp_path / "vectors.parquet", VECTORS, IDS))
+    stored.require_rows(3)
+    assert np.array_equal(stored.of(DOCUMENTS[5:8]), VECTORS[5:8])
+    with pytest.raises(InputError, match="no vector for the document 'd99'"):
+        stored.of([Document(0, "d99", "text")])
+
+
+def test_rows_in_order_must_be_as_many_as_the_documents():
+    with pytest.raises(InputError, match="12 vectors for 13 documents"):
+        open_vectors(VECTORS).require_rows(13)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_a_vector_that_no_model_gives_is_refused(value):
+    vectors = VECTORS.copy()
+    vectors[7] = value
+    with pytest.raises(InputError, match="the document '7'"):
+        open_vectors(vectors).of(DOCUMENTS)
+    open_vectors(vectors).of(DOCUMENTS[:7])
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "said"),
+    [
+        ("ragged.jsonl", [{"vector": [1.0, 2.0]}, {"vector": [1.0]}], "row 2 has 1 number, not 2"),
+        ("missing.jsonl", [{"vector": [1.0, 2.0]}, {"vector": None}], "row 2 has 0 numbers"),
+        ("two.jsonl", [{"old": [1.0], "new": [2.0]}], "2 columns of vectors among old, new"),
+        ("none.jsonl", [{"text": "a"}], "0 columns of vectors among text"),
+        ("twice.jsonl", [{"id": 1, "vector": [1.0]}] * 2, "an id twice"),
+        ("half.csv", [{"vector": "[1, 2]"}, {"vector": "[1, 2"}], "no vector"),
+    ],
+)
+def test_a_table_that_has_no_vectors_is_refused(name, rows, said, tmp_path):
+    table = pl.DataFrame(rows)
+    write = table.write_csv if name.endswith("csv") else table.write_ndjson
+    write(tmp_path / name)
+    with pytest.raises(InputError, match=said):
+        open_vectors(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.npy", b"no array"), ("a.faiss", b"no index"), ("a.txt", b"1 2"), ("b.npy", b"")]
+)
+def test_a_file_of_something_else_is_refused(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        open_vectors(tmp_path / name)
+
+
+@pytest.mark.parametrize("vectors", [VECTORS[0], VECTORS.astype(np.int64), VECTORS[:0]])
+def test_an_array_must_have_a_row_of_numbers_for_each_document(vectors):
+    with pytest.raises(InputError, match="shape"):
+        open_vectors(vectors)
+
+
+@pytest.mark.parametrize("similarity", list(Similarity))
+def test_other_vectors_are_refused_and_those_in_half_precision_are_not(similarity):
+    stored = open_vectors(VECTORS)
+    stored.require_model(VECTORS.astype(np.float16), VECTORS, IDS, similarity, "model")
+    others = VECTORS.copy()
+    others[3] = VECTORS[4]
+    with pytest.raises(InputError, match=r"of 12 documents encoded again, 1 .*'3'"):
+        stored.require_model(others, VECTORS, IDS, similarity, "model")
+
+
+def test_the_length_counts_only_if_the_model_compares_lengths():
+    open_vectors(VECTORS).require_model(2 * VECTORS, VECTORS, IDS, Similarity.COSINE, "model")
+    with pytest.raises(InputError, match=r"a cosine of 1\.000 and a difference of 100%"):
+        open_vectors(VECTORS).require_model(2 * VECTORS, VECTORS, IDS, Similarity.DOT, "model")
