@@ -12,6 +12,7 @@ from stickytoken.audits import results
 from stickytoken.audits.results import Audit, AuditRecord, RuleRecord, audits_in, open_audit
 from stickytoken.data.documents import DocumentSource
 from stickytoken.detection.finding import find_run
+from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, restored_settings
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
@@ -33,12 +34,13 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 _IDENTITY_VERSION = 5
 
 
-def audit(
+def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     source: AnyModel | Run,
     documents: DocumentSource,
     *,
     queries: DocumentSource | None = None,
     column: ColumnChoice = None,
+    tokens: TokenSource | None = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -59,6 +61,8 @@ def audit(
             the relevance judgements of a BEIR folder, copies are also measured by whether the relevant
             documents are still found; without them, by whether documents are found by their first sentences.
         column: the column that contains the text of the documents, several columns, or `Columns`.
+        tokens: ids or texts of the tokens to measure, or a file of them. If None, flagged, special and other
+            suspicious tokens are measured. Random tokens are measured with either.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -94,10 +98,10 @@ def audit(
         reading = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
         reading = protocol.require_words(model, "audit")
-    candidates = _tokens.read_candidates(run, reading, settings)
+    candidates = _tokens.read_candidates(run, reading, settings, tokens)
     rule = _rule_of(run)
     index = _index.read_index(documents, queries, column, reading, settings)
-    record = _record(run, reading, index, documents, column, settings, rule)
+    record = _record(run, reading, index, documents, column, candidates.named_ids, settings, rule)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
         folder_path = file_path("out", out)
@@ -116,16 +120,19 @@ def _record(
     index: Index,
     documents: DocumentSource,
     column: ColumnChoice,
+    named_ids: list[int] | None,
     settings: AuditSettings,
     rule: ProfileSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
+    named = {} if named_ids is None else {"tokens": named_ids}
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
         settings,
         run=run.record.identity,
         index=index.record.fingerprint,
+        **named,
     )
     return AuditRecord(
         identity=digest(identity_parts),
