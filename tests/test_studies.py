@@ -67,25 +67,28 @@ def test_harm_on_a_task_is_that_of_the_impact(finished):
     assert row["predicts"] == (effect["difference_low"] > 0)
 
 
-def test_stability_compares_the_scores_of_all_tokens(finished):
+def test_stability_compares_the_scores_of_shared_tokens(finished):
     (row,) = finished.stability.to_dicts()
     other = pl.read_parquet(finished.path / "set-1" / "tokens.parquet").sort("token_id")
     assert row["shared"] == other.height == 60
     scores = finished.std.tokens.sort("token_id")["sticky_score"]
     assert row["spearman_score"] == pytest.approx(spearmanr(scores, other["sticky_score"]).statistic)
     assert row["spearman_score"] < 1
-    sticky = [set(table.filter(verdict="sticky")["token_id"]) for table in (finished.std.tokens, other)]
-    assert row["sticky_in_both"] == len(sticky[0] & sticky[1])
+    assert "jaccard" not in row
 
 
-def test_given_pairs_are_halved_for_another_set(encoder, finished, tmp_path):
-    pairs = [(pair.sentence1, pair.sentence2, pair.similarity) for pair in finished.std.plan.validation]
-    assert len(set(pairs)) > 20
-    halved = study(encoder, pairs=pairs, sentences=None, sample=40, sets=1, out=tmp_path / "study")
-    plan = json.loads((halved.path / "set-1" / "plan.json").read_text("utf-8"))
+def test_given_pairs_are_halved_for_another_set_and_sticky_tokens_are_compared(encoder, finished, tmp_path):
+    pairs = {(pair.sentence1, pair.sentence2, pair.similarity) for pair in finished.std.plan.validation}
+    whole = study(encoder, pairs=sorted(pairs), sets=1, out=tmp_path / "study")
+    plan = json.loads((whole.path / "set-1" / "plan.json").read_text("utf-8"))
     used = {(pair["sentence1"], pair["sentence2"]) for pair in plan["validation"]}
     assert used < {pair[:2] for pair in pairs}
     assert len(used) <= len(pairs) / 2
+    other = pl.read_parquet(whole.path / "set-1" / "tokens.parquet")
+    sticky = [set(table.filter(verdict="sticky")["token_id"]) for table in (whole.std.tokens, other)]
+    (row,) = whole.stability.to_dicts()
+    assert row["sticky_in_both"] == len(sticky[0] & sticky[1])
+    assert row["jaccard"] == pytest.approx(len(sticky[0] & sticky[1]) / len(sticky[0] | sticky[1]))
 
 
 def test_tables_and_figures_are_files(finished):
