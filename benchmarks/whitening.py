@@ -56,7 +56,7 @@ def main(run: Path = EXAMPLE, documents: int = 64, seed: int = 0) -> None:
     files = read_retrieval(SHARED / "data" / "cranfield")
     ids = list(files.documents)
     fitted = fit_texts(encoder, list(files.documents.values()), COPIES, Insertion.IDS, "Cranfield")
-    vectors = exact_unit_vectors(encoder.encode([document.text for document in fitted]))
+    vectors = exact_unit_vectors(encoder.encode_ids([document.content.ids for document in fitted]))
     queries = exact_unit_vectors(encoder.encode(list(files.queries.values())))
     generator = np.random.default_rng(seed)
     answering = sorted({ids.index(id_) for judged in files.relevant.values() for id_ in judged if id_ in ids})
