@@ -46,6 +46,8 @@ _MOST_TOKENS = 32
 # Number of sampled tokens whose scores are compared under other sentence pairs. The standard error of a rank
 # correlation over them is about 0.1.
 _REPEATED = 64
+# Fewest tokens of a group whose mean gets an interval. That of two tokens is wider than all possible values.
+_FEWEST = 3
 # Confidence level of the differences between the means of two groups of tokens.
 _CONFIDENCE = 0.95
 # Harms in documents. All others are tasks.
@@ -73,7 +75,7 @@ class Study:
         tokens: one row per token of a list, and per random token, with the lists that have it.
         harm: one row per list and harm. ``predicts`` says whether the list does more harm than random tokens
             (in documents) or benign ones (on a task), by the whole interval of the difference; null if the
-            list has fewer than two tokens, or the task has no interval.
+            list has fewer than three tokens, or the task has no interval.
         stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
             correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
     """
@@ -304,7 +306,7 @@ def _harm_in_documents(tokens: pl.DataFrame, lists: Mapping[str, Sequence[int]])
             if len(values) and len(otherwise):
                 row |= {"value": values.mean(), "otherwise": otherwise.mean()}
                 row["difference"] = row["value"] - row["otherwise"]
-            if len(values) > 1 and len(otherwise) > 1:
+            if min(len(values), len(otherwise)) >= _FEWEST:
                 row["low"], row["high"] = _difference_interval(values, otherwise)
                 nearest = row["low"] if sign > 0 else row["high"]
                 row["predicts"] = bool(sign * nearest > 0)
