@@ -20,7 +20,7 @@ from stickytoken.audits import Audit, AuditSettings, audit
 from stickytoken.audits.results import ORDINARY
 from stickytoken.comparisons import Agreement, compare
 from stickytoken.comparisons.published import published_list
-from stickytoken.data import PairSource, SentenceSource, choose_corpus
+from stickytoken.data import PairCorpus, PairSource, Sentences, SentenceSource, choose_corpus
 from stickytoken.data.collection import bundled_collection
 from stickytoken.data.documents import DocumentSource
 from stickytoken.data.tasks import write_retrieval
@@ -148,7 +148,10 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         raise InputError(f"sets is {sets}: pass 0 or more")
     task_sources = list_of("tasks", "tasks", tasks)
     model = require_ids(load_encoder(encoder), "a study", "load the model on this machine")
+    # Both may be read only once.
     corpus = choose_corpus(sentences, pairs)
+    own_sentences = corpus if isinstance(corpus, Sentences) else None
+    own_pairs = corpus.pairs if isinstance(corpus, PairCorpus) else None
     if out is None:
         inputs = [asdict(model.identity), corpus.fingerprint, sample, seed]
         path = store.default_folder(model.name, "study", digest(inputs))
@@ -159,14 +162,20 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     std = detect(
         model,
         settings=settings,
-        sentences=sentences,
-        pairs=pairs,
+        sentences=own_sentences,
+        pairs=own_pairs,
         sample=sample,
         out=path / "std",
         **steps,
     )
     profile = detect(
-        model, method="profile", sentences=sentences, sample=sample, seed=seed, out=path / "profile", **steps
+        model,
+        method="profile",
+        sentences=own_sentences,
+        sample=sample,
+        seed=seed,
+        out=path / "profile",
+        **steps,
     )
     lists = _lists(model, std, profile)
     if documents is None:
@@ -194,7 +203,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
                     settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
                     **steps,
                 )
-    repeated = _repeat(model, std, settings, sentences, pairs, sets, path, steps)
+    repeated = _repeat(model, std, settings, corpus, sets, path, steps)
     tokens = _token_table(audited, std, lists)
     finished = Study(
         path=path,
@@ -229,8 +238,7 @@ def _repeat(
     model: IdEncoder,
     std: Run,
     settings: StdSettings,
-    sentences: SentenceSource | None,
-    pairs: PairSource | None,
+    corpus: Sentences | PairCorpus,
     sets: int,
     path: Path,
     steps: Mapping[str, Any],
@@ -247,20 +255,19 @@ def _repeat(
     runs = []
     for number in range(1, sets + 1):
         seed = settings.seed + number
-        half = pairs
-        if pairs is not None:
-            given = choose_corpus(None, pairs).pairs
-            chosen = np.random.default_rng(seed).choice(len(given), max(1, len(given) // 2), replace=False)
-            half = [given[index] for index in sorted(chosen.tolist())]
+        texts: dict[str, Any] = {"sentences": corpus}
+        if isinstance(corpus, PairCorpus):
+            count = len(corpus.pairs)
+            chosen = np.random.default_rng(seed).choice(count, max(1, count // 2), replace=False)
+            texts = {"pairs": [corpus.pairs[index] for index in sorted(chosen.tolist())]}
         run = detect(
             model,
             settings=settings,
             seed=seed,
-            sentences=sentences,
-            pairs=half,
             tokens=tokens,
             evidence=False,
             out=path / f"set-{number}",
+            **texts,
             **steps,
         )
         runs.append(run)
