@@ -16,7 +16,7 @@ from stickytoken import load_encoder, study
 from stickytoken.errors import InputError
 from stickytoken.studies import _latex
 
-SENTENCES = profiled.sentences(400)
+SENTENCES = profiled.sentences(1100)
 
 
 @pytest.fixture(scope="module")
