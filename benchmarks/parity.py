@@ -1,9 +1,9 @@
 """Compare std, the implementation of the paper's method, with the numbers that the paper published.
 
 `minilm` compares whole results for all-MiniLM-L6-v2, and `model` some numbers of another model of the paper.
-`bounds` measures what std saves by encoding only the texts that it needs, `pairs` how much the scores depend
-on the sentence pairs, and `resume` whether a run survives being killed. All commands except `resume` need the
-paper's published tables: pass their folder with --published.
+`bounds` measures what std saves by encoding only the texts that it needs, and `resume` whether a run survives
+being killed. All commands except `resume` need the paper's published tables: pass their folder with
+--published.
 
 Each command writes its checks to a file in benchmarks/results whose name begins with "parity". For example:
 `python benchmarks/parity.py minilm --replay 3`.
@@ -35,11 +35,10 @@ from bench import (
     detected,
     published_table,
     refuse,
-    spearman,
     watched,
 )
 from stickytoken.cli.console import progress_bar
-from stickytoken.data import PairCorpus, choose_corpus, pairs_from_file
+from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
 from stickytoken.measurement import ResultFolder, ShardCost
@@ -50,7 +49,6 @@ from stickytoken.methods.std import (
     Metric,
     Scores,
     StdEvidence,
-    StdPlanRecord,
     StdResultRecord,
     StdSettings,
     candidate_threshold,
@@ -299,57 +297,16 @@ def bounds(
     results.finish()
 
 
-def score_job(job: Job[StdSettings], plan: StdPlanRecord | None = None) -> tuple[pl.DataFrame, ShardCost]:
-    """Score the tokens of a job. Return the table of scores, and the cost in seconds and texts.
-
-    Without a plan, the scoring pairs are the ones that a run chooses.
-    """
+def score_job(job: Job[StdSettings]) -> tuple[pl.DataFrame, ShardCost]:
+    """Score the tokens of a job. Return the table of scores, and the cost in seconds and texts."""
     encoder = job.encoder
     shard_probes = SHARD_PROBES if encoder.device == "cpu" else ACCELERATOR_SHARD
     with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
         runner = FolderRunner(LocalEngine(encoder), ResultFolder(Path(work)), progress, shard_probes)
-        plan = plan or make_plan(encoder, job.settings, job.corpus, runner)
+        plan = make_plan(encoder, job.settings, job.corpus, runner)
         run_stage = CountedRun(runner, truncate=True)
         table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), run_stage)
         return table, runner.cost
-
-
-def score_pairs(
-    device: str | None = None, tokens: int = 200, sets: int = 2, seed: int = 0, published: Path = PUBLISHED
-) -> None:
-    """Score random tokens on the published scoring pairs and on others, and compare the orders.
-
-    A set of pairs has as many pairs as the published one, drawn with --seed from the published pairs below
-    the mean similarity. Takes a quarter of an hour on two cores for 200 tokens and three sets of pairs.
-    """
-    encoder = load_encoder(MINILM, device=device)
-    vocabulary = analyze_vocabulary(encoder)
-    generator = np.random.default_rng(seed)
-    indices = generator.choice(len(vocabulary.available), tokens, replace=False)
-    sampled_tokens = [vocabulary.available[index] for index in sorted(indices.tolist())]
-    corpus = PairCorpus(tuple(pairs_from_file(published / "minilm_pairs.csv")), "the published pairs")
-    settings = StdSettings(scores=Scores.ALL)
-    job = Job(encoder, settings, corpus, vocabulary, sampled_tokens, restricted=True, sampled=True)
-    with progress_bar() as progress:
-        plan = make_plan(encoder, settings, corpus, MemoryRunner(encoder, progress))
-    below = [pair for pair in corpus.pairs if pair.similarity < plan.mean_similarity]
-    scores = []
-    for number in range(1 + sets):
-        if number:
-            drawn = generator.choice(len(below), settings.scoring_pairs, replace=False)
-            plan = plan.model_copy(update={"scoring": [below[index] for index in drawn]})
-        table, _ = score_job(job, plan)
-        scores.append(table.sort("token_id")["score_cosine"])
-    results = Results("parity-pairs", encoder.device, model=MINILM, seed=seed)
-    for number in range(1, 1 + sets):
-        correlation = spearman(scores[0], scores[number])
-        results.check(
-            f"scores of {tokens} random tokens on the published pairs and on set {number} of random pairs",
-            "shown",
-            f"Spearman correlation {correlation:.2f}",
-            True,
-        )
-    results.finish()
 
 
 def check_costs(results: Results, costs: dict[Scores, list[ShardCost]], token_count: int) -> None:
@@ -609,4 +566,4 @@ def check_vocabulary(
 
 
 if __name__ == "__main__":
-    commands(__doc__, minilm, bounds, resume, model=compare_model, pairs=score_pairs)
+    commands(__doc__, minilm, bounds, resume, model=compare_model)

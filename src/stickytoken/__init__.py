@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stickytoken.settings.impact import ImpactSettings
     from stickytoken.settings.profile import ProfileSettings
     from stickytoken.settings.std import StdSettings
+    from stickytoken.studies import Study, study
 
 __all__ = [
     "AuditSettings",
@@ -72,6 +73,7 @@ __all__ = [
     "StdSettings",
     "StickyTokenError",
     "StickyTokenWarning",
+    "Study",
     "Why",
     "__version__",
     "analyze_vocabulary",
@@ -93,6 +95,7 @@ __all__ = [
     "repair",
     "report",
     "scan",
+    "study",
     "why",
 ]
 
@@ -117,6 +120,7 @@ _EXPORTS = {
     "stickytoken.settings.impact": ("ImpactSettings",),
     "stickytoken.settings.profile": ("ProfileSettings",),
     "stickytoken.settings.std": ("StdSettings",),
+    "stickytoken.studies": ("Study", "study"),
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
 

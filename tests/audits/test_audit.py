@@ -224,6 +224,22 @@ def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, 
     assert set(special["group"]) <= {"flagged", "special"}
 
 
+def test_named_tokens_are_measured_beside_random_ones(tampered_run, finished, texts, queries):
+    words = [scanned.STICKY, *WORDS[5:9]]
+    named = audit(tampered_run, texts, queries=queries, tokens=words, settings=SMALL)
+    groups = dict(named.tokens.select("token", "group").iter_rows())
+    assert [word for word, group in groups.items() if group == "named"] == sorted(
+        words, key=list(groups).index
+    )
+    assert sorted(groups.values()) == ["named"] * 5 + ["random"] * SMALL.tokens
+    (row,) = named.tokens.filter(token=scanned.STICKY).to_dicts()
+    (as_flagged,) = finished.tokens.filter(token=scanned.STICKY).to_dicts()
+    assert (row["push"], row["push_low"]) == (as_flagged["push"], as_flagged["push_low"])
+    assert named.path != finished.path
+    with pytest.raises(InputError, match="999999"):
+        audit(tampered_run, texts, queries=queries, tokens=[999999], settings=SMALL)
+
+
 def test_an_audit_of_a_run_over_some_tokens_measures_others_too(tampered_run, texts, queries, tmp_path):
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[scanned.STICKY])

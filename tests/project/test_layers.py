@@ -31,7 +31,7 @@ LAYERS = [
     {"audits"},
     {"comparisons"},
     {"evaluators", "model_cards", "reports"},
-    {"demo"},
+    {"demo", "studies"},
     {"cli"},
     {"__main__"},
 ]

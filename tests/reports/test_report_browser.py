@@ -165,18 +165,21 @@ def test_a_closed_part_opens_by_its_link_and_is_drawn_then(browser, clean_run, t
         assert heard == []
 
 
-def test_figures_are_saved_as_png_and_svg(browser, folder, tmp_path):
+def test_figures_are_saved_as_png_svg_and_pdf(browser, folder, tmp_path):
     result = planted.command("report", folder, "-f", "json", "--figures", tmp_path / "figures")
     assert result.exit_code == 0, result.stderr
     content = read_content(folder)
     names = {figure.name for figure in [*report_figures(content), *paper_figures(content)]}
     files = list((tmp_path / "figures").iterdir())
-    assert {path.name for path in files} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    kinds = ("png", "svg", "pdf")
+    assert {path.name for path in files} == {f"{name}.{kind}" for name in names for kind in kinds}
     for path in files:
         if path.suffix == ".png":
             png = path.read_bytes()
             assert png.startswith(b"\x89PNG")
             assert struct.unpack(">I", png[16:20])[0] == 2700
+        elif path.suffix == ".pdf":
+            assert path.read_bytes().startswith(b"%PDF")
         else:
             assert ElementTree.fromstring(path.read_text("utf-8")).tag.endswith("svg")
 

@@ -12,6 +12,7 @@ from stickytoken.audits import results
 from stickytoken.audits.results import Audit, AuditRecord, RuleRecord, audits_in, open_audit
 from stickytoken.data.documents import DocumentSource
 from stickytoken.detection.finding import find_run
+from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, restored_settings
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
@@ -42,6 +43,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     column: ColumnChoice = None,
     source_column: str | None = None,
     vectors: VectorSource | StoredVectors | None = None,
+    tokens: TokenSource | None = None,
     encoder: AnyModel | None = None,
     runs: str | Path = "runs",
     settings: AuditSettings | None = None,
@@ -67,6 +69,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         vectors: the vectors of the documents, if an index has them already, so that only queries and
             documents with copies are encoded: anything that `stickytoken.scanning.vectors.open_vectors`
             takes. A few documents are encoded to compare.
+        tokens: ids or texts of the tokens to measure, or a file of them. If None, flagged, special and other
+            suspicious tokens are measured. Random tokens are measured with either.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit. If None, the default settings are used.
@@ -108,12 +112,12 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         reading = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
         reading = protocol.require_words(model, "audit")
-    candidates = _tokens.read_candidates(run, reading, settings)
+    candidates = _tokens.read_candidates(run, reading, settings, tokens)
     rule = _rule_of(run)
     stored = None if vectors is None else open_vectors(vectors)
     index = _index.read_index(documents, queries, column, source_column, reading, settings, stored)
     _stuffing.require_queries(index, settings)
-    record = _record(run, reading, index, documents, column, settings, rule)
+    record = _record(run, reading, index, documents, column, candidates.named_ids, settings, rule)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
         folder_path = file_path("out", out)
@@ -134,11 +138,13 @@ def _record(
     index: Index,
     documents: DocumentSource,
     column: ColumnChoice,
+    named_ids: list[int] | None,
     settings: AuditSettings,
     rule: ProfileSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
     queries = protocol.identity_of_queries(encoder)
+    named = {} if named_ids is None else {"tokens": named_ids}
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
@@ -146,6 +152,7 @@ def _record(
         run=run.record.identity,
         index=index.record.fingerprint,
         **({} if queries is None else {"queries": asdict(queries)}),
+        **named,
     )
     return AuditRecord(
         identity=digest(identity_parts),

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, FOUND, ORDINARY, SPECIAL, STRONGEST, UNUSUAL
+from stickytoken.audits.results import FLAGGED, FOUND, NAMED, ORDINARY, SPECIAL, STRONGEST, UNUSUAL
 from stickytoken.cleaning import key_function
+from stickytoken.detection.naming import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.insertion import Insertion, Joining, Token
@@ -29,6 +30,7 @@ class Candidates:
         vocabulary: the vocabulary of the model.
         tokens: the entries that can occur in text, keyed by id, written as the settings say.
         special_ids: ids of the special tokens among them.
+        named_ids: ids of the tokens that the caller named; None if there are none.
         effects: what the run measured of each token, to predict its push; None if that is not possible.
         notes: remarks on the choice, such as why no push can be predicted.
     """
@@ -36,17 +38,23 @@ class Candidates:
     vocabulary: Vocabulary
     tokens: Mapping[int, Token]
     special_ids: list[int]
+    named_ids: list[int] | None
     effects: TokenEffects | None
     notes: list[str]
 
 
-def read_candidates(run: Run, encoder: Encoder, settings: AuditSettings) -> Candidates:
-    """Read the vocabulary, and what the run measured of its tokens."""
+def read_candidates(
+    run: Run, encoder: Encoder, settings: AuditSettings, named: TokenSource | None
+) -> Candidates:
+    """Read the vocabulary, the tokens that the caller named, and what the run measured of all."""
     similarity = similarity_of(encoder)
     vocabulary = categorize(encoder.tokenizer)
     available = vocabulary.available
     if settings.insertion is not Insertion.IDS:
         available = [replace(token, joining=Joining.WORDS) for token in available]
+    named_ids = None
+    if named is not None:
+        named_ids = [token.id for token in available_tokens(vocabulary, token_ids(vocabulary, named))]
     notes = []
     effects = None
     if not run.is_profile:
@@ -61,6 +69,7 @@ def read_candidates(run: Run, encoder: Encoder, settings: AuditSettings) -> Cand
         vocabulary=vocabulary,
         tokens={token.id: token for token in available},
         special_ids=[token.id for token in special_tokens(vocabulary, encoder.tokenizer)],
+        named_ids=named_ids,
         effects=effects,
         notes=notes,
     )
@@ -83,6 +92,7 @@ def choose_tokens(
 ) -> dict[int, str]:
     """Choose the tokens to measure, at most ``settings.tokens`` for each of these groups.
 
+    - Named: the caller names them. All of them are measured, and of the other groups only the last one.
     - Flagged: the run flags them.
     - Special: special tokens that text can produce.
     - Unusual: their vectors are unusual.
@@ -90,7 +100,7 @@ def choose_tokens(
     - Strongest: they are expected to push most.
     - Ordinary: random tokens, which show what copies of any token do.
 
-    In each of the first three groups, those with the largest predicted push come first. A token that fits
+    Of flagged, special and unusual ones, those with the largest predicted push come first. A token that fits
     several groups is in the first of them.
 
     Args:
@@ -105,13 +115,14 @@ def choose_tokens(
         The group of each token to measure, keyed by token id.
     """
     limit = settings.tokens
+    named_ids = candidates.named_ids
 
     def by_prediction(ids: Iterable[int]) -> list[int]:
         # Tokens with equal predictions, or without any, keep their order.
         return sorted(ids, key=lambda token_id: -predicted.get(token_id, 0.0))
 
     flagged = by_prediction(run.sticky["token_id"].to_list())
-    if len(flagged) > limit:
+    if named_ids is None and len(flagged) > limit:
         candidates.notes.append(
             f"{len(flagged)} tokens are flagged, of which {limit} were measured (--set tokens=NUMBER "
             "measures more)"
@@ -129,6 +140,9 @@ def choose_tokens(
         ORDINARY: [ids[position] for position in order if ids[position] not in flagged],
     }
     groups: dict[int, str] = {}
+    if named_ids is not None:
+        groups = dict.fromkeys(named_ids, NAMED)
+        ids_by_group = {ORDINARY: ids_by_group[ORDINARY]}
     for group, group_ids in ids_by_group.items():
         remaining = [token_id for token_id in group_ids if token_id in tokens and token_id not in groups]
         groups |= dict.fromkeys(remaining[:limit], group)

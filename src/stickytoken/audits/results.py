@@ -20,13 +20,14 @@ AUDIT_FILE = "audit.json"
 AUDIT_SCHEMA_VERSION = 4
 
 # The groups of measured tokens; see `choose_tokens`.
+NAMED = "named"
 FLAGGED = "flagged"
 SPECIAL = "special"
 UNUSUAL = "unusual vector"
 FOUND = "in documents"
 STRONGEST = "strongest"
 ORDINARY = "random"
-GROUPS = (FLAGGED, SPECIAL, UNUSUAL, FOUND, STRONGEST, ORDINARY)
+GROUPS = (NAMED, FLAGGED, SPECIAL, UNUSUAL, FOUND, STRONGEST, ORDINARY)
 
 TABLES = resume.table_schemas(
     {

@@ -205,6 +205,8 @@ class Agreement:
             erased share in both runs.
         spearman_push: Rank correlation of the two runs' pushes; None if too few tokens have one in both
             runs.
+        spearman_score: Rank correlation of the two runs' sticky scores; None if too few tokens have an exact
+            one in both runs.
     """
 
     first: str
@@ -214,6 +216,7 @@ class Agreement:
     jaccard: float | None
     spearman_erased: float | None
     spearman_push: float | None
+    spearman_score: float | None
 
 
 class TokenInRun(NamedTuple):
@@ -262,12 +265,13 @@ def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
 
 
 def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return a table of tokens that has columns for every measure in `MEASURES`.
+    """Return a table of tokens that has columns for every measure in `MEASURES`, and for the sticky score.
 
     Each measure has three columns: its value, and the lower and the upper end of the value's interval. A
     column that the table lacks is added, with nulls.
     """
     names = [column.key for measure in MEASURES for column in (measure, measure.low, measure.high)]
+    names.append("sticky_score")
     missing = [name for name in names if name not in tokens.columns]
     return tokens.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in missing)
 
@@ -290,7 +294,7 @@ _FEWEST_RANKED = 20
 
 def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
     """Compare the verdicts and measures of two runs on the tokens that both examined."""
-    columns = ("token", "verdict", "erased", "push")
+    columns = ("token", "verdict", "erased", "push", "sticky_score")
     left = with_measures(first.run.tokens).select(columns).unique("token")
     right = with_measures(second.run.tokens).select(columns).unique("token")
     shared = left.join(right, on="token", suffix="_other")
@@ -306,6 +310,7 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
         jaccard=in_both / in_either if in_either else None,
         spearman_erased=_spearman(shared.select("erased", "erased_other")),
         spearman_push=_spearman(shared.select("push", "push_other")),
+        spearman_score=_spearman(shared.select("sticky_score", "sticky_score_other")),
     )
 
 

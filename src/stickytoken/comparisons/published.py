@@ -247,16 +247,13 @@ def published_tokens(name: str) -> pl.DataFrame:
     return _table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
-def mention_of_paper(run: Run) -> str | None:
-    """Say how many tokens the paper lists for the model of a run, if the run used another method.
+def published_list(run: Run) -> pl.DataFrame | None:
+    """Return the published tokens of the model of a run.
 
     Returns:
-        One sentence; None for a run of the paper's method, or if the paper does not list the model. A listed
-        model is recognised by its name and its vocabulary: every published token must have its published id
-        in the vocabulary of the run.
+        The tokens; None if the paper does not list the model. A listed model is recognised by its name and
+        its vocabulary: every published token must have its published id in the vocabulary of the run.
     """
-    if run.record.method == "std":
-        return None
     name = Path(run.model_name).name
     models = published_models().filter(pl.col("model") == name)
     if models.is_empty():
@@ -264,8 +261,20 @@ def mention_of_paper(run: Run) -> str | None:
     published = published_tokens(name)
     vocabulary = run.vocabulary.select("token_id", "token")
     at_their_id = published.join(vocabulary, on=["token_id", "token"], how="semi")
-    if published.is_empty() or len(at_their_id) < len(published):
+    is_same = not published.is_empty() and len(at_their_id) == len(published)
+    return published if is_same else None
+
+
+def mention_of_paper(run: Run) -> str | None:
+    """Say how many tokens the paper lists for the model of a run, if the run used another method.
+
+    Returns:
+        One sentence; None for a run of the paper's method, or if the paper does not list the model.
+    """
+    published = None if run.record.method == "std" else published_list(run)
+    if published is None:
         return None
+    name = Path(run.model_name).name
     return (
         f"Chen et al. (2025) list {len(published)} tokens of this model by another definition: see "
         f"`stickytoken published {name}`, or measure it with `--method std`."

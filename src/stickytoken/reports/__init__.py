@@ -58,7 +58,7 @@ def report(
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File that the report is also written to, in an existing folder.
-        figures: Folder to save the figures in, as PNG and SVG. For a run, these include three figures
+        figures: Folder to save the figures in, as PNG, SVG and PDF. For a run, these include three figures
             from Chen et al. (2025) that the page does not show: similarities of pairs before and after
             insertion, mean shift by number of copies, and categories of flagged tokens. Saving figures
             requires the ``figures`` extra and either Chrome or Chromium.
@@ -159,14 +159,14 @@ def write_report(text: str, path: Path) -> None:
 _WIDTH = 900
 # PNG pixels per CSS pixel, enough for a sharp print in one column of a paper.
 _SCALE = 3
-_FORMATS = ("png", "svg")
+_FORMATS = ("png", "svg", "pdf")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Save every figure as PNG and SVG. Existing files are replaced only after all figures have been drawn.
+    """Save every figure as PNG, SVG and PDF. Existing files are replaced only after all have been drawn.
 
     Returns:
-        The paths of the written files, two per figure.
+        The paths of the written files, three per figure.
 
     Raises:
         InputError: There are no figures, or no browser can be started.
@@ -191,7 +191,7 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
 
 
 def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Let a browser draw each figure as PNG and SVG in a folder, and return the paths of the drawn files."""
+    """Let a browser draw each figure in every format in a folder, and return the paths of the drawn files."""
     from choreographer.browsers.chromium import ChromeNotFoundError
     from choreographer.errors import BrowserClosedError, BrowserFailedError
     from plotly.graph_objects import Figure

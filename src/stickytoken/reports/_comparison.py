@@ -71,6 +71,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
                 "jaccard": "Jaccard index of sticky",
                 "spearman_erased": "Spearman of erased shares",
                 "spearman_push": "Spearman of pushes",
+                "spearman_score": "Spearman of sticky scores",
             },
             map(vars, comparison.agreements),
         ),

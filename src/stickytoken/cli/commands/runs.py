@@ -447,7 +447,7 @@ def compare(
         runs: Two or more run folders.
         output_format: Print tables, one JSON document, or CSV with one row per run.
         out: Also write a page to this file: HTML, or Markdown if the name ends in .md.
-        figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
+        figures: Folder for the figures as PNG, SVG and PDF. Needs Chrome or Chromium.
     """
     from stickytoken.comparisons import HEADINGS, shown_reason, shown_rows
 
@@ -563,7 +563,7 @@ def report(
         output_format: html writes a file; md and json are printed unless --out names a file. Default: the
             format that the extension of --out names, or html.
         out: File to write. Default for html: report.html in the run folder.
-        figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
+        figures: Folder for the figures as PNG, SVG and PDF. Needs Chrome or Chromium.
         explanations: Output folder of `explain`. Default: the folder `explain` in the run folder.
         open_it: Open the HTML file in a browser.
     """

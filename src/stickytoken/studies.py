@@ -1,0 +1,446 @@
+"""Study a model as Chen et al. (2025) do, and say which list of sticky tokens predicts what.
+
+`study` only puts measurements together that have functions of their own: `detect`, `audit`, `impact`,
+`compare` and `report`. Each is a folder that resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+import stickytoken.measurement as store
+from stickytoken.audits import Audit, AuditSettings, audit
+from stickytoken.audits.results import ORDINARY
+from stickytoken.comparisons import Agreement, compare
+from stickytoken.comparisons.published import published_list
+from stickytoken.data import PairCorpus, PairSource, Sentences, SentenceSource, choose_corpus
+from stickytoken.data.collection import bundled_collection
+from stickytoken.data.documents import DocumentSource
+from stickytoken.data.tasks import write_retrieval
+from stickytoken.detection import Run, detect
+from stickytoken.encoders.loading import AnyModel, load_encoder
+from stickytoken.encoders.protocol import IdEncoder, require_ids
+from stickytoken.errors import InputError, require_package
+from stickytoken.impacts import Impact, TaskSource, impact
+from stickytoken.machine import digest
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.ray_engine import EngineChoice
+from stickytoken.methods.wording import COPIES, TOP
+from stickytoken.reports import report
+from stickytoken.settings.impact import Edits, ImpactSettings
+from stickytoken.settings.std import PUBLISHED_SEED, Scores, StdSettings
+from stickytoken.validation import file_path, list_of, markdown, markdown_table, visible, whole_number
+from stickytoken.vocabulary import categorize
+
+__all__ = ["Study", "study"]
+
+# Most tokens of a list that are measured in documents, its worst, and number of random tokens beside them.
+_MOST_TOKENS = 32
+# Number of sampled tokens whose scores are compared under other sentence pairs. The standard error of a rank
+# correlation over them is about 0.1.
+_REPEATED = 64
+# Fewest tokens of a group whose mean gets an interval. That of two tokens is wider than all possible values.
+_FEWEST = 3
+# Confidence level of the differences between the means of two groups of tokens.
+_CONFIDENCE = 0.95
+# Harms in documents. All others are tasks.
+_HIDDEN = f"documents found in the top {TOP}"
+_PUSHED = "documents pushed, times as many results"
+# What the lists are called on the page.
+_LISTS = {
+    "std": "tokens that `std` finds, the paper's method",
+    "published": "tokens that the paper published for this model",
+    "profile": "tokens that `profile` finds, the default method",
+}
+_PAGE = "study.md"
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the sticky tokens of a model predict.
+
+    Attributes:
+        path: folder of the study.
+        std: run of the paper's method.
+        profile: run of the default method.
+        audit: what copies do to documents.
+        impacts: what copies cost on the tasks, keyed by list.
+        tokens: one row per token of a list, and per random token, with the lists that have it.
+        harm: one row per list and harm. ``predicts`` says whether the list does more harm than random tokens
+            (in documents) or benign ones (on a task), by the whole interval of the difference; null if the
+            list has fewer than three tokens, or the task has no interval.
+        stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
+            correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
+    """
+
+    path: Path
+    std: Run
+    profile: Run
+    audit: Audit
+    impacts: Mapping[str, Impact]
+    tokens: pl.DataFrame
+    harm: pl.DataFrame
+    stability: pl.DataFrame
+
+    def summary(self) -> dict[str, Any]:
+        """Return the tables as JSON-serializable values."""
+        tables = {name: table.to_dicts() for name, table in self._tables.items()}
+        return {"study": str(self.path), "model": self.std.model_name, **tables}
+
+    @property
+    def _tables(self) -> dict[str, pl.DataFrame]:
+        return {"harm": self.harm, "tokens": self.tokens, "stability": self.stability}
+
+
+def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
+    encoder: AnyModel,
+    *,
+    tasks: Sequence[TaskSource] = (),
+    documents: DocumentSource | None = None,
+    sentences: SentenceSource | None = None,
+    pairs: PairSource | None = None,
+    sample: int | None = None,
+    sets: int = 2,
+    seed: int = PUBLISHED_SEED,
+    out: str | Path | None = None,
+    engine: EngineChoice = "local",
+    progress: ProgressCallback = ignore_progress,
+) -> Study:
+    """Do for a model what the paper does: find its sticky tokens, measure their harm, and compare the lists.
+
+    Both methods find their tokens. Those of each list, the published ones of this model and random ones are
+    written into documents, and into the texts of the tasks as the paper does it. The paper's method is then
+    repeated with other sentence pairs and seeds. The folder gets a page, tables as CSV and LaTeX, and the
+    figures of the run of the paper's method. The same call continues an interrupted study.
+
+    Args:
+        encoder: anything that `load_encoder` takes, or an encoder that reads token ids.
+        tasks: tasks as in `impact`.
+        documents: documents as in `audit`. If None, the packaged collection is used.
+        sentences: the corpus of both methods, as in `detect`.
+        pairs: sentence pairs of the paper's method, as in `detect`.
+        sample: number of random tokens to measure. If None, the whole vocabulary is measured.
+        sets: number of times that the paper's method is repeated with the next seeds. Each time, pairs are
+            drawn again from the sentences; of given pairs, a random half is used. Of a sample, only the
+            scores of at most 64 tokens are compared.
+        seed: seed of all random sampling.
+        out: folder of the study. If None, it is ``runs/<model>-study-<identity>``.
+        engine: where to compute, as in `detect`.
+        progress: called after every step.
+
+    Raises:
+        InputError: tasks, documents, sentences, pairs or tokens cannot be used, or no browser can draw the
+            figures. Everything else is written then.
+        EncodingError: a text has no usable vector.
+        RunError: the folder contains something other than this study.
+        MissingExtraError: the ``figures`` extra is not installed, or a task needs another one.
+    """
+    require_package("kaleido", "a study", "figures")
+    sets = whole_number("sets", sets)
+    if sets < 0:
+        raise InputError(f"sets is {sets}: pass 0 or more")
+    task_sources = list_of("tasks", "tasks", tasks)
+    model = require_ids(load_encoder(encoder), "a study", "load the model on this machine")
+    # Both may be read only once.
+    corpus = choose_corpus(sentences, pairs)
+    own_sentences = corpus if isinstance(corpus, Sentences) else None
+    own_pairs = corpus.pairs if isinstance(corpus, PairCorpus) else None
+    if out is None:
+        inputs = [asdict(model.identity), corpus.fingerprint, sample, seed]
+        path = store.default_folder(model.name, "study", digest(inputs))
+    else:
+        path = file_path("out", out)
+    steps: dict[str, Any] = {"engine": engine, "progress": progress}
+    settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
+    std = detect(
+        model,
+        settings=settings,
+        sentences=own_sentences,
+        pairs=own_pairs,
+        sample=sample,
+        out=path / "std",
+        **steps,
+    )
+    profile = detect(
+        model,
+        method="profile",
+        sentences=own_sentences,
+        sample=sample,
+        seed=seed,
+        out=path / "profile",
+        **steps,
+    )
+    lists = _lists(model, std, profile)
+    if documents is None:
+        documents = path / "documents"
+        collection = bundled_collection()
+        write_retrieval(documents, collection.documents, collection.queries, collection.answers)
+    ids = {token_id for listed_ids in lists.values() for token_id in listed_ids[:_MOST_TOKENS]}
+    audited = audit(
+        profile,
+        documents,
+        encoder=model,
+        tokens=sorted(ids) or std.strongest(1)["token_id"],  # without any list, only random tokens matter
+        settings=AuditSettings(tokens=_MOST_TOKENS, seed=seed),
+        **steps,
+    )
+    impacts = {}
+    if task_sources:
+        for name, listed_ids in lists.items():
+            if listed_ids:
+                impacts[name] = impact(
+                    model,
+                    task_sources,
+                    run=profile if name == "profile" else std,
+                    tokens=listed_ids,
+                    settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
+                    **steps,
+                )
+    repeated = _repeat(model, std, settings, corpus, sets, path, steps)
+    tokens = _token_table(audited, std, lists)
+    finished = Study(
+        path=path,
+        std=std,
+        profile=profile,
+        audit=audited,
+        impacts=impacts,
+        tokens=tokens,
+        harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
+        stability=_stability([std, *repeated]),
+    )
+    for name, table in finished._tables.items():
+        store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
+        store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
+    store.write_atomically(path / _PAGE, _page(finished, lists).encode("utf-8", "backslashreplace"))
+    report(std, figures=path / "figures")
+    return finished
+
+
+def _lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
+    """Return the ids of the tokens of each list, worst first."""
+    available = {token.id for token in categorize(model.tokenizer).available}
+    lists = {"std": std.sticky["token_id"].to_list()}
+    published = published_list(std)
+    if published is not None:
+        lists["published"] = [id_ for id_ in published["token_id"].to_list() if id_ in available]
+    lists["profile"] = profile.sticky["token_id"].to_list()
+    return lists
+
+
+def _repeat(
+    model: IdEncoder,
+    std: Run,
+    settings: StdSettings,
+    corpus: Sentences | PairCorpus,
+    sets: int,
+    path: Path,
+    steps: Mapping[str, Any],
+) -> list[Run]:
+    """Repeat the paper's method on the tokens of a run, with other seeds and sentence pairs.
+
+    Of sampled tokens, only some are scored again, and hardly validated: 2% of a sample are too few candidates
+    for outliers among them.
+    """
+    tokens = None
+    if not _is_whole(std):
+        tokens = std.tokens["token_id"].shuffle(settings.seed).head(_REPEATED).sort().to_list()
+        settings = replace(settings, validation_pairs=1)
+    runs = []
+    for number in range(1, sets + 1):
+        seed = settings.seed + number
+        texts: dict[str, Any] = {"sentences": corpus}
+        if isinstance(corpus, PairCorpus):
+            count = len(corpus.pairs)
+            chosen = np.random.default_rng(seed).choice(count, max(1, count // 2), replace=False)
+            texts = {"pairs": [corpus.pairs[index] for index in sorted(chosen.tolist())]}
+        run = detect(
+            model,
+            settings=settings,
+            seed=seed,
+            tokens=tokens,
+            evidence=False,
+            out=path / f"set-{number}",
+            **texts,
+            **steps,
+        )
+        runs.append(run)
+    return runs
+
+
+def _token_table(audited: Audit, std: Run, lists: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+    """Return one row per token that was measured in documents, with the names of its lists."""
+    names = []
+    for token_id, group in audited.tokens.select("token_id", "group").iter_rows():
+        of_token = [name for name, ids in lists.items() if token_id in ids]
+        names.append(", ".join(of_token) or ("random" if group == ORDINARY else "none"))
+    scores = std.tokens.select("token_id", "sticky_score", "validation_rate")
+    return (
+        audited.tokens.select("token_id", "token", "erased", "push", "found")
+        .insert_column(2, pl.Series("lists", names, pl.String))
+        .join(scores, on="token_id", how="left", maintain_order="left")
+    )
+
+
+_HARM = {
+    "list": pl.String,
+    "harm": pl.String,
+    "tokens": pl.Int64,
+    "value": pl.Float64,
+    "otherwise": pl.Float64,
+    "difference": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "predicts": pl.Boolean,
+}
+
+
+def _harm_in_documents(tokens: pl.DataFrame, lists: Mapping[str, Sequence[int]]) -> Iterator[dict[str, Any]]:
+    """Yield a row per list and harm: the mean over its tokens beside that over random ones."""
+    random_tokens = tokens.filter(lists="random")
+    for name, ids in lists.items():
+        of_list = tokens.filter(pl.col("token_id").is_in(list(ids)))
+        for harm, column, sign in ((_HIDDEN, "found", -1), (_PUSHED, "push", 1)):
+            values = of_list[column].drop_nulls().to_numpy()
+            otherwise = random_tokens[column].drop_nulls().to_numpy()
+            row: dict[str, Any] = {"list": name, "harm": harm, "tokens": len(values)}
+            if len(values) and len(otherwise):
+                row |= {"value": values.mean(), "otherwise": otherwise.mean()}
+                row["difference"] = row["value"] - row["otherwise"]
+            if min(len(values), len(otherwise)) >= _FEWEST:
+                row["low"], row["high"] = _difference_interval(values, otherwise)
+                nearest = row["low"] if sign > 0 else row["high"]
+                row["predicts"] = bool(sign * nearest > 0)
+            yield row
+
+
+def _difference_interval(values: NDArray[np.float64], others: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of the difference of two means, by Welch's t-test (Welch 1947, Biometrika 34:28).
+
+    scipy's function warns if all values of a group are equal, as shares of a few queries may be.
+    """
+    from scipy.stats import t
+
+    of_means = np.array([values.var(ddof=1) / len(values), others.var(ddof=1) / len(others)])
+    difference = float(values.mean() - others.mean())
+    if not of_means.any():
+        return difference, difference
+    freedom = of_means.sum() ** 2 / (of_means**2 / (np.array([len(values), len(others)]) - 1)).sum()
+    reach = float(t.ppf((1 + _CONFIDENCE) / 2, freedom) * np.sqrt(of_means.sum()))
+    return difference - reach, difference + reach
+
+
+def _harm_on_tasks(
+    impacts: Mapping[str, Impact], lists: Mapping[str, Sequence[int]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per list and task: the main score with its tokens, beside that with benign ones."""
+    for name, measured in impacts.items():
+        for effect in measured.effects.filter("main").iter_rows(named=True):
+            low, high = effect["difference_low"], effect["difference_high"]
+            is_defined = effect["sticky"] is not None and effect["benign"] is not None
+            # The effect is how much more the score drops, so that the scores differ by its negative.
+            yield {
+                "list": name,
+                "harm": f"{effect['task']}, {effect['metric']}",
+                "tokens": len(lists[name]),
+                "value": effect["sticky"],
+                "otherwise": effect["benign"],
+                "difference": effect["sticky"] - effect["benign"] if is_defined else None,
+                "low": None if high is None else -high,
+                "high": None if low is None else -low,
+                "predicts": None if low is None else low > 0,
+            }
+
+
+def _is_whole(std: Run) -> bool:
+    return len(std.tokens) == std.available
+
+
+_OF_STICKY = {"sticky_in_both": pl.Int64, "jaccard": pl.Float64}
+_STABILITY = {
+    "first": pl.String,
+    "second": pl.String,
+    "shared": pl.Int64,
+    "spearman_score": pl.Float64,
+    **_OF_STICKY,
+}
+
+
+def _stability(runs: Sequence[Run]) -> pl.DataFrame:
+    agreements: Sequence[Agreement] = compare(runs).agreements if len(runs) > 1 else ()
+    table = pl.DataFrame([asdict(agreement) for agreement in agreements], _STABILITY)
+    return table if _is_whole(runs[0]) else table.drop(*_OF_STICKY)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _latex(table: pl.DataFrame) -> str:
+    """Return a table in LaTeX, for the package booktabs."""
+    rows = [" & ".join(map(_escape_latex, row)) for row in (table.columns, *table.iter_rows())]
+    alignment = "".join("r" if dtype.is_numeric() else "l" for dtype in table.dtypes)
+    lines = [f"\\begin{{tabular}}{{{alignment}}}", "\\toprule", rows[0] + " \\\\", "\\midrule"]
+    lines += [f"{row} \\\\" for row in rows[1:]]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "[": "{[}"}
+)
+
+
+def _escape_latex(value: Any) -> str:
+    return visible(_text(value)).translate(_LATEX)
+
+
+def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
+    result = study.audit.result
+    index = study.audit.record.index
+    counts = [f"- **{name}**: {len(ids)} {_LISTS[name]}." for name, ids in lists.items()]
+    without = "" if result.found_without is None else f" Without copies, {result.found_without:.3f}."
+    sections = [
+        f"# Which sticky tokens of {markdown(study.std.record.model.title)} predict harm?",
+        "\n".join(counts),
+        f"{len(study.std.tokens):,} of {study.std.available:,} tokens were measured.",
+        "## Which list predicts what?",
+        _markdown_table(study.harm),
+        f"In documents ({markdown(index.name)}), {COPIES} copies of a token were written into "
+        f"{len(result.stuffed_ids)} documents, one at a time, of at most {_MOST_TOKENS} tokens of a list. "
+        f"*Found*: the share of the queries that a document answers that find it among the first {TOP}."
+        f"{without} *Pushed*: in how many times as many wrong results it is. *Otherwise*: with copies "
+        f"of random tokens. The interval covers {_CONFIDENCE:.0%}, over tokens.",
+        "On tasks, the texts are edited as Chen et al. do it. *Otherwise*: with copies of benign tokens. The "
+        "interval covers 90%, over queries, pairs or texts.",
+        "A list predicts a harm if the whole interval says so.",
+    ]
+    if not study.stability.is_empty():
+        sections += [
+            "## How stable is the paper's list?",
+            _markdown_table(study.stability),
+            "Runs of `std` with other sentence pairs and seeds: the rank correlation of the scores of their "
+            "shared tokens and, of a study of the whole vocabulary, the Jaccard index of the sticky ones.",
+        ]
+    sections += [
+        "## Where is the rest?",
+        "`harm`, `tokens` and `stability` are tables as `.csv` and `.tex`, `figures` has the figures as PDF, "
+        "SVG and PNG, and `std`, `profile` and `set-1` are run folders.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _markdown_table(table: pl.DataFrame) -> str:
+    headings = [column.replace("_", " ") for column in table.columns]
+    rows = ([markdown(_text(value)) for value in row] for row in table.iter_rows())
+    return markdown_table(headings, rows)

@@ -1,0 +1,140 @@
+"""Studies: both lists, harm against a slow plain search, stability, files, resuming and the command."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import spearmanr, ttest_ind
+
+import impact_files
+import profiled
+from planted import command
+from stickytoken import load_encoder, study
+from stickytoken.errors import InputError
+from stickytoken.studies import _latex
+
+SENTENCES = profiled.sentences(1100)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    profiled.planted_model(strength=3).save(str(folder))
+    return load_encoder(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def finished(encoder, browser, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    task = impact_files.mixed_tasks(folder)[0]
+    return study(encoder, tasks=[task], sentences=SENTENCES, sample=60, sets=1, out=folder / "study")
+
+
+def test_both_methods_measure_the_same_tokens(finished):
+    std_ids = set(finished.std.tokens["token_id"])
+    assert len(std_ids) == 60
+    assert std_ids <= set(finished.profile.tokens["token_id"])
+    assert finished.std.tokens["sticky_score"].null_count() == 0
+
+
+def test_harm_in_documents_is_that_of_the_audit(finished):
+    ids = finished.profile.sticky["token_id"]
+    audited = finished.audit.tokens
+    of_list = audited.filter(pl.col("token_id").is_in(ids.implode()))
+    random_tokens = audited.filter(group="random")
+    assert of_list.height == len(ids) > 1
+    rows = finished.harm.filter(list="profile").to_dicts()
+    for row, column in zip(rows, ("found", "push"), strict=False):
+        test = ttest_ind(of_list[column], random_tokens[column], equal_var=False)
+        assert row["value"] == pytest.approx(of_list[column].mean())
+        assert row["otherwise"] == pytest.approx(random_tokens[column].mean())
+        assert (row["low"], row["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    hidden, pushed = rows[:2]
+    assert hidden["predicts"] == (hidden["high"] < 0)
+    assert pushed["predicts"] == (pushed["low"] > 0)
+
+
+def test_harm_on_a_task_is_that_of_the_impact(finished):
+    (effect,) = finished.impacts["profile"].effects.filter("main").to_dicts()
+    (row,) = finished.harm.filter(
+        pl.col("list") == "profile", pl.col("harm").str.contains("spearman")
+    ).to_dicts()
+    assert row["difference"] == pytest.approx(-effect["difference"])
+    assert (row["low"], row["high"]) == pytest.approx((-effect["difference_high"], -effect["difference_low"]))
+    assert row["predicts"] == (effect["difference_low"] > 0)
+
+
+def test_stability_compares_the_scores_of_shared_tokens(finished):
+    (row,) = finished.stability.to_dicts()
+    other = pl.read_parquet(finished.path / "set-1" / "tokens.parquet").sort("token_id")
+    assert row["shared"] == other.height == 60
+    scores = finished.std.tokens.sort("token_id")["sticky_score"]
+    assert row["spearman_score"] == pytest.approx(spearmanr(scores, other["sticky_score"]).statistic)
+    assert row["spearman_score"] < 1
+    assert "jaccard" not in row
+
+
+def test_given_pairs_are_halved_for_another_set_and_sticky_tokens_are_compared(encoder, finished, tmp_path):
+    pairs = {(pair.sentence1, pair.sentence2, pair.similarity) for pair in finished.std.plan.validation}
+    whole = study(encoder, pairs=sorted(pairs), sets=1, out=tmp_path / "study")
+    plan = json.loads((whole.path / "set-1" / "plan.json").read_text("utf-8"))
+    used = {(pair["sentence1"], pair["sentence2"]) for pair in plan["validation"]}
+    assert used < {pair[:2] for pair in pairs}
+    assert len(used) <= len(pairs) / 2
+    other = pl.read_parquet(whole.path / "set-1" / "tokens.parquet")
+    sticky = [set(table.filter(verdict="sticky")["token_id"]) for table in (whole.std.tokens, other)]
+    (row,) = whole.stability.to_dicts()
+    assert row["sticky_in_both"] == len(sticky[0] & sticky[1])
+    assert row["jaccard"] == pytest.approx(len(sticky[0] & sticky[1]) / len(sticky[0] | sticky[1]))
+
+
+def test_tables_and_figures_are_files(finished):
+    for name in ("harm", "tokens", "stability"):
+        table = getattr(finished, name)
+        with (finished.path / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        assert rows[0] == table.columns
+        assert len(rows) == 1 + table.height
+        latex = (finished.path / f"{name}.tex").read_text("utf-8")
+        assert latex.count(r"\\") == 1 + table.height
+    figures = {path.name for path in (finished.path / "figures").glob("*.pdf")}
+    assert {"pair-similarities.pdf", "mean-shift.pdf", "flagged-categories.pdf"} <= figures
+    page = (finished.path / "study.md").read_text("utf-8")
+    assert all(f"| {row[0]} | " in page for row in finished.harm.iter_rows())
+
+
+def test_hostile_tokens_stay_text_in_latex():
+    table = pl.DataFrame({"a_b": ["\\input{x}", "50% & $1 #_^~", "[x]"], "n": [1.0, None, 2.5]})
+    assert _latex(table).splitlines()[2:] == [
+        r"a\_b & n \\",
+        r"\midrule",
+        r"\textbackslash{}input\{x\} & 1.000 \\",
+        r"50\% \& \$1 \#\_\textasciicircum{}\textasciitilde{} & - \\",
+        r"{[}x] & 2.500 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_the_command_continues_a_study(encoder, finished, tmp_path):
+    copy = tmp_path / "study"
+    shutil.copytree(finished.path, copy)
+    shutil.rmtree(copy / "set-1")
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("\n".join(SENTENCES), "utf-8")
+    options = ["--sentences", str(sentences), "--sample", "60", "--set", "sets=1", "--device", "cpu"]
+    kept = (copy / "profile" / "time.json").stat().st_mtime_ns
+    result = command("study", encoder.name, *options, "--out", str(copy), "--format", "json")
+    document = json.loads(result.stdout)
+    again = pl.DataFrame(document["stability"])["spearman_score"][0]
+    assert again == pytest.approx(finished.stability["spearman_score"][0])
+    assert (copy / "profile" / "time.json").stat().st_mtime_ns == kept
+    assert not np.isnan(again)
+
+
+def test_a_study_refuses_a_negative_number_of_sets(encoder):
+    with pytest.raises(InputError, match="-1"):
+        study(encoder, sets=-1)
