@@ -95,7 +95,7 @@ def test_figures_of_minilm_in_answers_are_those_of_the_run(answer, printed):
         ("finds the 474 published candidates", "benchmarks.md", "| 474, 0 differ;"),
         ("exactly the 21 published sticky tokens", "benchmarks.md", "| exactly these | 21, 0 others |"),
         ("18 of the 21 push more than an ordinary token", "paper.md", "| 18; 7; 0 |"),
-        ("rose by 0.27 points", "repair.md", "STS-B, in points | +0.27 |"),
+        ("rose by 0.27 points", "repair.md", "STS-B rises by 0.27 points"),
         ("About four texts per token", "method.md", "about four texts per token"),
         ("3 cents for what it sends in any case", "endpoints.md", "cost 0.02749,"),
         ("2.40 dollars at most", "endpoints.md", "cost 2.397,"),
