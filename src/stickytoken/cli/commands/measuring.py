@@ -267,7 +267,7 @@ def probe(
             console.print_table(*block)
 
 
-@command(settings=("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "route", "template"))
+@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "route", "template"))
 def study(
     model: opt.Model,
     *,
