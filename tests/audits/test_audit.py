@@ -319,7 +319,7 @@ def by_topic(tampered_run, texts, tmp_path_factory):
         tampered_run,
         folder / "documents.jsonl",
         queries=folder / "queries.jsonl",
-        settings=replace(SMALL, stuffed=32),
+        settings=replace(SMALL, stuffed=64),
         out=folder / "audit",
     )
     return measured, rows
@@ -460,7 +460,7 @@ def chosen_groups(predicted, words, special=()):
         token_id: SimpleNamespace(id=token_id, text=text)
         for token_id, text in zip([*ids, 11], "abcde", strict=True)
     }
-    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), notes=[])
+    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), named_ids=None, notes=[])
     return _tokens.choose_tokens(run, candidates, predicted, words, SMALL), candidates.notes
 
 

@@ -61,14 +61,14 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_libraries_make_of_an_interrupt_is_an_interrupt(ending, bert_folder, tmp_path):
     code = f"""
-import atexit, os, signal, stickytoken.encoders
-load = stickytoken.encoders.load_encoder
+import atexit, os, signal, stickytoken.encoders.loading
+load = stickytoken.encoders.loading.load_for_documents
 def press():
     os.kill(os.getpid(), signal.SIGINT)
     while True: pass
-def load_encoder(model, **options):
+def load_for_documents(model, **options):
     {ENDINGS[ending]}
-stickytoken.encoders.load_encoder = load_encoder
+stickytoken.encoders.loading.load_for_documents = load_for_documents
 {MAIN}
 """
     process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)

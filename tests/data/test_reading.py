@@ -158,6 +158,25 @@ def test_columns_are_named_or_found(write):
     assert_refused(write("e.txt", "a"), "without columns", column="a")
 
 
+def test_a_line_for_excel_is_no_header(write):
+    path = write("a.csv", "sep=;\nid;text\n1;hello\n")
+    for delimiter in (None, ";"):
+        assert_refused(path, "delete it", "';'", column=Columns("text", delimiter=delimiter))
+
+
+def test_a_column_called_topic_is_the_source_unless_it_is_the_text(write):
+    (record,) = read(write("a.jsonl", '{"text": "hello", "topic": "greetings"}\n'))
+    assert record.source == "greetings"
+    (record,) = read(write("b.jsonl", '{"text": "hello", "topic": "greetings", "source": "web"}\n'))
+    assert record.source == "web"
+    (record,) = read(write("c.jsonl", '{"topic": "hello"}\n'))
+    assert (record.text, record.source) == ("hello", None)
+    path = write("d.jsonl", '{"text": "hello"}\n')
+    (record,) = read(path, source_column="topic", needs_source=False)
+    assert record.source is None
+    assert_refused(path, "has no column 'topic'", source_column="topic")
+
+
 def test_objects_are_documents_too():
     for source in (["a", "b"], (text for text in "ab"), pl.Series(["a", "b"])):
         assert split(read(source))[1] == ["a", "b"]

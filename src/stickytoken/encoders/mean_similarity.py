@@ -31,6 +31,11 @@ class MeanSimilarity(NamedTuple):
         left_out: number of entries that are not used, because they have no tokens, more tokens than the model
             reads, or no usable vector.
         error: standard error of u; 0 if u was computed from all entries rather than estimated from a sample.
+
+    Example:
+        >>> from stickytoken.encoders import mean_similarity
+        >>> round(mean_similarity(model, most=500).value, 1)
+        0.2
     """
 
     value: float

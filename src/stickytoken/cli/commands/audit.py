@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stickytoken.audits import Audit
 
 
-@command(settings=("prompt", "token_prepending", "truncate_dim", "layer", "insertion"))
+@command(settings=("route", "prompt", "token_prepending", "truncate_dim", "layer", "insertion"))
 def audit(
     source: opt.Source,
     *,
