@@ -143,6 +143,11 @@ def table_row(run: Run) -> str:
     """Return the row of a run in the table of measured models, as Markdown without a line break.
 
     The cost is the number of encoded texts, and the time of the whole run on its device.
+
+    Example:
+        >>> from stickytoken.model_cards import table_row
+        >>> print(table_row(run))
+        | all-MiniLM-L6-v2 | ... | 18 of 23,699 | ...
     """
     record = run.record
     compared = comparisons.ComparedRun(record.model.title, run)

@@ -78,6 +78,10 @@ class Study:
             list has fewer than three tokens, or the task has no interval.
         stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
             correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
+
+    Example:
+        >>> measured = stickytoken.study(model, sample=300)  # doctest: +SKIP
+        >>> measured.harm  # doctest: +SKIP
     """
 
     path: Path
@@ -141,6 +145,10 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         EncodingError: a text has no usable vector.
         RunError: the folder contains something other than this study.
         MissingExtraError: the ``figures`` extra is not installed, or a task needs another one.
+
+    Example:
+        >>> measured = stickytoken.study(model, tasks=["sts.jsonl"], sample=300)  # doctest: +SKIP
+        >>> measured.harm  # doctest: +SKIP
     """
     require_package("kaleido", "a study", "figures")
     sets = whole_number("sets", sets)

@@ -16,8 +16,8 @@ from stickytoken.data.tasks import MtebTask, load_task
 from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, impact
 from stickytoken.impacts._editing import Condition, Kind, published_edits
-from stickytoken.impacts._statistics import paired_test
 from stickytoken.impacts._running import published_indices
+from stickytoken.impacts._statistics import paired_test
 from stickytoken.insertion import Token
 from stickytoken.settings.impact import Edits
 

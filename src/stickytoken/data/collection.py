@@ -58,10 +58,6 @@ def bundled_collection() -> Collection:
     The documents have 80 to 160 words. The first query of each names its subject, the second asks for the
     same in other words.
 
-    >>> collection = bundled_collection()
-    >>> len(collection.documents), len(collection.queries)
-    (240, 480)
-
     Example:
         >>> from stickytoken.data.collection import bundled_collection
         >>> collection = bundled_collection()
@@ -95,16 +91,12 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
         source: where they come from, for messages.
         most_documents: number of documents to stop at.
 
-    >>> texts = [f"Text {number} of several that are long enough to search." for number in range(30)]
-    >>> collection = join_collection(texts, "my texts", 10)
-    >>> collection.queries[0], collection.documents[0][:30]
-    ('Text 0 of several that', 'are long enough to search. Tex')
-
     Example:
         >>> from stickytoken.data.collection import join_collection
-        >>> collection = join_collection(documents, "my texts", 10)
-        >>> collection is None
-        False
+        >>> texts = [f"Text {number} of several that are long enough to search." for number in range(30)]
+        >>> collection = join_collection(texts, "my texts", 10)
+        >>> collection.queries[0], collection.documents[0][:30]
+        ('Text 0 of several that', 'are long enough to search. Tex')
     """
     documents: list[str] = []
     queries: list[str] = []

@@ -140,6 +140,11 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         EncodingError: A text has no usable vector.
         RunError: The folder contains another run or other files, is in use by another process, or cannot be
             written.
+
+    Example:
+        >>> opened = stickytoken.detect(model, out="run")  # the run is finished, so it is opened
+        >>> len(opened.sticky)
+        18
     """
     began = wall_time.beginning()
     name = choose_method(method, settings, pairs is not None)
@@ -325,6 +330,17 @@ def probe(
 
     Raises:
         InputError: A token cannot be probed, or an input cannot be used.
+
+    Example:
+        >>> import numpy as np
+        >>> def embed(texts):
+        ...     counts = [[1 + text.count(letter) for letter in "aeioudlnrst"] for text in texts]
+        ...     return np.array(counts, dtype=np.float32)
+        >>> encoder = stickytoken.load_encoder(embed, candidates=["river", "tttt"])
+        >>> settings = stickytoken.ProfileSettings(screening_texts=2, confirming_texts=4, insertion="words")
+        >>> river, _ = stickytoken.probe(encoder, ["river", "tttt"], settings=settings)
+        >>> river.verdict
+        'benign'
     """
     name = choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(METHODS[name](), reads_texts_only(encoder))

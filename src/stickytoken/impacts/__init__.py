@@ -24,9 +24,9 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
+from stickytoken.impacts._running import VECTORS, Runner, run_task, shard_stage
 from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
-from stickytoken.impacts._running import VECTORS, Runner, run_task, shard_stage
 from stickytoken.insertion import Insertion, Side, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume

@@ -18,8 +18,8 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, IdEncoder, Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, needed_room, published_edits, with_copies
-from stickytoken.impacts.results import TaskRecord
 from stickytoken.impacts._running import UNIT, Group, GroupWork, Runner, shard_stage, task_record
+from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
 from stickytoken.measurement import ShardCost
