@@ -24,7 +24,6 @@ from stickytoken.methods.profile.estimates import Measured, Measurements, estima
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import (
     PILOT_TOKENS,
-    carriers_needed,
     confirm_in_batches,
     tokens_to_confirm,
 )
@@ -166,7 +165,7 @@ def true_contractions(generator: np.random.Generator, shape: Shape, size: int) -
 def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractions: Vector) -> Measurements:
     """Draw what each carrier shows of the true effects, and return it as measurements of all tokens."""
     size = len(contractions)
-    carriers = carriers_needed(SETTINGS)
+    carriers = SETTINGS.screening_texts + SETTINGS.confirming_texts
     # Carriers multiply the effects of all tokens.
     gain = 1 + GAIN_SPREAD * generator.normal(size=carriers)
     gain /= gain.mean()
@@ -230,7 +229,7 @@ def with_plan(
         carriers=[],
         pilots=pilots.tolist(),
     )
-    job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS))
+    job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS, restricted=False))
     return Measured(
         job=job,
         plan=plan,

@@ -166,10 +166,10 @@ def replayed_rates(
     candidates = [tokens_by_id[token_id] for token_id in validation_order(scores)]
     tokens = [tokens_by_id[token_id] for token_id in token_ids]
     with progress_bar() as progress:
-        plan = make_plan(encoder, settings, choose_corpus(None, pairs), progress)
+        runner = MemoryRunner(encoder, progress, shard_probes=1)
+        plan = make_plan(encoder, settings, choose_corpus(None, pairs), runner)
         paths = published_paths(encoder, settings, plan, vocabulary.available, candidates)
         stage = validation_stage(encoder, settings, plan, paths)
-        runner = MemoryRunner(encoder, progress, shard_probes=1)
         validated = runner(stage, tokens, truncate=True)
     return {metric: validated[f"rate_{metric}"].to_numpy() for metric in Metric}
 
@@ -307,8 +307,8 @@ def score_job(job: Job[StdSettings], plan: StdPlanRecord | None = None) -> tuple
     encoder = job.encoder
     shard_probes = SHARD_PROBES if encoder.device == "cpu" else ACCELERATOR_SHARD
     with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
-        plan = plan or make_plan(encoder, job.settings, job.corpus, progress)
         runner = FolderRunner(LocalEngine(encoder), ResultFolder(Path(work)), progress, shard_probes)
+        plan = plan or make_plan(encoder, job.settings, job.corpus, runner)
         run_stage = CountedRun(runner, truncate=True)
         table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), run_stage)
         return table, runner.cost
@@ -331,7 +331,7 @@ def score_pairs(
     settings = StdSettings(scores=Scores.ALL)
     job = Job(encoder, settings, corpus, vocabulary, sampled_tokens, restricted=True, sampled=True)
     with progress_bar() as progress:
-        plan = make_plan(encoder, settings, corpus, progress)
+        plan = make_plan(encoder, settings, corpus, MemoryRunner(encoder, progress))
     below = [pair for pair in corpus.pairs if pair.similarity < plan.mean_similarity]
     scores = []
     for number in range(1 + sets):

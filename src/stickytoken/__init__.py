@@ -6,7 +6,6 @@ Importing this package is cheap: torch is imported when a model is loaded.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import (
     EncodingError,
@@ -20,7 +19,11 @@ from stickytoken.errors import (
 )
 from stickytoken.version import __version__
 
+# Type checkers know this name. Importing it from `typing` would take most of the time of this import.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from stickytoken.adapters.guarding import guard
     from stickytoken.attribution import Why, why
     from stickytoken.audits import audit, open_audit

@@ -6,10 +6,9 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,36 +19,13 @@ _LOG = logging.getLogger("stickytoken")
 def cache_folder() -> Path:
     """Return the folder of stickytoken's cache, which need not exist.
 
-    The cache holds measured values, such as the mean similarity of a model. The environment variable
-    STICKYTOKEN_CACHE overrides the default folder.
+    The cache holds the vectors that endpoints return. The environment variable STICKYTOKEN_CACHE overrides
+    the default folder.
     """
     configured = os.environ.get("STICKYTOKEN_CACHE")
     if configured:
         return Path(configured)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stickytoken"
-
-
-def recalled(name: str) -> dict[str, Any] | None:
-    """Return the values that `keep` cached under a name; None if there are none or they cannot be read."""
-    try:
-        values = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
-
-
-def keep(name: str, values: Mapping[str, Any]) -> None:
-    """Cache JSON values under a name, to be read by `recalled`; a failure to write is only logged."""
-    folder = cache_folder()
-    temporary = folder / f".{name}.{secrets.token_hex(8)}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(values), encoding="utf-8")
-        temporary.replace(folder / f"{name}.json")
-    except OSError as error:
-        _LOG.info("%s is not cached: %s", name, error)
-        with suppress(OSError):
-            temporary.unlink()
 
 
 Value = TypeVar("Value")

@@ -51,7 +51,8 @@ def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_op
     assert document["available"] == document["scored"] == document["candidates"] == 95
     plan = json.loads((planted_run / "plan.json").read_text("utf-8"))
     carriers = {pair["sentence2"] for pair in plan["validation"]}
-    assert document["sequences"] == 95 * (2 * 9 + 1) + 95 * (2 * len(carriers) + 20) * 3
+    of_tokens = 95 * (2 * 9 + 1) + 95 * (2 * len(carriers) + 20) * 3
+    assert document["sequences"] == of_tokens + 125  # and the mean similarity
     assert document["seconds"] >= 0
     first = document["sticky"][0]
     assert (first["token"], first["validation_rate"]) == (planted.PLANTED, pytest.approx(1))

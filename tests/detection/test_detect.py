@@ -258,7 +258,8 @@ def test_the_run_counts_its_tokens_and_texts(small_run):
     assert result.sticky == len(small_run.sticky)
     # Copies before and after a carrier are encoded once, however many pairs it stands in.
     carriers = {pair.sentence2 for pair in small_run.plan.validation}
-    assert result.sequences == 95 * (2 * 3 * 3 + 1) + 19 * (2 * len(carriers) + 6) * 3
+    of_tokens = 95 * (2 * 3 * 3 + 1) + 19 * (2 * len(carriers) + 6) * 3
+    assert result.sequences == of_tokens + 125  # and the mean similarity
 
 
 def test_named_tokens_get_the_numbers_that_they_have_in_the_whole_run(encoder, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -298,12 +297,6 @@ class _Encoding:
         vectors = engines.encode_probes(encoder, probes)
         rows = [{UNIT: first + offset, "vector": vector} for offset, vector in enumerate(vectors)]
         return rows, len(rows)
-
-
-def shard_count(index: Index) -> int:
-    """Return the number of shards in which the documents and queries of an index are encoded."""
-    texts = len(index.fitted) + len(index.fitted_queries)
-    return math.ceil(texts / _SHARD_TEXTS)
 
 
 def encode_in_shards(

@@ -77,7 +77,6 @@ def measure(
     if stuffed.unanswered:
         count = counted(len(stuffed.unanswered), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
-    cost = folder.total_cost({_index.INDEX: _index.shard_count(index)})
     found = panel.is_found
     result = AuditResultRecord(
         depth=panel.depth,
@@ -94,7 +93,7 @@ def measure(
         causes=certain_kinds(scan.result.kinds),
         searched=scan.result.documents,
         ranked=copies_now.ranked,
-        sequences=cost.sequences + runner.cost.sequences,
+        sequences=runner.cost.sequences,
         seconds=round(folder.seconds, 1),
     )
     held.finish(held.record.model_copy(update={"result": result, "notes": notes}))

@@ -437,12 +437,13 @@ class _ProgressLines:
     def report(self, step: Progress) -> None:
         """Print a line if the stage has ended, or if the last line of the stage is long enough ago.
 
-        A note of the step is always printed.
+        A note of the step is always printed, in place of such a line.
         """
         _raise_if_interrupted()
+        pace = self._clock.pace(step)
         if step.note:
             inform(step.note)
-        pace = self._clock.pace(step)
+            return
         line = f"{step.stage}: {step.done:,} of {step.total:,}"
         rate = f", {pace.rate}" if pace.rate else ""
         if step.done == step.total:

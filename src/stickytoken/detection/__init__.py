@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -181,15 +182,16 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     with resume.resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
-                plan = folder.read_plan(name)
-                if plan is None:
-                    plan = without_refused_texts(encoder, lambda: chosen_method.make_plan(job, progress))
-                held.begin(held.record.model_copy(update={"result": None}))
-                folder.write_record(store.PLAN_FILE, plan)
-                folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
                 if shard_probes is None:
                     shard_probes = base.shard_probes_for(encoder.device)
-                runner = base.FolderRunner(opened, folder, progress, shard_probes)
+                unfinished = held.record.model_copy(update={"result": None})
+                begin = cache(partial(held.begin, unfinished))  # once
+                runner = base.FolderRunner(opened, folder, progress, shard_probes, begin=begin)
+                plan = folder.read_plan(name)
+                if plan is None:
+                    plan = without_refused_texts(encoder, lambda: chosen_method.make_plan(job, runner))
+                folder.write_record(store.PLAN_FILE, plan)
+                folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
                 table, result = chosen_method.compute(job, plan, runner)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 held.finish(held.record.model_copy(update={"result": result}))

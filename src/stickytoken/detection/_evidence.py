@@ -28,8 +28,9 @@ from stickytoken.methods.probes import EvidenceStage, similarity_counts
 _MAX_TOKENS = 12
 # If fewer tokens than this are sticky, the strongest of the other tokens are measured too.
 _MIN_TOKENS = 4
-# Number of ordinary tokens that are measured as a control.
+# Number of ordinary tokens that are measured as a control, and in a run over some tokens.
 _ORDINARY_TOKENS = 8
+_ORDINARY_IN_FEW = 4
 # Together with the seed, this number makes the choice of ordinary tokens independent of other random choices.
 _ORDINARY_STREAM = 12
 
@@ -62,7 +63,8 @@ def measured_evidence(
     ordinary_ids: list[int] = []
     if with_ordinary:
         excluded = {*flagged_ids(run.tokens), *worst_ids, *ids}
-        ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), _ORDINARY_TOKENS))
+        count = _ORDINARY_IN_FEW if job.restricted else _ORDINARY_TOKENS
+        ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), count))
     tokens_by_id = {token.id: token for token in job.vocabulary.available}
     tokens = [tokens_by_id[token_id] for token_id in (*ids, *ordinary_ids)]
     # One shard for all tokens would fill batches best, but small shards need less memory.

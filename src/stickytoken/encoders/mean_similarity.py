@@ -1,8 +1,8 @@
-"""Mean cosine of vocabulary embeddings (u), and how evenly the embeddings use all dimensions (IsoScore)."""
+"""Mean cosine of vocabulary embeddings (u), from all entries or estimated from a random sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +12,14 @@ from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Seed of the random sample of entries. The seed is fixed, so that models with the same vocabulary get the
-# same sample.
+# Seed of the random order of entries. The seed is fixed, so that models with the same vocabulary get the same
+# sample.
 _SEED = 4
+# Number of entries that are encoded together if all are.
+_BLOCK = 4096
+# Number of groups of a block of a sample. The vectors of a group are added up, and the standard error is that
+# over groups.
+_GROUPS = 32
 
 
 class MeanSimilarity(NamedTuple):
@@ -26,149 +31,131 @@ class MeanSimilarity(NamedTuple):
         left_out: number of entries that are not used, because they have no tokens, more tokens than the model
             reads, or no usable vector.
         error: standard error of u; 0 if u was computed from all entries rather than estimated from a sample.
-        isoscore: how evenly the vectors use all dimensions, from 0 to 1; None if undefined. See `isoscore`.
     """
 
     value: float
     entries: int
     left_out: int
     error: float = 0.0
-    isoscore: float | None = None
 
 
-def isoscore(covariance: NDArray[np.float64]) -> float | None:
-    """Return the IsoScore, which measures how evenly vectors use their dimensions.
+class VectorSums(NamedTuple):
+    """Sums of the unit vectors of G groups of entries.
 
-    The formula and its terms are from section 4 of the paper on IsoScore by Rudman and others (Findings of
-    ACL 2022).
-
-    Args:
-        covariance: covariance matrix of the vectors, shape (d, d).
-
-    Returns:
-        The IsoScore: 0 if one dimension has all the variance, 1 if all dimensions have the same variance.
-        None if there is only one dimension or no variance.
+    Attributes:
+        sums: the sums, shape (G, d).
+        counts: number of entries in each sum, shape (G,).
     """
-    size = len(covariance)
-    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # one for each principal component
-    length = float(np.linalg.norm(variances))
-    if size < 2 or length == 0:
-        return None
-    # If all variances are equal, each of these normalized variances is 1.
-    normalized_variances = np.sqrt(size) * variances / length
-    # The isotropy defect: 0 if all variances are equal, 1 if only one of them is not zero.
-    isotropy_defect = np.linalg.norm(normalized_variances - 1) / np.sqrt(2 * (size - np.sqrt(size)))
-    # Fraction of the dimensions that are used: 1 / size if the defect is 1, and 1 if it is 0.
-    used_fraction = (size - isotropy_defect**2 * (size - np.sqrt(size))) ** 2 / size**2
-    # Rescale the fraction from the interval [1 / size, 1] to the interval [0, 1].
-    return float((size * used_fraction - 1) / (size - 1))
+
+    sums: NDArray[np.float64]
+    counts: NDArray[np.int64]
 
 
-def mean_similarity(
-    encoder: Encoder,
-    report: Callable[[int, int], None] | None = None,
-    most: int | None = None,
-    *,
-    chunk: int = 4096,
-) -> MeanSimilarity:
-    """Return u, the mean cosine over all ordered pairs of vocabulary embeddings, and the IsoScore.
+def blocks_of_entries(encoder: Encoder) -> list[tuple[tuple[str, ...], ...]]:
+    """Divide the strings of the vocabulary into blocks to encode together, of one group each."""
+    strings = tuple(encoder.tokenizer.entries.values())
+    return [(strings[start : start + _BLOCK],) for start in range(0, len(strings), _BLOCK)]
 
-    Every string in the vocabulary is encoded as a text, as for the published values (Chen et al. 2025). The
-    mean over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector.
-    Computing it takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore,
-    takes O(V d^2) time and O(d^2) memory.
+
+def sampled_entries(encoder: Encoder, size: int, most: int) -> list[tuple[tuple[str, ...], ...]]:
+    """Draw random entries of the vocabulary, in blocks of this size and of several groups each.
 
     Args:
         encoder: the model.
-        report: called with the number of entries encoded so far (first with 0) and the number of entries to
-            encode.
-        most: maximum number of entries to encode; if the vocabulary has more entries, u is estimated from a
-            random sample of this size. If ``most`` is None, all entries are encoded.
-        chunk: number of entries to encode at a time.
-
-    Raises:
-        EncodingError: No entry can be encoded.
+        size: number of entries in a block.
+        most: maximum number of entries to draw.
     """
     strings = list(encoder.tokenizer.entries.values())
-    entries = len(strings)
-    sampled = most is not None and most < entries
-    if sampled:
-        order = np.random.default_rng(_SEED).permutation(entries)
-        strings = [strings[index] for index in np.sort(order[:most]).tolist()]
-    total = np.zeros(encoder.dimension)
-    product = np.zeros((encoder.dimension, encoder.dimension))
-    count = 0
-    sampled_units: list[NDArray[np.float64]] = []
-    if report is not None:
-        report(0, len(strings))
-    for start in range(0, len(strings), chunk):
-        units = _unit_vectors_of_entries(encoder, strings[start : start + chunk])
-        total += units.sum(axis=0)
-        count += len(units)
-        if sampled:
-            sampled_units.append(units)
-        else:
-            product += units.T @ units
-        if report is not None:
-            report(min(start + chunk, len(strings)), len(strings))
-    if sampled:
-        return _estimated(encoder, np.concatenate(sampled_units), len(strings), entries)
-    if count == 0:
-        raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded")
-    mean = total / count
-    evenness = isoscore(product / count - np.outer(mean, mean))
-    return MeanSimilarity(float(mean @ mean), count, entries - count, isoscore=evenness)
+    order = np.random.default_rng(_SEED).permutation(len(strings))[:most].tolist()
+    drawn = tuple(strings[index] for index in order)
+    of_group = max(1, size // _GROUPS)
+    blocks = []
+    for start in range(0, len(drawn), size):
+        block = drawn[start : start + size]
+        blocks.append(tuple(block[first : first + of_group] for first in range(0, len(block), of_group)))
+    return blocks
 
 
-def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np.float64]:
-    """Return the unit vectors of the strings that can be encoded, shape (n, d).
+def add_unit_vectors(encoder: Encoder, groups: Sequence[Sequence[str]]) -> VectorSums:
+    """Encode groups of strings as texts, and add up the unit vectors of each.
 
     Strings that have no tokens, that the model cannot read in full, or that have no usable vector are left
     out.
     """
+    strings = [string for group in groups for string in group]
+    group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     ids = encoder.content_ids(strings)
     readable = [index for index, content in enumerate(ids) if content and encoder.fits(content)]
     if reads_ids(encoder):
         vectors = encoder.encode_ids([ids[index] for index in readable], allow_zero=True)
     else:
         vectors = encoder.encode([strings[index] for index in readable], allow_zero=True)
-    return exact_unit_vectors(vectors[has_vector(vectors)])
+    is_usable = has_vector(vectors)
+    group_of = group_of[readable][is_usable]
+    sums = np.zeros((len(groups), encoder.dimension))
+    np.add.at(sums, group_of, exact_unit_vectors(vectors[is_usable]))
+    return VectorSums(sums, np.bincount(group_of, minlength=len(groups)))
 
 
-def _estimated(
-    encoder: Encoder, vectors: NDArray[np.float64], sample_size: int, entries: int
-) -> MeanSimilarity:
-    """Estimate the mean similarity u of a vocabulary from a random sample of its entries.
+def mean_of_sums(name: str, parts: Sequence[VectorSums], drawn: int, entries: int) -> MeanSimilarity:
+    """Return u, the mean cosine over all ordered pairs of entries, from sums of their unit vectors.
 
-    The mean cosine between different entries of the sample is a U-statistic, whose standard error is known
-    (Hoeffding 1948).
+    The mean over all pairs, including each entry with itself, is the squared norm of the mean unit vector.
+    The mean cosine between different entries of a sample is a U-statistic. Its standard error is that of the
+    jackknife over the groups (Arvesen 1969).
 
-    Returns:
-        The estimate of u, its standard error, and the IsoScore of the sample.
+    Args:
+        name: name of the model, for the error.
+        parts: the sums of all groups.
+        drawn: number of entries in these groups, whether used or left out.
+        entries: number of entries in the vocabulary.
 
     Raises:
-        EncodingError: fewer than two entries of the sample can be encoded.
+        EncodingError: Fewer than two entries can be encoded.
     """
-    count = len(vectors)
+    sums = np.concatenate([part.sums for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    count = int(counts.sum())
     if count < 2:
-        raise EncodingError(
-            f"{encoder.name}: only {count} of {sample_size:,} random vocabulary entries can be encoded"
-        )
-    mean = vectors.mean(axis=0)
-    # The mean over all pairs of the sample, `mean @ mean`, includes the pair of each entry with itself, whose
-    # cosine is 1. The mean over pairs of different entries leaves these pairs out. The sum over all pairs is
-    # count**2 * (mean @ mean). Without the pairs of an entry with itself, the sum is smaller by `count`, and
-    # count * (count - 1) pairs remain.
-    between_entries = (count * float(mean @ mean) - 1) / (count - 1)
+        raise EncodingError(f"{name}: only {count} of {drawn:,} vocabulary entries can be encoded")
+    total = sums.sum(axis=0)
+    if drawn == entries:
+        mean = total / count
+        return MeanSimilarity(float(mean @ mean), count, entries - count)
+    between_entries = float(_mean_of_pairs(total, np.array(count)))
     # For the whole vocabulary, u also includes the pair of each entry with itself, which is one in `entries`
     # pairs.
     value = between_entries + (1 - between_entries) / entries
-    # A small change in the mean vector changes its squared norm by 2 * (mean @ change), so the error of u is
-    # twice the error of the mean of `vectors @ mean`. The factor 1 - count / entries makes the error 0 if the
-    # sample is the whole vocabulary.
-    spread = float((vectors @ mean).std(ddof=1))
-    error = 2 * spread * np.sqrt((1 - count / entries) / count)
-    covariance = vectors.T @ vectors / count - np.outer(mean, mean)
-    return MeanSimilarity(
-        value, count, left_out=sample_size - count, error=float(error), isoscore=isoscore(covariance)
-    )
+    has_rest = count - counts >= 2
+    without_group = _mean_of_pairs(total - sums[has_rest], count - counts[has_rest])
+    variance = (len(without_group) - 1) * float(without_group.var()) if len(without_group) else 0.0
+    # The error is 0 if the sample is the whole vocabulary.
+    error = np.sqrt(variance * (1 - drawn / entries))
+    return MeanSimilarity(value, count, drawn - count, float(error))
+
+
+def _mean_of_pairs(total: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+    # The sum over all pairs is the squared norm of the sum. It includes the pairs of an entry with itself,
+    # each of which has the cosine 1.
+    return np.asarray(((total**2).sum(axis=-1) - count) / (count * (count - 1)))
+
+
+def mean_similarity(encoder: Encoder, most: int | None = None) -> MeanSimilarity:
+    """Return u, the mean cosine over all ordered pairs of vocabulary embeddings.
+
+    Every string in the vocabulary is encoded as a text, as for the published values (Chen et al. 2025). This
+    takes O(V d) time and O(d) memory.
+
+    Args:
+        encoder: the model.
+        most: maximum number of entries to encode; if the vocabulary has more, u is estimated from a random
+            sample of this size. If None, all entries are encoded.
+
+    Raises:
+        EncodingError: Fewer than two entries can be encoded.
+    """
+    entries = len(encoder.tokenizer.entries)
+    drawn = entries if most is None else min(most, entries)
+    blocks = blocks_of_entries(encoder) if drawn == entries else sampled_entries(encoder, drawn, drawn)
+    parts = [add_unit_vectors(encoder, groups) for groups in blocks]
+    return mean_of_sums(encoder.name, parts, drawn, entries)

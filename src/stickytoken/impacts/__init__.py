@@ -145,7 +145,7 @@ def _measure(runner: Runner, held: resume.Resumed[results.ImpactRecord], tasks: 
         reason = next(iter(measured.failed.values()))
         raise InputError(f"no task could be run ({', '.join(measured.failed)}): {reason}")
     rows = measured.rows
-    cost = folder.total_cost(runner.shards)
+    cost = folder.total_cost()
     paired_test = None
     if runner.settings.edits is Edits.PAPER:
         paired_test = _statistics.paired_test(rows["effects"], runner.settings.seed)

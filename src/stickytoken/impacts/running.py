@@ -7,7 +7,7 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -119,7 +119,6 @@ class Runner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
-        shards: how many shards each completed piece of work has, keyed by the name of the work.
     """
 
     encoder: protocol.WordEncoder
@@ -128,7 +127,6 @@ class Runner:
     engine: engines.Engine
     folder: ResultFolder
     progress: engines.ProgressCallback
-    shards: dict[str, int] = field(default_factory=dict)
 
     def clean_vectors(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
         """Encode inputs without copies, or read the vectors that an earlier session left in the folder.
@@ -191,8 +189,6 @@ class Runner:
         tables = engines.run_work(
             name, make_work, shards, rows, self.engine, self.folder, self.progress, title
         )
-        # The shards are recorded here, after `run_work`, so that work that fails is not recorded.
-        self.shards[name] = len(shards)
         values = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 

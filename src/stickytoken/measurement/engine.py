@@ -26,7 +26,7 @@ from stickytoken.encoders.protocol import (
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement import ResultFolder, ShardCost
+from stickytoken.measurement import ShardCost
 
 Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """A value in a row of a stage: a number, a text, or several numbers."""
@@ -449,13 +449,50 @@ class Rows(Generic[S]):
     unit: str = ""
 
 
+class ShardStore(Protocol):
+    """Keeps computed shards: a `ResultFolder`, or `MemoryShards`."""
+
+    def read_shard(
+        self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
+    ) -> pl.DataFrame | None:
+        """Return the rows of a shard; None unless it is kept and has the expected keys."""
+
+    def write_shard(
+        self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
+    ) -> pl.DataFrame:
+        """Keep a shard, and return its rows."""
+
+
+class MemoryShards:
+    """Keeps the shards of a measurement that writes no files."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, int], pl.DataFrame] = {}
+
+    def read_shard(
+        self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
+    ) -> pl.DataFrame | None:
+        """Return the rows of a shard; None unless it is kept and has the expected keys."""
+        frame = self._frames.get((stage, index))
+        return frame if frame is not None and frame[key].to_list() == list(keys) else None
+
+    def write_shard(
+        self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
+    ) -> pl.DataFrame:
+        """Keep a shard, and return its rows."""
+        del cost
+        frame = pl.DataFrame(list(rows), infer_schema_length=None)
+        self._frames[stage, index] = frame
+        return frame
+
+
 def run_work(
     name: str,
     make_work: Callable[[], tuple[Work[S, P], ShardCost]],
     shards: Sequence[S],
     rows: Rows[S],
     engine: Engine,
-    folder: ResultFolder,
+    folder: ShardStore,
     progress: ProgressCallback,
     title: str | None = None,
 ) -> list[pl.DataFrame]:
@@ -468,7 +505,7 @@ def run_work(
         shards: all shards of the work.
         rows: defines which rows the stored table of a shard must have.
         engine: computes the shards.
-        folder: stores the shards.
+        folder: keeps the shards.
         progress: called before the first shard, and then after every shard.
         title: name of the stage in progress reports; if None, ``name``.
 
@@ -505,3 +542,80 @@ def run_work(
             sequences += cost.sequences
             progress(Progress(title, done + computed, total, computed, sequences, unit=rows.unit))
     return [frames[shard.index] for shard in shards]
+
+
+# Number of texts per shard. Encoding one shard takes about 10 seconds on one core.
+_SHARD_TEXTS = 128
+# Column of a shard of texts, with the position of each text.
+_POSITION = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class TextShard:
+    """Consecutive texts that are encoded together; ``first`` is the position of the first among all texts."""
+
+    index: int
+    first: int
+    probes: tuple[Probe, ...]
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the texts, which are the keys of the shard's rows."""
+        return list(range(self.first, self.first + len(self.probes)))
+
+
+@dataclass(frozen=True, slots=True)
+class TextWork:
+    """Encodes texts; the result has one row per text, with its vector."""
+
+    name: str
+
+    def prepare(self, shard: TextShard, encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
+        return shard.positions, tokenized_probes(encoder, shard.probes)
+
+    def compute(
+        self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
+    ) -> tuple[list[dict[str, Any]], int]:
+        positions, probes = prepared
+        vectors = encode_probes(encoder, probes)
+        missing = np.flatnonzero(np.isnan(vectors[:, 0]))
+        if len(missing):
+            text = shown(str(probes[missing[0]]))
+            raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
+        rows = [
+            {_POSITION: position, "vector": vector}
+            for position, vector in zip(positions, vectors, strict=True)
+        ]
+        return rows, len(rows)
+
+
+def encode_in_shards(
+    name: str,
+    probes: Sequence[Probe],
+    engine: Engine,
+    folder: ShardStore,
+    progress: ProgressCallback,
+) -> NDArray[np.float32]:
+    """Encode texts shard by shard, but none that the folder has from an interrupted session.
+
+    Args:
+        name: name under which the folder keeps the vectors.
+        probes: the texts, all as texts or all as tuples of token ids.
+        engine: computes the shards.
+        folder: keeps the shards.
+        progress: called after every shard.
+
+    Returns:
+        The vectors, shape (texts, d).
+    """
+    shards = []
+    for index, first in enumerate(range(0, len(probes), _SHARD_TEXTS)):
+        shards.append(TextShard(index, first, tuple(probes[first : first + _SHARD_TEXTS])))
+    rows: Rows[TextShard] = Rows(
+        keys=lambda shard: shard.positions,
+        column=_POSITION,
+        size=lambda shard: len(shard.probes),
+        unit="texts",
+    )
+    frames = run_work(name, lambda: (TextWork(name), ShardCost(0, 0)), shards, rows, engine, folder, progress)
+    return np.concatenate([np.array(frame["vector"].to_list(), dtype=np.float32) for frame in frames])

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
+from pydantic import model_validator
 
 import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
-from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
-from stickytoken.encoders.protocol import Encoder, reads_ids, shown
-from stickytoken.insertion import Insertion, Token
-from stickytoken.machine import digest, keep, recalled
+from stickytoken.encoders.mean_similarity import (
+    MeanSimilarity,
+    VectorSums,
+    add_unit_vectors,
+    blocks_of_entries,
+    mean_of_sums,
+    sampled_entries,
+)
+from stickytoken.encoders.protocol import Encoder, shown
+from stickytoken.insertion import Insertion, Probe, Token
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
-from stickytoken.measurement.engine import Engine, Progress, ProgressCallback, Stage
+from stickytoken.measurement.engine import Engine, ProgressCallback, Stage
 from stickytoken.measurement.resume import Record
 from stickytoken.methods.measures import Severity
 from stickytoken.methods.probes import AnchorPanel, EvidenceStage, as_carriers, fitting_copies
@@ -32,9 +41,14 @@ class PlanRecord(Record):
     mean_similarity: float  # u, the mean cosine over all pairs of vocabulary entries
     mean_similarity_entries: int  # number of vocabulary entries used to estimate u
     mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
-    isoscore: float | None = (
-        None  # how evenly the vocabulary's vectors are spread over all directions; null in older runs
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_old_values(cls, values: Any) -> Any:
+        # Plans by versions before 0.5 have an IsoScore.
+        if isinstance(values, dict):
+            return {name: value for name, value in values.items() if name != "isoscore"}
+        return values
 
     @property
     def mean_similarity_text(self) -> str:
@@ -46,7 +60,7 @@ class ResultRecord(Record):
     """The result of a finished run: the numbers that every method provides."""
 
     sticky: int  # number of sticky tokens
-    sequences: int  # number of texts encoded in all stages; excludes those encoded for the plan
+    sequences: int  # number of texts encoded in all stages
     seconds: float  # wall time of all sessions in seconds, without the evidence for reports
 
 
@@ -114,6 +128,16 @@ def shard_probes_for(device: str) -> int:
     return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
 
 
+S = TypeVar("S", bound=engines.AnyShard)
+P = TypeVar("P")
+# The cost of work that needs no preparation.
+_FREE = ShardCost(0, 0)
+_ROWS_OF_TOKENS: engines.Rows[engines.Shard] = engines.Rows(
+    keys=lambda shard: [token.id for token in shard.tokens],
+    column="token_id",
+    size=lambda shard: len(shard.tokens),
+    unit="tokens",
+)
 # Columns of a token table that come from the vocabulary. All other columns hold measurements.
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
@@ -128,25 +152,13 @@ class FolderRunner:
     shard_probes: int = SHARD_PROBES
     # For each token that could not be measured: a text that the server gave no vector for, keyed by token id.
     unanswered: dict[int, str] = field(default_factory=dict)
-    _shards: dict[str, int] = field(default_factory=dict)  # number of shards, keyed by stage name
+    # Called before any work, when nothing can be refused any more.
+    begin: Callable[[], object] = lambda: None
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
-        self._shards[stage.name] = len(shards)
-        rows: engines.Rows[engines.Shard] = engines.Rows(
-            keys=lambda shard: [token.id for token in shard.tokens],
-            column="token_id",
-            size=lambda shard: len(shard.tokens),
-            unit="tokens",
-        )
-
-        def make_work() -> tuple[engines.TokenWork, ShardCost]:
-            return engines.TokenWork(stage, truncate), ShardCost(0, 0)
-
-        frames = engines.run_work(
-            stage.name, make_work, shards, rows, self.engine, self.folder, self.progress
-        )
+        frames = self.run_work(engines.TokenWork(stage, truncate), shards, _ROWS_OF_TOKENS)
         table = pl.concat(frames, how="diagonal")
         if engines.UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(engines.UNANSWERED).is_not_null())
@@ -154,6 +166,20 @@ class FolderRunner:
                 self.unanswered.setdefault(token_id, text)
             table = table.drop(engines.UNANSWERED)
         return table
+
+    def run_work(
+        self, work: engines.Work[S, P], shards: Sequence[S], rows: engines.Rows[S]
+    ) -> list[pl.DataFrame]:
+        """Compute the shards that the folder lacks, and return the tables of all."""
+        self.begin()
+        return engines.run_work(
+            work.name, lambda: (work, _FREE), shards, rows, self.engine, self.folder, self.progress
+        )
+
+    def encode(self, name: str, probes: Sequence[Probe]) -> NDArray[np.float32]:
+        """Encode texts, and keep their vectors in the folder under a name; shape (texts, d)."""
+        self.begin()
+        return engines.encode_in_shards(name, probes, self.engine, self.folder, self.progress)
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table without the measurements and verdicts of the tokens in `unanswered`.
@@ -184,7 +210,7 @@ class FolderRunner:
     @property
     def cost(self) -> ShardCost:
         """Cost of all shards, including shards of earlier sessions."""
-        return self.folder.total_cost(self._shards)
+        return self.folder.total_cost()
 
     @property
     def seconds(self) -> float:
@@ -192,73 +218,113 @@ class FolderRunner:
         return self.folder.seconds
 
 
-@dataclass(frozen=True)
+@dataclass
 class MemoryRunner:
-    """Runs stages in this process and stores nothing on disk."""
+    """Runs stages in this process and keeps their shards in memory."""
 
     encoder: Encoder
     progress: ProgressCallback
     shard_probes: int = 2048  # number of texts in a shard; small, so that progress is reported often
+    _shards: engines.MemoryShards = field(default_factory=engines.MemoryShards)
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
+        """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
         size = max(1, self.shard_probes // stage.probes_per_token)
-        rows: list[dict[str, Any]] = []
-        sequences = 0
-        self.progress(Progress(stage.name, 0, len(tokens), unit="tokens"))
-        for start in range(0, len(tokens), size):
-            shard = engines.Shard(start, tuple(tokens[start : start + size]))
-            measured, encoded = engines.compute_shard(stage, shard, self.encoder, truncate)
-            rows += measured
-            sequences += encoded
-            done = len(rows)
-            self.progress(Progress(stage.name, done, len(tokens), done, sequences, unit="tokens"))
-        return pl.DataFrame(rows, infer_schema_length=None)
+        shards = []
+        for index, start in enumerate(range(0, len(tokens), size)):
+            shards.append(engines.Shard(index, tuple(tokens[start : start + size])))
+        frames = self.run_work(engines.TokenWork(stage, truncate), shards, _ROWS_OF_TOKENS)
+        return pl.concat(frames, how="diagonal")
+
+    def run_work(
+        self, work: engines.Work[S, P], shards: Sequence[S], rows: engines.Rows[S]
+    ) -> list[pl.DataFrame]:
+        """Compute the shards that are not in memory, and return the tables of all."""
+        engine = engines.LocalEngine(self.encoder)
+        return engines.run_work(
+            work.name, lambda: (work, _FREE), shards, rows, engine, self._shards, self.progress
+        )
+
+    def encode(self, name: str, probes: Sequence[Probe]) -> NDArray[np.float32]:
+        """Encode texts, and keep their vectors in memory under a name; shape (texts, d)."""
+        engine = engines.LocalEngine(self.encoder)
+        return engines.encode_in_shards(name, probes, engine, self._shards, self.progress)
 
 
-def model_mean(
-    encoder: Encoder, progress: ProgressCallback, most_entries: int | None = None
-) -> MeanSimilarity:
-    """Return the model's mean similarity u, from the cache or else computed by `mean_similarity`.
+Runner: TypeAlias = FolderRunner | MemoryRunner
+"""Runs the stages of a measurement, and keeps what it has computed."""
 
-    A computed value is stored in the cache.
+
+@dataclass(frozen=True, slots=True)
+class EntryShard:
+    """Groups of vocabulary entries, as texts of their own, that are encoded together."""
+
+    index: int
+    groups: tuple[tuple[str, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(len(group) for group in self.groups)
+
+
+class EntryWork:
+    """Adds up the unit vectors of vocabulary entries; the result has one row per group."""
+
+    name = "mean similarity"
+
+    def prepare(self, shard: EntryShard, encoder: Encoder) -> EntryShard:
+        del encoder
+        return shard
+
+    def compute(self, shard: EntryShard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        rows = []
+        for group, (total, count) in enumerate(zip(*add_unit_vectors(encoder, shard.groups), strict=True)):
+            rows.append({"group": group, "sum": total, "entries": int(count)})
+        return rows, shard.size
+
+
+_ROWS_OF_ENTRIES: engines.Rows[EntryShard] = engines.Rows(
+    keys=lambda shard: list(range(len(shard.groups))),
+    column="group",
+    size=lambda shard: shard.size,
+    unit="texts",
+)
+# Number of entries in the first sample that u is estimated from. Each further sample has twice as many.
+_FIRST_SAMPLE = 256
+_LARGEST_SAMPLE = 2048
+
+
+def model_mean(encoder: Encoder, run: Runner, tolerance: float | None = None) -> MeanSimilarity:
+    """Return the model's mean similarity u.
 
     Args:
         encoder: the model.
-        progress: called with the number of vocabulary entries encoded so far.
-        most_entries: maximum number of entries used to estimate u. If ``most_entries`` is None, all entries
-            are used.
+        run: encodes the vocabulary entries, and keeps what it has encoded.
+        tolerance: u is estimated from twice as many random entries until its standard error is at most
+            ``tolerance``, or the largest sample is used. If None, all entries are encoded.
     """
-
-    def report(done: int, total: int, computed: int) -> None:
-        """Report how many entries are finished, and how many of these were computed rather than cached."""
-        progress(Progress("mean similarity", done, total, computed, computed))
-
-    cache_key = None
-    # If an encoder accepts only texts, the model is on a server or is the user's own object. Such a model may
-    # change without notice, so its mean similarity is not cached.
-    if reads_ids(encoder):
-        # Increase the version whenever a change to the code changes the mean similarity of a model.
-        inputs = {"version": 2, "encoder": asdict(encoder.identity), "most": most_entries}
-        cache_key = f"mean-similarity-{digest(inputs)}"
-        cached = _cached_mean(cache_key)
-        if cached is not None:
-            entries = cached.entries + cached.left_out
-            report(0, entries, 0)
-            report(entries, entries, 0)
-            return cached
-    similarity = mean_similarity(encoder, lambda done, total: report(done, total, done), most_entries)
-    if cache_key is not None:
-        keep(cache_key, similarity._asdict())
-    return similarity
+    entries = len(encoder.tokenizer.entries)
+    if tolerance is not None:
+        blocks = sampled_entries(encoder, _FIRST_SAMPLE, _LARGEST_SAMPLE)
+        count = 1
+        while True:
+            similarity = _mean_of_blocks(encoder, run, blocks[:count], entries)
+            if similarity.error <= tolerance or count >= len(blocks):
+                return similarity
+            count *= 2
+    return _mean_of_blocks(encoder, run, blocks_of_entries(encoder), entries)
 
 
-def _cached_mean(cache_key: str) -> MeanSimilarity | None:
-    """Return the mean similarity in the cache, or None if there is none or it cannot be used."""
-    values = recalled(cache_key)
-    # A damaged file, or a file of another program, may have other fields, or fields without a value.
-    if values is None or values.keys() != set(MeanSimilarity._fields) or None in values.values():
-        return None
-    return MeanSimilarity(**values)
+def _mean_of_blocks(
+    encoder: Encoder, run: Runner, blocks: Sequence[tuple[tuple[str, ...], ...]], entries: int
+) -> MeanSimilarity:
+    shards = [EntryShard(index, groups) for index, groups in enumerate(blocks)]
+    parts = []
+    for frame in run.run_work(EntryWork(), shards, _ROWS_OF_ENTRIES):
+        sums = np.array(frame["sum"].to_list(), dtype=np.float64)
+        parts.append(VectorSums(sums, frame["entries"].to_numpy()))
+    return mean_of_sums(encoder.name, parts, sum(shard.size for shard in shards), entries)
 
 
 @dataclass(frozen=True)
@@ -390,8 +456,8 @@ class Method(Protocol):
     RANKED_BY: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
     GLOSSARY: Mapping[str, str]  # explanations of the terms in reports, keyed by term
 
-    def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
-        """Prepare a run before any token is measured, and return the plan, a `PLAN_RECORD`."""
+    def make_plan(self, job: Job[Any], run: Runner) -> Any:
+        """Choose what tokens are measured in, and return the plan, a `PLAN_RECORD`."""
 
     def compute(self, job: Job[Any], plan: Any, run: FolderRunner) -> tuple[pl.DataFrame, Any]:
         """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`."""

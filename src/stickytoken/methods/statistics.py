@@ -59,7 +59,8 @@ def beyond_ordinary(
     include the standard error of the median.
 
     Args:
-        values: effect of each token in each carrier, shape (T, K), with K at least 2.
+        values: effect of each token in each carrier, shape (T, K); NaN in carriers in which a token was not
+            measured. Each token has at least two values, each random token all.
         is_random: whether each token was drawn at random, shape (T,).
         confidence: coverage of the two-sided intervals.
         least_variance: lower bound for the variance of a single value, such as the variance between repeated
@@ -68,19 +69,19 @@ def beyond_ordinary(
     Returns:
         The effects relative to the ordinary token, with intervals, and the effect of the ordinary token.
     """
-    carrier_count = values.shape[1]
+    carrier_counts = (~np.isnan(values)).sum(axis=1)
     carrier_means = values[is_random].mean(axis=0)
     centred = values - carrier_means
-    means = centred.mean(axis=1)
+    means = np.nanmean(centred, axis=1)
     random_means = means[is_random]
     median = float(np.median(random_means))
     variance_of_median = 0.0
     if len(random_means) > 1:
         variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
     # Variance of a token's value in a single carrier. The variance of the mean over K carriers is 1/K of it.
-    variance = np.maximum(centred.var(axis=1, ddof=1), least_variance)
-    error = np.sqrt(variance / carrier_count + variance_of_median)
-    half_width = scipy.stats.t.ppf((1 + confidence) / 2, carrier_count - 1) * error
+    variance = np.maximum(np.nanvar(centred, axis=1, ddof=1), least_variance)
+    error = np.sqrt(variance / carrier_counts + variance_of_median)
+    half_width = scipy.stats.t.ppf((1 + confidence) / 2, carrier_counts - 1) * error
     effect = means - median
     estimates = Estimates(effect, effect - half_width, effect + half_width)
     # The carrier means were subtracted from all values, so the ordinary effect adds their mean again.

@@ -288,7 +288,8 @@ class Recheck:
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
-        return encode_documents(self.job, self.plan)
+        run = MemoryRunner(self.job.encoder, self.progress)
+        return encode_documents(self.job, self.plan.documents, run)
 
     @cached_property
     def _ordinary_in_documents(self) -> InDocuments | None:
@@ -307,8 +308,9 @@ class Recheck:
             if tokens:
                 ids = [token.id for token in tokens]
                 never = dict.fromkeys(ids, np.inf)
+                always = dict.fromkeys(ids, len(panel.places))
                 label = f"{self.name}: {which} in documents"
-                part = measure_in_documents(panel, run, tokens, never, self.job.settings, label, in_all=ids)
+                part = measure_in_documents(panel, run, tokens, never, self.job.settings, label, least=always)
                 parts.append(part)
         return join_documents(parts)
 
@@ -376,9 +378,9 @@ def make_recheck(
         entries=run.plan.mean_similarity_entries,
         left_out=0,
         error=run.plan.mean_similarity_error,
-        isoscore=run.plan.isoscore,
     )
-    plan = make_profile_plan(job, progress, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
+    runner = MemoryRunner(encoder, progress)
+    plan = make_profile_plan(job, runner, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
     if plan.documents is not None:
         few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
         plan = plan.model_copy(update={"documents": few_documents})

@@ -34,7 +34,7 @@ _WARNINGS = {
     Answer.CARE: "Compare their numbers with care.",
 }
 # Glossary entries that are left out here, because only the report of a single run uses the terms.
-_IN_REPORTS = ("u", "IsoScore")
+_IN_REPORTS = ("u",)
 
 
 @dataclass(frozen=True)

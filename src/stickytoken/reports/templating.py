@@ -20,8 +20,6 @@ _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _BLANK_LINES = re.compile(r"\n{3,}")
 # JSON escapes of characters that could end a <script> element or begin an HTML comment inside it.
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
-# Names that `spaced` cannot derive from the field name, keyed by field name.
-_PROPER_NAMES = {"isoscore": "IsoScore"}
 
 
 def json_for_html(value: Any) -> Markup:
@@ -34,8 +32,6 @@ def json_for_html(value: Any) -> Markup:
 
 def spaced(name: str) -> str:
     """Replace the underscores in a field name with spaces, unless the name is in capitals."""
-    if name in _PROPER_NAMES:
-        return _PROPER_NAMES[name]
     return name if name.isupper() else name.replace("_", " ")
 
 
@@ -175,8 +171,6 @@ _SHARED_WORDS = {
     "so the entry can appear in text.",
     "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Texts with a lower "
     "similarity count as unrelated.",
-    "IsoScore": "How evenly the vectors of the vocabulary use their space: 0 if they vary along one "
-    "direction only, 1 if they vary equally in all directions. A low value alone is not a defect.",
 }
 # Glossary entries of columns that only some methods have, keyed by column title.
 _COLUMN_WORDS = {

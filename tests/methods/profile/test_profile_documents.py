@@ -13,11 +13,15 @@ from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.profile.documents import (
+    Announcer,
+    PushRatio,
     choose_collection,
     encode_documents,
     measure_in_documents,
+    plan_documents,
     predict_push,
 )
 from stickytoken.methods.profile.plan import make_profile_plan
@@ -37,12 +41,12 @@ def job(encoder):
 
 @pytest.fixture(scope="module")
 def plan(job):
-    return make_profile_plan(job, lambda progress: None)
+    return make_profile_plan(job, MemoryRunner(job.encoder, ignore_progress))
 
 
 @pytest.fixture(scope="module")
 def panel(job, plan):
-    return encode_documents(job, plan)
+    return encode_documents(job, plan.documents, MemoryRunner(job.encoder, ignore_progress))
 
 
 def test_the_bundled_collection_has_short_queries_for_documents_of_all_kinds():
@@ -81,45 +85,54 @@ def test_a_corpus_of_few_texts_that_the_model_alone_can_read_has_no_documents(fo
     assert choose_collection(job) is None
 
 
-def slow_push(model, job, panel, text, copies=8):
+def slow_push(model, job, panel, text, indexed, copies=8):
     """Encode the whole index again for every document with copies, and sort the results of every query."""
     collection = choose_collection(job)
+    texts = [collection.documents[document] for document in indexed]
     queries = model.encode(list(collection.queries), normalize_embeddings=True)
-    documents = model.encode(list(collection.documents), normalize_embeddings=True)
+    documents = model.encode(texts, normalize_embeddings=True)
     counts = {"with": 0, "without": 0}
     found = []
     for position, place in enumerate(panel.places):
-        own = collection.documents[place]
+        own = texts[place]
         written = text * copies + own if position % 2 == 0 else own + text * copies
         index = documents.copy()
         index[place] = model.encode(written, normalize_embeddings=True)
         for which, vectors in (("with", index), ("without", documents)):
             order = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")
             is_first = (order[:, : panel.depth] == place).any(axis=1)
-            answers = np.array(collection.answers) == place
+            answers = np.array(collection.answers) == indexed[place]
             counts[which] += int(is_first[~answers].sum())
             if which == "with":
                 found += (order[answers, :10] == place).any(axis=1).tolist()
     return counts["with"] / counts["without"], np.mean(found)
 
 
-def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, panel):
+@pytest.mark.parametrize("restricted", [False, True])
+def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restricted):
+    job = replace(job, restricted=restricted)
+    record = plan_documents(job)
+    panel = encode_documents(job, record, MemoryRunner(job.encoder, ignore_progress))
+    whole = len(choose_collection(job).documents)
+    indexed = record.indexed or range(whole)
+    assert len(indexed) == record.documents == (64 if restricted else whole)
+    assert whole > 64
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
-    run = MemoryRunner(job.encoder, lambda progress: None)
+    run = MemoryRunner(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, run, [token], {token.id: 1.5}, job.settings, "x", in_all=[token.id]
+        panel, run, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
     )
-    push, found = slow_push(model, job, panel, planted.PLANTED)
+    push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
     assert measured.found[0] == pytest.approx(found)
     assert measured.documents[0] == len(panel.places) == 64
 
 
 def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(job, panel):
-    run = MemoryRunner(job.encoder, lambda progress: None)
+    run = MemoryRunner(job.encoder, ignore_progress)
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
-    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x")
+    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x", shown=10)
     assert sorted(set(measured.documents.tolist())) == [4, 32]
     assert (measured.documents == 32).sum() == 10  # those that are shown
     shown = measured.push.value[measured.documents == 32]
@@ -127,7 +140,7 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
 
 
 def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job, panel):
-    run = MemoryRunner(job.encoder, lambda progress: None)
+    run = MemoryRunner(job.encoder, ignore_progress)
     tokens = job.tokens[:30]
     thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
     measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x")
@@ -169,12 +182,12 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     vocabulary = analyze_vocabulary(encoder)
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
-    panel = encode_documents(job, make_profile_plan(job, lambda progress: None))
+    run = MemoryRunner(encoder, ignore_progress)
+    panel = encode_documents(job, make_profile_plan(job, run).documents, run)
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
-    run = MemoryRunner(encoder, lambda progress: None)
     measured = measure_in_documents(
-        written, run, [token], {token.id: np.inf}, job.settings, "written", in_all=[token.id]
+        written, run, [token], {token.id: np.inf}, job.settings, "written", least={token.id: 64}
     )
     assert measured.documents.tolist() == [len(panel.places)]
 
@@ -186,8 +199,27 @@ def test_all_tokens_can_be_measured_in_documents(encoder, tmp_path):
     assert every.tokens["documents"].null_count() == 0
     assert 0 < some.tokens["documents"].null_count() < len(some.tokens)
     assert some.result.in_documents == len(some.tokens) - some.tokens["documents"].null_count()
-    assert some.result.random_in_documents == 32  # a quarter of the pilots in a run over few tokens
+    assert some.result.random_in_documents == 128
     assert some.record.identity != every.record.identity
+
+
+def test_special_tokens_are_announced_once_their_interval_says_so(panel):
+    notes = []
+    tokens = [Token(number, f"<{number}>") for number in range(3)]
+    announcer = Announcer(tokens, profiled.SMALL, panel, lambda step: notes.append(step.note))
+    announcer.finish()
+    assert "3 special tokens" in notes.pop()
+    found = [1] * 8
+    announcer("first", 4, {0: (PushRatio(2.0, 1.4, 2.9), found), 1: (PushRatio(1.0, 0.8, 1.3), found)})
+    assert not notes
+    announcer(
+        "second", 8, {0: (PushRatio(1.9, 1.55, 2.4), found * 2), 2: (PushRatio(0.1, 0, 0.3), [0] * 400)}
+    )
+    announcer("third", 16, {0: (PushRatio(1.9, 1.6, 2.2), found * 4)})
+    announcer.finish()
+    assert len(notes) == 2
+    assert all(part in notes[0] for part in ("<0>", "1.9", "1.5 to 2.4×", "8 documents"))
+    assert all(part in notes[1] for part in ("<2>", "0 of 400", "8 documents"))
 
 
 @pytest.mark.slow
@@ -205,7 +237,7 @@ def test_special_tokens_are_measured_first_and_in_every_run(tmp_path):
     measured = run.tokens.drop_nulls("documents")
     assert special | {"river"} <= set(measured["token"])
     assert len(run.tokens) == 6
-    rounds = [
-        stage for stage in dict.fromkeys(stages) if "documents" in stage or stage in ("pilot", "screen")
-    ]
-    assert rounds[0].startswith("special tokens")
+    rounds = list(dict.fromkeys(stages))
+    assert rounds[:3] == ["queries", "documents", "special tokens-4"]
+    assert rounds.index("mean similarity") > rounds.index("special tokens-64")
+    assert rounds.index("pilot") > rounds.index("mean similarity")

@@ -16,16 +16,19 @@ import profiled
 from stickytoken.data import load_sentences, open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement
+from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision
-from stickytoken.methods.base import Job
+from stickytoken.measurement.engine import ignore_progress
+from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.rounds import (
     LEAST_CONFIRMED,
     PILOT_TOKENS,
     Cell,
+    carriers_at_first,
     carriers_needed,
     cells,
+    pilots_needed,
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.texts import TextGroup, choose_carriers, group_texts
@@ -35,7 +38,7 @@ from stickytoken.validation import real_number, whole_number
 
 def planned(encoder, corpus, settings=profiled.SMALL):
     job = Job(encoder, settings, corpus, analyze_vocabulary(encoder), [], restricted=False, sampled=False)
-    return make_profile_plan(job, lambda progress: None)
+    return make_profile_plan(job, MemoryRunner(encoder, ignore_progress))
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +152,22 @@ def test_a_small_selection_may_exceed_the_budget():
 
 def test_a_run_needs_the_carriers_of_its_screen_and_those_that_confirm():
     assert carriers_needed(ProfileSettings(screening_texts=3, confirming_texts=20)) == 23
+
+
+@pytest.mark.parametrize(
+    ("restricted", "count", "carriers", "pilots"),
+    [(False, 300, 23, 128), (True, 5, 13, 32), (True, 400, 13, 50), (True, 1024, 23, 128)],
+)
+def test_a_run_over_few_tokens_has_fewer_pilots_in_half_the_carriers(
+    encoder, restricted, count, carriers, pilots
+):
+    settings = ProfileSettings(screening_texts=3, confirming_texts=20)
+    vocabulary = analyze_vocabulary(encoder)
+    tokens = [Token(number, "word") for number in range(count)]
+    corpus = profiled.corpus()
+    job = Job(encoder, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=True)
+    assert carriers_at_first(job) == carriers
+    assert pilots_needed(job) == pilots
 
 
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):

@@ -70,7 +70,7 @@ def test_the_symptom_curve_is_of_the_carriers_and_anchors_of_the_run(model, enco
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
     (evidence,) = probed(encoder, [UNAVAILABLE])  # ids are this method's default
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
-    assert (evidence.verdict, evidence.texts) == ("benign", 24)
+    assert (evidence.verdict, evidence.texts) == ("benign", 12)
     as_text = replace(profiled.SMALL, insertion="text")
     with pytest.raises(
         InputError, match=r"\(UNREACHABLE_SPECIAL\) cannot occur in text: to probe it, insert"

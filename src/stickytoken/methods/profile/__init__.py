@@ -31,6 +31,7 @@ from stickytoken.methods.profile._wording import (
     plan_facts,
     probe_lines,
 )
+from stickytoken.methods.profile.documents import measures_few
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.plan import make_profile_plan as make_plan
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
@@ -153,14 +154,12 @@ def _random_in_documents(measured: Measured, numbers: TokenNumbers) -> RandomTok
     in_documents = measured.in_documents
     if in_documents is None:
         return RandomTokens(0, 0, None, None)
-    # Other pilots may be among the suspects, which are no random choice.
-    spelled = [token for token in measured.job.tokens if token.id not in measured.job.vocabulary.unspelled]
-    is_random = np.isin(in_documents.ids, rounds.draw_random(measured.plan.pilots, len(spelled)))
+    is_random = np.isin(in_documents.ids, measured.plan.pilots)
     if not is_random.any():
         return RandomTokens(0, 0, None, None)
     measures = numbers.measures_of(in_documents.ids[is_random])
     _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
-    is_ordinary = np.isin(in_documents.ids, measured.plan.pilots[:: rounds.ORDINARY_STEP])
+    is_ordinary = np.isin(in_documents.ids, rounds.ordinary_tokens(measured.job, measured.plan.pilots))
     return RandomTokens(
         count=int(is_random.sum()),
         pushing=int((measures.push.low >= push_thresholds).sum()),
@@ -241,15 +240,18 @@ def _recognized_copies(measured: Measured) -> Vector | None:
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     copies = np.array([cell.copies for cell in cells])
     shares = _recognized_share(screened.copies_seen, copies[measured.screening_carriers])
-    # The confirming carriers are all carriers except the screening carriers.
-    copies_in_confirming = np.delete(copies, measured.screening_carriers)
+    # The confirming carriers are all carriers except the screening carriers. A token may have been measured
+    # in the first of them only.
+    copies_in_confirming = np.delete(copies, measured.screening_carriers)[: confirmed.contractions.shape[1]]
+    is_measured = ~np.isnan(confirmed.contractions)
     confirmed_rows = screened.rows_of(confirmed.ids)
-    shares[confirmed_rows] = _recognized_share(confirmed.copies_seen, copies_in_confirming)
+    shares[confirmed_rows] = _recognized_share(confirmed.copies_seen, copies_in_confirming * is_measured)
     return shares
 
 
 def _recognized_share(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
-    shares: Vector = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum()
+    planned = np.broadcast_to(inserted, recognized.shape)
+    shares: Vector = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
     return shares
 
 
@@ -353,8 +355,8 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     # If a token was named twice, measure it only once.
     distinct_tokens = list({token.id: token for token in job.tokens}.values())
     job_without_repeats = replace(job, tokens=distinct_tokens)
-    plan = make_plan(job_without_repeats, progress)
     runner = MemoryRunner(job.encoder, progress)
+    plan = make_plan(job_without_repeats, runner)
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
     measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
@@ -426,7 +428,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
 def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
     """Return the stage that measures the curves and pairs that reports show."""
     panel = texts.anchor_panel(job.encoder, plan)
-    carriers = plan.carriers[:SYMPTOM_CARRIERS]
+    carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few(job) else SYMPTOM_CARRIERS]
     return base.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)
 
 

@@ -124,9 +124,9 @@ def describe(settings: base.StoredSettings) -> str:
         f"between words, {settings.text('copies')} at a time. Random tokens were put into all carriers "
         "first, to find the few that best represent all, and to measure the ordinary token. All tokens were "
         "then put into these few. Those most likely to erase enough were also put into "
-        f"{settings.number('confirming_texts'):g} further carriers, and verdicts on erased shares rest on "
-        "these alone. To measure the push, eight copies were put in front of or behind documents, one at a "
-        "time, in a search among documents without copies: special tokens, tokens with an unusual vector, "
+        f"up to {settings.number('confirming_texts'):g} further carriers, and verdicts on erased shares rest "
+        "on these alone. To measure the push, eight copies were put in front of or behind documents, one at "
+        "a time, in a search among documents without copies: special tokens, tokens with an unusual vector, "
         "those that erase most or are expected to push most, and random ones. Tokens that may reach their "
         "threshold were measured in more documents."
     )
@@ -138,7 +138,6 @@ def plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
         "mean_similarity",
         "mean_similarity_entries",
         "mean_similarity_error",
-        "isoscore",
         "left_out",
     )
     facts = {name: getattr(plan, name) for name in numeric_fields}

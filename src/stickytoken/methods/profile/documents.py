@@ -8,13 +8,14 @@ they may reach their threshold, in twice as many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection as Ids, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
+import scipy
 from numpy.typing import NDArray
 
 from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
@@ -23,15 +24,17 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import require_words, similarity_of
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured
-from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
+from stickytoken.measurement.engine import Measured, Progress, ProgressCallback
+from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.measures import PUSH
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
-from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
+from stickytoken.methods.profile.records import DocumentsRecord
 from stickytoken.methods.statistics import Estimates, TokenEffects
 from stickytoken.methods.wording import COPIES, TOP
 from stickytoken.search import ExactSearch, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
+from stickytoken.words import counted, percent, quoted
 
 # Numbers of documents in which tokens are measured, one after the other. In four, the ratios of random tokens
 # have a rank correlation of about 0.7 with those in all others; in 64, their intervals are about 0.25 wide.
@@ -39,16 +42,23 @@ DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
 # Share of the tokens that is measured in twice as many documents, those with the largest ratios. Without a
 # limit, the wide intervals from few documents would keep most tokens.
 _KEPT_SHARE = 0.25
-# Number of tokens with the largest ratios that are measured in at least 32 documents, because they are shown.
-_SHOWN = 10
+# Number of documents in which tokens that are shown are measured at least.
 _DOCUMENTS_FOR_SHOWN = 32
 # Fewest documents in a collection that is joined from a user's texts. In a smaller one, hardly any document
 # is a wrong result of other queries.
 _LEAST_DOCUMENTS = 40
 _MOST_DOCUMENTS = 240
+# A run over fewer tokens of a vocabulary searches only the documents that receive copies, and has fewer
+# pilots and carriers, so that most of its texts are about its tokens.
+FEW_TOKENS = 1024
 # Keys of the random generators that draw documents and bootstrap samples.
 _DOCUMENTS_KEY = 5
 _SAMPLES_KEY = 6
+
+
+def measures_few(job: Job[ProfileSettings]) -> bool:
+    """Return whether a job is over few tokens of its vocabulary."""
+    return job.restricted and len(job.tokens) < FEW_TOKENS
 
 
 def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
@@ -73,7 +83,7 @@ def plan_documents(
     """Draw the documents that receive copies, as evenly as possible from all kinds of text.
 
     Args:
-        job: provides the model, the corpus and the seed.
+        job: provides the model, the corpus, the tokens and the seed.
         is_allowed: returns whether a document may be drawn. If ``is_allowed`` is None, all may.
     """
     collection = choose_collection(job)
@@ -81,13 +91,19 @@ def plan_documents(
         return None
     order = balanced(collection.kinds, len(collection.kinds), [job.settings.seed, _DOCUMENTS_KEY])
     allowed = [index for index in order if is_allowed is None or is_allowed(collection.documents[index])]
+    chosen = allowed[: DOCUMENT_COUNTS[-1]]
+    indexed = None
+    if measures_few(job) and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
+        indexed = sorted(chosen)
+    searched = len(collection.documents) if indexed is None else len(indexed)
     return DocumentsRecord(
         source=collection.source,
         fingerprint=collection.fingerprint,
-        documents=len(collection.documents),
+        documents=searched,
         queries=len(collection.queries),
-        depth=depth_of(len(collection.documents)),
-        chosen=allowed[: DOCUMENT_COUNTS[-1]],
+        depth=depth_of(searched),
+        chosen=chosen,
+        indexed=indexed,
     )
 
 
@@ -153,33 +169,38 @@ def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
     return np.asarray(1 / sizes[kind_indices])
 
 
-def encode_documents(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> DocumentPanel | None:
+def encode_documents(
+    job: Job[ProfileSettings], record: DocumentsRecord | None, run: Runner
+) -> DocumentPanel | None:
     """Encode the collection of a plan; None if the plan has none."""
-    record = plan.documents
     collection = choose_collection(job)
     if record is None or collection is None:
         return None
+    indexed = record.indexed or list(range(len(collection.documents)))
+    position_of = {document: position for position, document in enumerate(indexed)}
     encoder = require_words(job.encoder, "profile")
     # Documents have room for copies that are written, whichever way copies are inserted.
     room = room_for(encoder, Insertion.TEXT, COPIES)
-    fitted = fit_texts(encoder, collection.documents, room, Insertion.TEXT, collection.source)
+    indexed_texts = [collection.documents[document] for document in indexed]
+    fitted = fit_texts(encoder, indexed_texts, room, Insertion.TEXT, collection.source)
     queries = fit_texts(encoder, collection.queries, 0, Insertion.TEXT, collection.source)
     similarity = similarity_of(encoder)
     search = ExactSearch(
-        queries=similarity.prepared(encoder.encode([query.text for query in queries])),
-        documents=similarity.prepared(encoder.encode([document.text for document in fitted])),
+        queries=similarity.prepared(run.encode("queries", [query.text for query in queries])),
+        documents=similarity.prepared(run.encode("documents", [document.text for document in fitted])),
         similarity=similarity,
     )
-    places = _spread_evenly(record.chosen, search)
+    places = _spread_evenly([position_of[document] for document in record.chosen], search)
     carriers: list[Carrier] = []
     for place in places:
         is_tokenized = job.settings.insertion is Insertion.IDS
         carriers.append(fitted[place].content if is_tokenized else fitted[place].text)
-    answers = np.array(collection.answers)
+    # A query whose document isn't searched has no answer.
+    answers = np.array([position_of.get(document, -1) for document in collection.answers])
     # All kinds of documents and of queries weigh the same.
     kinds = np.array(collection.kinds)
-    of_documents = _weigh_kinds(kinds[list(places)])
-    of_queries = _weigh_kinds(kinds[answers])
+    of_documents = _weigh_kinds(kinds[indexed][list(places)])
+    of_queries = _weigh_kinds(kinds[list(collection.answers)])
     return DocumentPanel(
         places=places,
         carriers=tuple(carriers),
@@ -279,18 +300,32 @@ class InDocuments:
     found_without: float
 
 
+class PushRatio(NamedTuple):
+    """The push of a token, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+Report: TypeAlias = Callable[[str, int, Mapping[int, tuple[PushRatio, Sequence[int]]]], None]
+"""Takes the name of a stage, the number of documents so far, and for each token its push and which queries
+find the document that answers them."""
+
+
 def measure_in_documents(
     panel: DocumentPanel,
-    run: FolderRunner | MemoryRunner,
+    run: Runner,
     tokens: Sequence[Token],
     thresholds: Mapping[int, float],
     settings: ProfileSettings,
     label: str,
-    in_all: Ids[int] = (),
+    least: Mapping[int, int] | None = None,
+    *,
+    shown: int = 0,
+    report: Report | None = None,
 ) -> InDocuments:
     """Measure tokens in a few documents, then those that may reach their threshold in more and more.
-
-    The tokens with the largest ratios are measured in more documents too, because they are shown.
 
     Args:
         panel: the collection.
@@ -299,11 +334,14 @@ def measure_in_documents(
         thresholds: threshold of each token, keyed by token id.
         settings: provides the confidence level and the seed.
         label: what the names of the stages begin with.
-        in_all: ids of the tokens to measure in all documents, whatever they do.
+        least: in how many documents to measure tokens whatever they do, keyed by token id.
+        shown: number of tokens with the largest ratios that are measured in at least half of the documents,
+            because they are shown.
+        report: called with what is known of each token after every step.
     """
     results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
     found: dict[int, list[int]] = {token.id: [] for token in tokens}
-    ratios: dict[int, _Ratio] = {}
+    ratios: dict[int, PushRatio] = {}
     remaining = list(tokens)
     done = 0
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
@@ -328,10 +366,13 @@ def measure_in_documents(
             [settings.seed, _SAMPLES_KEY],
         )
         for token_id, value, low, high in zip(ids, *(end.tolist() for end in push), strict=True):
-            ratios[token_id] = _Ratio(value, low, high)
-        kept = set(in_all) | _may_push(ratios, thresholds, ids)
+            ratios[token_id] = PushRatio(value, low, high)
+        if report is not None:
+            report(stage.name, done, {token_id: (ratios[token_id], found[token_id]) for token_id in ids})
+        kept = {token_id for token_id in ids if done < (least or {}).get(token_id, 0)}
+        kept |= _may_push(ratios, thresholds, ids)
         if done < _DOCUMENTS_FOR_SHOWN:
-            kept |= set(sorted(ids, key=lambda token_id: -ratios[token_id].value)[:_SHOWN])
+            kept |= set(sorted(ids, key=lambda token_id: -ratios[token_id].value)[:shown])
         remaining = [token for token in remaining if token.id in kept]
         if not remaining:
             break
@@ -348,15 +389,9 @@ def measure_in_documents(
     )
 
 
-class _Ratio(NamedTuple):
-    """The push of a token, with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def _may_push(ratios: Mapping[int, _Ratio], thresholds: Mapping[int, float], ids: Sequence[int]) -> set[int]:
+def _may_push(
+    ratios: Mapping[int, PushRatio], thresholds: Mapping[int, float], ids: Sequence[int]
+) -> set[int]:
     """Return the tokens that reach their threshold, and the best of those that may.
 
     This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but
@@ -387,6 +422,76 @@ def join_documents(parts: Sequence[InDocuments | None]) -> InDocuments | None:
     )
 
 
+class Announcer:
+    """Reports special tokens as soon as the interval of what they do lies beyond the threshold.
+
+    Args:
+        tokens: the tokens that are measured.
+        settings: provides the thresholds and the confidence level.
+        panel: the collection.
+        progress: receives a note about each token.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Token],
+        settings: ProfileSettings,
+        panel: DocumentPanel,
+        progress: ProgressCallback,
+    ) -> None:
+        self._texts = {token.id: token.text for token in tokens}
+        self._settings = settings
+        self._found_without = float(panel.is_found.mean())
+        self._progress = progress
+        self._announced: set[int] = set()
+
+    def __call__(
+        self, stage: str, documents: int, measured: Mapping[int, tuple[PushRatio, Sequence[int]]]
+    ) -> None:
+        """Announce the tokens that push or hide documents, and that no earlier call has announced."""
+        for token_id, (push, found) in measured.items():
+            if token_id in self._announced:
+                continue
+            text = quoted(self._texts[token_id])
+            note = ""
+            if push.low >= self._settings.smallest_push:
+                interval = PUSH.interval(push.low, push.high)
+                note = (
+                    f"{text} pushes: {COPIES} copies put a document into {PUSH.text(push.value)} as many "
+                    f"wrong results ({interval}, {documents} documents so far)"
+                )
+            elif self._hides(found):
+                note = (
+                    f"{text} hides: with {COPIES} copies, {sum(found)} of {len(found)} queries find the "
+                    f"document that answers them ({percent(self._found_without)} without, {documents} "
+                    "documents so far)"
+                )
+            if note:
+                self._announced.add(token_id)
+                self._progress(Progress(stage, len(measured), len(measured), note=note, unit="tokens"))
+
+    def _hides(self, found: Sequence[int]) -> bool:
+        """Return whether so many queries lose their document that its text is erased by the rule.
+
+        The interval of the share is exact (Clopper and Pearson).
+        """
+        successes = sum(found)
+        if successes == len(found):
+            return False
+        tail = (1 - self._settings.confidence) / 2
+        high = float(scipy.special.betaincinv(successes + 1, len(found) - successes, 1 - tail))
+        return high <= (1 - self._settings.smallest_erased) * self._found_without
+
+    def finish(self) -> None:
+        """Say so if no token was announced."""
+        if not self._announced:
+            count = counted(len(self._texts), "special token")
+            note = f"{count} measured in documents: none pushes or hides them enough to be sticky so far"
+            self._progress(Progress(_FINISHED, 1, 1, note=note))
+
+
+# Name of the step that says that no special token does anything.
+_FINISHED = "special tokens"
 # Number of tokens whose ratios are predicted at a time, which limits the memory needed.
 _BLOCK_ROWS = 256
 

@@ -38,7 +38,7 @@ class Measurements:
     Attributes:
         ids: token ids, ascending, shape (T,).
         effects: contraction and pull of each token, fitted to all carriers together.
-        contractions: contraction of each token in each carrier, shape (T, K).
+        contractions: contraction of each token in each carrier, shape (T, K); NaN where it was not measured.
         copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
             were not counted.
     """
@@ -101,6 +101,19 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
         contractions=join(first.contractions, second.contractions),
         copies_seen=copies_seen,
     )
+
+
+def in_more_carriers(first: Measurements, more: Measurements) -> Measurements:
+    """Add the measurements of some of the tokens in further carriers."""
+    rows = first.rows_of(more.ids)
+    contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
+    contractions[rows] = more.contractions
+    copies_seen = None
+    if first.copies_seen is not None and more.copies_seen is not None:
+        further_copies = np.zeros(contractions.shape, dtype=first.copies_seen.dtype)
+        further_copies[rows] = more.copies_seen
+        copies_seen = np.hstack([first.copies_seen, further_copies])
+    return replace(first, contractions=np.hstack([first.contractions, contractions]), copies_seen=copies_seen)
 
 
 @dataclass(frozen=True)
@@ -188,7 +201,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
     texts = np.full(len(screened.ids), screened.contractions.shape[1])  # number of carriers of the last round
-    texts[confirmed_rows] = confirmed.contractions.shape[1]
+    texts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
     measures = Measures(
         ids=screened.ids,
         erased=contraction.divided_by(left_by_ordinary),

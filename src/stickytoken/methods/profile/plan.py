@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
 from stickytoken.errors import InputError
-from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, model_mean
+from stickytoken.methods.base import Job, Runner, model_mean
 from stickytoken.methods.profile import documents, texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed
+from stickytoken.methods.profile.rounds import carriers_needed, measure_special_tokens, pilots_needed
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import special_tokens
 
-# Number of random vocabulary entries used to estimate the mean similarity u, with a standard error of
-# about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
-# pairs are below u.
-SAMPLED_ENTRIES = 2**13
-# Number of random vocabulary entries used to estimate the mean similarity if the user names at most
-# _FEW_TOKENS tokens. This smaller sample saves time; the standard error of the estimate is about 0.006.
-_SAMPLED_FOR_FEW = 2**10
-_FEW_TOKENS = 64
+# Largest standard error of the mean similarity u, as a share of the standard deviation of the similarities
+# between texts. u decides which pairs count as unrelated; an error this small changes one pair in fifty.
+_ERROR_SHARE = 0.05
 # If the standard deviation of similarities is smaller than this, the similarities are treated as equal.
 _NO_VARIATION = 1e-5
 # Key of the random generator that draws the pilots.
@@ -35,7 +30,7 @@ _PILOTS_KEY = 2
 
 def make_profile_plan(
     job: Job[ProfileSettings],
-    progress: ProgressCallback,
+    run: Runner,
     *,
     carriers: int | None = None,
     is_allowed: Callable[[str], bool] | None = None,
@@ -43,15 +38,15 @@ def make_profile_plan(
 ) -> ProfilePlanRecord:
     """Choose the texts and the pilots of a run, and return them in the plan record.
 
-    The pilots are the random tokens that define the ordinary token.
+    The pilots are the random tokens that define the ordinary token. Special tokens are measured in documents
+    as soon as these are chosen: they are few, and the first that anyone tries.
 
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
-        progress: called with the number of vocabulary entries that have been encoded to estimate the mean
-            similarity.
+        run: measures special tokens and the mean similarity, and keeps what it has measured.
         carriers: number of carriers. If ``carriers`` is None, as many carriers are chosen as the rounds need.
         is_allowed: returns whether a text may be used. If ``is_allowed`` is None, all texts may be used.
-        similarity: the model's mean similarity. If ``similarity`` is None, the mean similarity is estimated.
+        similarity: the model's mean similarity. If ``similarity`` is None, it is estimated.
 
     Returns:
         The plan.
@@ -84,31 +79,35 @@ def make_profile_plan(
         groups = texts.keep_allowed(groups, is_allowed)
     source_of_carrier = texts.choose_carriers(encoder, settings, groups, needed, corpus.source)
     carrier_texts = list(source_of_carrier)
-    _require_differences(encoder, carrier_texts, corpus.source)
+    spread = _spread_of_similarities(encoder, carrier_texts, corpus.source)
     # A text must not be compared with a carrier that was taken from it.
-    anchors = texts.choose_anchors(encoder, settings, groups, taken=set(source_of_carrier.values()))
+    of_anchors = settings
+    if documents.measures_few(job):
+        of_anchors = replace(settings, anchors=max(2, settings.anchors // 2))
+    anchors = texts.choose_anchors(encoder, of_anchors, groups, taken=set(source_of_carrier.values()))
     if not anchors.texts:
         raise InputError(
             f"{corpus.source} has too few sentences that the model reads in full: none is left besides "
             f"{needed} carriers; use more sentences"
         )
+    searched = documents.plan_documents(job, is_allowed)
     if similarity is None:
-        similarity = model_mean(encoder, progress, _sampled_entries(job))
+        measure_special_tokens(job, searched, run, announce=True)
+        similarity = model_mean(encoder, run, _ERROR_SHARE * spread)
     return ProfilePlanRecord(
         mean_similarity=similarity.value,
         mean_similarity_entries=similarity.entries,
         mean_similarity_error=similarity.error,
-        isoscore=similarity.isoscore,
         left_out=anchors.left_out,
         anchors=anchors.texts,
         carriers=carrier_texts,
         pilots=_draw_pilots(job),
         call_noise=capabilities_of(encoder).noise,
-        documents=documents.plan_documents(job, is_allowed),
+        documents=searched,
     )
 
 
-def _require_differences(encoder: Encoder, carriers: Sequence[str], source: str) -> None:
+def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
     vectors = unit_vectors(encoder.encode(carriers))
     similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
     if similarities.std() < _NO_VARIATION:
@@ -117,18 +116,10 @@ def _require_differences(encoder: Encoder, carriers: Sequence[str], source: str)
             f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
             "correctly"
         )
-
-
-def _sampled_entries(job: Job[ProfileSettings]) -> int:
-    """Return how many vocabulary entries to sample to estimate u.
-
-    If the user named only a few tokens, a smaller sample saves time.
-    """
-    names_few = job.restricted and not job.sampled and len(job.tokens) <= _FEW_TOKENS
-    return _SAMPLED_FOR_FEW if names_few else SAMPLED_ENTRIES
+    return float(similarities.std())
 
 
 def _draw_pilots(job: Job[ProfileSettings]) -> list[int]:
     spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
     order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
-    return sorted(order[:PILOT_TOKENS].tolist())
+    return sorted(order[: pilots_needed(job)].tolist())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
 from stickytoken.measurement.resume import Record
 from stickytoken.methods.base import PlanRecord, ResultRecord
 
@@ -16,10 +12,11 @@ class DocumentsRecord(Record):
     Attributes:
         source: where the documents come from.
         fingerprint: hash of the documents and queries.
-        documents: number of documents.
+        documents: number of documents that are searched.
         queries: number of queries.
         depth: number of results of a query that count as its first.
         chosen: indices of the documents that receive copies.
+        indexed: indices of the documents that are searched; None if all are.
     """
 
     source: str
@@ -28,6 +25,7 @@ class DocumentsRecord(Record):
     queries: int
     depth: int
     chosen: list[int]
+    indexed: list[int] | None = None
 
 
 class ProfilePlanRecord(PlanRecord):
@@ -48,13 +46,6 @@ class ProfilePlanRecord(PlanRecord):
     pilots: list[int]
     call_noise: float = 0.0
     documents: DocumentsRecord | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialize(self)
-        if written["isoscore"] is None:
-            del written["isoscore"]
-        return written
 
 
 class ProfileResultRecord(ResultRecord):

@@ -10,7 +10,7 @@ in documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -25,10 +25,12 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.measures import PUSH, UNUSUAL_SHARE
 from stickytoken.methods.probes import Carrier, Path
 from stickytoken.methods.profile import documents, texts, verdict
 from stickytoken.methods.profile.documents import (
+    Announcer,
     DocumentPanel,
     InDocuments,
     join_documents,
@@ -41,25 +43,33 @@ from stickytoken.methods.profile.estimates import (
     Measurements,
     deviations_of,
     estimate,
+    in_more_carriers,
     joined,
     measurements,
 )
-from stickytoken.methods.profile.records import ProfilePlanRecord
+from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
 from stickytoken.methods.statistics import Effects, TokenEffects, carrier_contractions, fit_effects
 from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, special_tokens
 
-# Number of random tokens that are inserted into all carriers. They are used to choose the few carriers that
-# represent all carriers best, to measure the error of estimates from these few carriers, and to define the
-# ordinary token. With 128 pilots, the standard error of their median is about a tenth of the standard
-# deviation over tokens.
+# Number of random tokens that are inserted into all carriers; and in a run over few tokens, the smallest
+# number, and for how many tokens it has one. They are used to choose the few carriers that represent all, to
+# measure the error of estimates from these few carriers, and to define the ordinary token. The standard error
+# of their median is about a tenth of the standard deviation over tokens with 128 pilots, a fifth with 32.
 PILOT_TOKENS = 128
+_LEAST_PILOTS = 32
+_TOKENS_PER_PILOT = 8
 # Number of tokens that may be measured closely even if the budget allows fewer.
 LEAST_CONFIRMED = 100
-# Number of tokens in a batch of the confirming round. With smaller batches, a GPU would often be idle. With
-# larger batches, the last batch would cost more texts, although it only shows that the round can end.
+# Smallest number of carriers in which tokens are confirmed.
+LEAST_CONFIRMING = 4
+# Number of tokens in a batch of the confirming round; and in a run over few tokens, the smallest number, and
+# for how many tokens it has one. With smaller batches, a GPU would often be idle. With larger ones, the last
+# batch would cost more texts, although it only shows that the round can end.
 CONFIRMING_BATCH = 64
+_LEAST_BATCH = 16
+_TOKENS_PER_CONFIRMED = 16
 # Share of the carriers from which the screening carriers are chosen: the carriers that copies of random
 # tokens erase least. Copies of any token erase so much of the other carriers that sticky tokens do not stand
 # out.
@@ -68,14 +78,17 @@ _SCREENING_CANDIDATE_SHARE = 0.75
 # copies make up less than half of their planned share of a text, they hardly affect the text, so a larger
 # factor would mostly amplify noise.
 _LARGEST_FACTOR = 2.0
-# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents. The
-# expectation from sentences has a rank correlation of about 0.5 with the push of random tokens.
+# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents; and
+# in a run over few tokens, the smallest number and for how many tokens it has one. The expectation from
+# sentences has a rank correlation of about 0.5 with the push of random tokens.
 _MOST_SUSPECTS = 40
-# A run over fewer tokens than this multiple of the random ones measures only one in so many of these in
-# documents, so that a small run is not mostly spent on them.
-_PILOT_SHARE = 4
-# One in so many random tokens is measured in all documents. Together, they are the ordinary token there.
-ORDINARY_STEP = 16
+_LEAST_SUSPECTS = 10
+_TOKENS_PER_SUSPECT = 32
+# Largest number of tokens that are all measured in documents if a user names them.
+_NAMED_IN_DOCUMENTS = 128
+# One in so many random tokens is measured in all documents. Together, they are the ordinary token there. In a
+# run over few tokens, all random ones are, in as many documents as each is measured in.
+_ORDINARY_STEP = 16
 
 
 class Round(StrEnum):
@@ -112,9 +125,36 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
     return [combinations[carrier % len(combinations)] for carrier in range(carrier_count)]
 
 
+def _scaled(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
+    """Return how many a job needs: ``most``, or fewer if it is over few tokens."""
+    if not documents.measures_few(job):
+        return most
+    return min(most, max(least, len(job.tokens) // tokens_per_one))
+
+
+def pilots_needed(job: Job[ProfileSettings]) -> int:
+    """Return the number of random tokens that are inserted into all carriers."""
+    return _scaled(job, PILOT_TOKENS, _LEAST_PILOTS, _TOKENS_PER_PILOT)
+
+
+def ordinary_tokens(job: Job[ProfileSettings], pilots: Sequence[int]) -> Sequence[int]:
+    """Return the pilots that are the ordinary token in documents."""
+    return pilots if documents.measures_few(job) else pilots[::_ORDINARY_STEP]
+
+
 def carriers_needed(settings: ProfileSettings) -> int:
     """Return the number of carriers that a run needs: its screening carriers plus its confirming carriers."""
     return settings.screening_texts + settings.confirming_texts
+
+
+def carriers_at_first(job: Job[ProfileSettings]) -> int:
+    """Return the number of carriers in which all confirmed tokens are measured, with the screening carriers.
+
+    In a run over few tokens, only those whose interval includes their threshold are measured in the others.
+    """
+    if not documents.measures_few(job):
+        return carriers_needed(job.settings)
+    return job.settings.screening_texts + max(LEAST_CONFIRMING, job.settings.confirming_texts // 2)
 
 
 def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
@@ -134,6 +174,8 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     texts has no vectors.
     """
     confirming = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+    if token_count < documents.FEW_TOKENS:  # the pilots may be measured in further carriers
+        confirming += PILOT_TOKENS * settings.confirming_texts // 2
     suspects = token_count
     if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
         suspects = min(token_count, 2 * _MOST_SUSPECTS)
@@ -143,7 +185,7 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
 def measure_rounds(
     job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
-    run: FolderRunner | MemoryRunner,
+    run: Runner,
     vector_deviations: Mapping[int, float] | None,
     *,
     confirm_all: bool = False,
@@ -169,42 +211,26 @@ def measure_rounds(
     spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     job_ids = np.array(spelled_ids, dtype=np.int64)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
-    panel = documents.encode_documents(job, plan)
-
-    def measure_documents(
-        label: str, ids: Collection[int], hiding_ids: Collection[int] = ()
-    ) -> InDocuments | None:
-        if panel is None or not ids:
-            return None
-        ordered_ids = sorted(ids)
-        deviations = deviations_of(np.array(ordered_ids), vector_deviations)
-        _, push_thresholds = verdict.thresholds(deviations, job.settings)
-        threshold_of = dict(zip(ordered_ids, push_thresholds.tolist(), strict=True))
-        chosen = [tokens[token_id] for token_id in ordered_ids]
-        in_all = {*ordinary_ids, *hiding_ids}
-        return measure_in_documents(panel, run, chosen, threshold_of, job.settings, label, in_all)
-
-    ordinary_ids = plan.pilots[::ORDINARY_STEP]
-    special_ids = {token.id for token in special_tokens(job.vocabulary, job.encoder.tokenizer)}
-    special_ids &= set(spelled_ids)
-    special = measure_documents(SPECIAL, special_ids)
+    panel, special = measure_special_tokens(job, plan.documents, run)
+    special_ids = set() if special is None else set(special.ids.tolist())
 
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> Measurements:
         stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
 
-    all_carriers = list(range(len(plan.carriers)))
-    pilots_in_all = measure(Round.PILOT, all_carriers, pilot_ids)
-    screening_carriers = _screening_carriers(job, plan, pilots_in_all)
-    confirming_carriers = [carrier for carrier in all_carriers if carrier not in screening_carriers]
+    first_carriers = list(range(carriers_at_first(job)))
+    other_carriers = list(range(len(first_carriers), len(plan.carriers)))
+    pilots = measure(Round.PILOT, first_carriers, pilot_ids)
+    screening_carriers = _screening_carriers(job, plan, pilots)
+    confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
     screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
     measured = Measured(
         job=job,
         plan=plan,
         screening_carriers=screening_carriers,
         screened=screened,
-        confirmed=pilots_in_all.in_carriers(confirming_carriers),
+        confirmed=pilots.in_carriers(confirming_carriers),
         unconfirmed=0,
         vector_deviations=vector_deviations,
     )
@@ -219,30 +245,82 @@ def measure_rounds(
         measured = confirm_in_batches(
             measured, unconfirmed_ids, budgeted_tokens, measure_batch, first_ids=sorted(special_ids)
         )
+    undecided_ids = _undecided_ids(measured, job_ids)
+    if other_carriers and len(undecided_ids):
+        further_ids = np.union1d(undecided_ids, pilot_ids)
+        further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
+        measured = replace(measured, confirmed=in_more_carriers(measured.confirmed, further))
     if panel is None:
         return measured
     suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all)
-    # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
     hiding_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
-    suspects = measure_documents(SUSPECTS, suspect_ids - special_ids, hiding_ids)
+    # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
+    in_all = set(hiding_ids)
+    shown = 0
+    if not documents.measures_few(job):
+        in_all |= set(ordinary_tokens(job, plan.pilots))
+        shown = verdict.DISPLAYED
+    ordered_ids = np.array(sorted(suspect_ids - special_ids), dtype=np.int64)
+    _, push_thresholds = verdict.thresholds(deviations_of(ordered_ids, vector_deviations), job.settings)
+    suspects = measure_in_documents(
+        panel,
+        run,
+        [tokens[token_id] for token_id in ordered_ids.tolist()],
+        dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
+        job.settings,
+        _SUSPECTS,
+        least=dict.fromkeys(in_all, documents.DOCUMENT_COUNTS[-1]),
+        shown=shown,
+    )
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
-SPECIAL = "special tokens in documents"
-"""What the names of the stages begin with that measure special tokens in documents."""
+def _undecided_ids(measured: Measured, job_ids: Ids) -> Ids:
+    """Return the ids of the confirmed tokens whose interval includes their threshold."""
+    measures = estimate(measured).measures_of(job_ids)
+    threshold, _ = verdict.thresholds(measures.vector_deviation, measured.job.settings)
+    is_undecided = (measures.erased.low < threshold) & (measures.erased.high >= threshold)
+    return measures.ids[measures.confirmed & is_undecided]
 
-SUSPECTS = "documents"
-"""What the names of the stages begin with that measure other tokens in documents."""
+
+# What the names of the stages begin with that measure special tokens, and other tokens, in documents.
+_SPECIAL = "special tokens"
+_SUSPECTS = "in documents"
 
 
-def draw_random(pilots: Sequence[int], token_count: int) -> Sequence[int]:
-    """Return the random tokens that a run over so many tokens measures in documents.
+def measure_special_tokens(
+    job: Job[ProfileSettings], record: DocumentsRecord | None, run: Runner, *, announce: bool = False
+) -> tuple[DocumentPanel | None, InDocuments | None]:
+    """Measure the job's special tokens in documents, in few at first.
 
-    Pilots are in random places of the vocabulary, so every fourth is a random choice as well.
+    If ``announce``, those that push or hide documents are reported as soon as this is known.
+
+    Returns:
+        The encoded collection and the measurements; None for what there isn't.
     """
-    return pilots if token_count > PILOT_TOKENS * _PILOT_SHARE else pilots[::_PILOT_SHARE]
+    special = special_tokens(job.vocabulary, job.encoder.tokenizer)
+    special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
+    tokens = [token for token in job.tokens if token.id in special_ids]
+    panel = documents.encode_documents(job, record, run)
+    if panel is None or not tokens:
+        return panel, None
+    # Any of them may have an unusual vector.
+    lowered = PUSH.lowered(job.settings.smallest_push, UNUSUAL_SHARE)
+    announcer = Announcer(tokens, job.settings, panel, run.progress) if announce else None
+    in_documents = measure_in_documents(
+        panel,
+        run,
+        tokens,
+        dict.fromkeys(special_ids, lowered),
+        job.settings,
+        _SPECIAL,
+        report=announcer,
+    )
+    if announcer is not None:
+        announcer.finish()
+    return panel, in_documents
 
 
 def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
@@ -250,13 +328,15 @@ def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bo
 
     These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
     vector, those that erase most, and those that are expected to push most. All of the job's tokens are
-    chosen if they are no more than the random ones, or if ``measure_all`` or the settings say so.
+    chosen if a user named so few, if they are no more than the random ones, or if ``measure_all`` or the
+    settings say so.
     """
     job = measured.job
     settings = job.settings
     job_ids = {token.id for token in job.tokens if token.id not in job.vocabulary.unspelled}
-    random_ids = set(draw_random(measured.plan.pilots, len(job_ids)))
-    if measure_all or settings.documents is Measuring.ALL or len(job_ids) <= PILOT_TOKENS:
+    random_ids = set(measured.plan.pilots)
+    most_in_all = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
+    if measure_all or settings.documents is Measuring.ALL or len(job_ids) <= most_in_all:
         return random_ids | job_ids
     numbers = estimate(measured)
     ids = np.array(sorted(job_ids), dtype=np.int64)
@@ -265,9 +345,10 @@ def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bo
     rows = screened.rows_of(ids)
     effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
     expected_push = predict_push(effects, panel)
+    count = _scaled(job, _MOST_SUSPECTS, _LEAST_SUSPECTS, _TOKENS_PER_SUSPECT)
     suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
-    suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, _MOST_SUSPECTS))
-    suspects |= set(verdict.ids_of_largest(ids, expected_push, _MOST_SUSPECTS))
+    suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
+    suspects |= set(verdict.ids_of_largest(ids, expected_push, count))
     return random_ids | suspects
 
 
@@ -307,12 +388,13 @@ def confirm_in_batches(
     ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings, first_ids)
     may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
     budgeted_ids = ordered_ids[:budgeted_tokens]
-    for batch, start in enumerate(range(0, len(budgeted_ids), CONFIRMING_BATCH), start=1):
-        batch_ids = budgeted_ids[start : start + CONFIRMING_BATCH]
+    size = _scaled(measured.job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
+    for batch, start in enumerate(range(0, len(budgeted_ids), size), start=1):
+        batch_ids = budgeted_ids[start : start + size]
         measured = _with_batch(measured, batch_ids, batch, measure_batch)
         batch_measures = estimate(measured).measures_of(batch_ids)
         batch_may_reach = verdict.may_erase_enough(batch_measures, settings).any()
-        rest_may_reach = may_reach_by_screen[start + CONFIRMING_BATCH :].any()
+        rest_may_reach = may_reach_by_screen[start + size :].any()
         if not batch_may_reach and not rest_may_reach:
             break
     return replace(measured, unconfirmed=int(may_reach_by_screen[budgeted_tokens:].sum()))
@@ -331,11 +413,12 @@ def _screening_carriers(
 ) -> list[int]:
     count = job.settings.screening_texts
     # The length includes the copies, whose number differs between carriers.
-    carrier_lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
-    copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
+    carriers = plan.carriers[: pilots.contractions.shape[1]]
+    carrier_lengths = [len(ids) for ids in job.encoder.content_ids(carriers)]
+    copies = [cell.copies for cell in cells(job.settings, len(carriers))]
     lengths = np.array(carrier_lengths) + np.array(copies)
     ordinary_contractions = np.median(pilots.contractions, axis=0)
-    candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(plan.carriers)))
+    candidate_count = max(count, int(_SCREENING_CANDIDATE_SHARE * len(carriers)))
     candidates = np.argsort(ordinary_contractions, kind="stable")[:candidate_count]
     return texts.representative_carriers(pilots.contractions, lengths, candidates, count)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import Progress, ProgressCallback, Stage
+from stickytoken.measurement.engine import Progress, Stage
 from stickytoken.methods import (
     Column,
     Distribution,
@@ -221,9 +221,9 @@ GLOSSARY: Mapping[str, str] = {
 }
 
 
-def make_plan(job: Job[StdSettings], progress: ProgressCallback) -> StdPlanRecord:
+def make_plan(job: Job[StdSettings], run: base.Runner) -> StdPlanRecord:
     """Choose the pairs on which tokens are scored, and those on which candidates are validated."""
-    return planning.make_plan(job.encoder, job.settings, job.corpus, progress)
+    return planning.make_plan(job.encoder, job.settings, job.corpus, run)
 
 
 def compute(
@@ -427,7 +427,7 @@ def describe(settings: base.StoredSettings) -> str:
 def plan_facts(plan: StdPlanRecord) -> dict[str, Any]:
     """Return the numeric fields of a plan, and its numbers of pairs."""
     u = ("mean_similarity", "mean_similarity_entries", "mean_similarity_error")
-    names = (*u, "isoscore", "left_out")
+    names = (*u, "left_out")
     counts = {"scoring pairs": len(plan.scoring), "validation pairs": len(plan.validation)}
     return {name: getattr(plan, name) for name in names} | counts
 

@@ -11,7 +11,6 @@ from stickytoken.data import PairCorpus, SentencePair, Sentences, sample_pairs, 
 from stickytoken.encoders.protocol import Encoder, content_limit, reads_ids, refused_texts
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, probes
 from stickytoken.methods.std._scores import Metric, distances
 from stickytoken.settings.std import StdSettings
@@ -48,14 +47,14 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -
 
 
 def make_plan(
-    encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
+    encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, run: base.Runner
 ) -> StdPlanRecord:
     """Choose pairs for scoring and validation (step 1 of Chen and others, 2025), and return the plan."""
     # Before the slow steps, run the checks that may fail.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
-    mean = base.model_mean(encoder, progress)
+    mean = base.model_mean(encoder, run)
     if not pairs:
         # The corpus consists of single sentences: combine them into random pairs.
         vectors = encode_texts(encoder, sentences, settings.insertion)
@@ -81,7 +80,6 @@ def make_plan(
         mean_similarity=mean.value,
         mean_similarity_entries=mean.entries,
         mean_similarity_error=mean.error,
-        isoscore=mean.isoscore,
         left_out=left_out,
         similarity_deviation=float(np.abs(measured_similarities - given_similarities).max()),
         scoring=scoring,

@@ -204,9 +204,9 @@ class StdEvidence:
 
 def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate a job's tokens regardless of their scores, and return the results in the same order."""
-    plan = make_plan(job.encoder, job.settings, job.corpus, progress)
-    stage = validation_stage(job.encoder, job.settings, plan)
     runner = base.MemoryRunner(job.encoder, progress, shard_probes=1)
+    plan = make_plan(job.encoder, job.settings, job.corpus, runner)
+    stage = validation_stage(job.encoder, job.settings, plan)
     rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.insertion))
     return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]
 
