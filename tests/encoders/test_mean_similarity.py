@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics.pairwise import cosine_similarity
 
 import profiled
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.mean_similarity import mean_similarity
+from stickytoken.encoders.mean_similarity import isoscore, mean_similarity
 from stickytoken.errors import EncodingError
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
