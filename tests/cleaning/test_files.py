@@ -200,6 +200,7 @@ def test_lines_and_rows_keep_every_byte_but_those_of_the_text(case, packed, scan
             expected = []
             if record.texts:
                 _, edits = cleaner.clean_parts([unicode_text(text) for text in record.texts])
+                # What is written is edited where it stands, so that even a lone surrogate stays.
                 expected = [
                     edit_text(text, text_edits) for text, text_edits in zip(record.texts, edits, strict=True)
                 ]
@@ -214,6 +215,18 @@ def test_lines_and_rows_keep_every_byte_but_those_of_the_text(case, packed, scan
             rest = rest[len(case.newline) :]
         assert rest == b""
         require_same_findings(scanned_run, path, Path(folder) / f"cleaned{ending}", cleaner)
+
+
+def test_an_edited_string_keeps_the_escapes_of_its_record(cleaner, tmp_path):
+    path = tmp_path / "documents.jsonl"
+    record = r'{"text": "caf\u00e9\/ bera bera bera bera \ud83d\ude00 \ud800 \"end\" ", "n": "\u0041"}'
+    path.write_text(record + "\n", "utf-8")
+    content, totals = clean_path(path, cleaner)
+    assert totals.changed == 1
+    after = content.decode()
+    assert "bera" not in after
+    assert after.startswith(r'{"text": "caf\u00e9\/')
+    assert after.endswith(r'\ud83d\ude00 \ud800 \"end\" ", "n": "\u0041"}' + "\n")
 
 
 ROW = {

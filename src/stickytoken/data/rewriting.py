@@ -259,12 +259,13 @@ def _rewrite_lines(
                     set_aside.write(raw_record + (line_end or b"\n"))
                 continue
             if any(edits):
-                texts = {}  # the edited texts, keyed by column
                 columns = record.columns or ("",)
-                for column, text, text_edits in zip(columns, record.parts, edits, strict=True):
-                    if text_edits:
-                        texts[column] = edit_text(text, text_edits)
-                edited = _edit_record(raw_record.decode("utf-8"), row, texts, source, reader.dialect)
+                changes = {
+                    column: (text, text_edits)
+                    for column, text, text_edits in zip(columns, record.parts, edits, strict=True)
+                    if text_edits
+                }
+                edited = _edit_record(raw_record.decode("utf-8"), row, changes, source, reader.dialect)
                 raw_record = edited.encode("utf-8")
             output.write(raw_record + line_end)
             if source.path is None:
@@ -274,10 +275,17 @@ def _rewrite_lines(
 
 
 def _edit_record(
-    raw: str, row: Row, texts: Mapping[str, str], source: Source, dialect: Dialect | None
+    raw: str,
+    row: Row,
+    changes: Mapping[str, tuple[str, Edits]],
+    source: Source,
+    dialect: Dialect | None,
 ) -> str:
+    """Return a record with changed texts: the text and its edits, keyed by column."""
     if source.suffix in JSON:
-        return _with_strings(raw, texts)
+        edits = {column: text_edits for column, (_, text_edits) in changes.items()}
+        return _with_strings(raw, edits)
+    texts = {column: edit_text(text, text_edits) for column, (text, text_edits) in changes.items()}
     if dialect is not None:
         return _with_fields(raw, row, texts, dialect)
     (text,) = texts.values()
@@ -303,13 +311,26 @@ def edit_text(text: str, edits: Edits) -> str:
 # JSON
 
 
-def _with_strings(raw: str, texts: Mapping[str, str]) -> str:
-    pieces = []
-    for column, text in texts.items():
+# One character of a JSON string as it is written: two escapes of surrogates that belong together, another
+# escape, or the character itself.
+_WRITTEN = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL
+)
+
+
+def _with_strings(raw: str, edits: Mapping[str, Edits]) -> str:
+    """Edit strings of a JSON value where they stand, so that every other character stays as it is written."""
+    raw_edits = []
+    for column, text_edits in edits.items():
         start, end = _span_of(raw, after_space(raw, 0), column)
         is_ascii = raw[start:end].isascii()
-        pieces.append((start, end, json.dumps(text, ensure_ascii=is_ascii)))
-    return edit_text(raw, sorted(pieces))
+        inside = range(start + 1, end - 1)  # without the quotation marks
+        begins = [match.start() for match in _WRITTEN.finditer(raw, inside.start, inside.stop)]
+        begins.append(inside.stop)
+        for first, last, replacement in text_edits:
+            written = json.dumps(replacement, ensure_ascii=is_ascii)[1:-1]
+            raw_edits.append((begins[first], begins[last], written))
+    return edit_text(raw, sorted(raw_edits))
 
 
 def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
