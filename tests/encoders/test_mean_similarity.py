@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.metrics.pairwise import cosine_similarity
 
 import profiled
