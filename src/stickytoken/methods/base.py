@@ -45,7 +45,7 @@ class PlanRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_old_values(cls, values: Any) -> Any:
-        # Plans by versions before 0.5 have an IsoScore.
+        # Plans by earlier versions may have an IsoScore.
         if isinstance(values, dict):
             return {name: value for name, value in values.items() if name != "isoscore"}
         return values
