@@ -236,11 +236,11 @@ def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
 def test_vectors_that_do_not_fit_are_refused(scanned_run, encoder, texts):
     stored = encoder.encode(texts)
     options = {"encoder": encoder, "queries": QUERIES}
-    with pytest.raises(InputError, match="32 have other vectors"):
+    with pytest.raises(InputError, match=naming(32)):
         scan(scanned_run, texts, vectors=np.roll(stored, 1, axis=0), effect="measured", **options)
-    with pytest.raises(InputError, match=f"{len(texts) - 1} vectors for {len(texts)} documents"):
+    with pytest.raises(InputError, match=naming(len(texts) - 1, len(texts))):
         scan(scanned_run, texts, vectors=stored[1:], effect="measured", **options)
-    with pytest.raises(InputError, match="vectors are given, but effect is not set"):
+    with pytest.raises(InputError, match=naming("vectors", "effect")):
         scan(scanned_run, texts, vectors=stored)
 
 
