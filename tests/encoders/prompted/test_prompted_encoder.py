@@ -250,6 +250,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
         "route": None,
         "endpoint": None,
         "prompt": record["model"]["loading"]["prompt"],
+        "query_prompt": None,
         "layer_choice": "chosen by the user",
     } | {name: value for name, value in READING.items() if name != "prompt"}
     task = tmp_path / "sts.jsonl"
