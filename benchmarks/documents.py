@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, zip_longest
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -33,14 +33,14 @@ from stickytoken.detection import Run, open_run
 from stickytoken.detection.run import encoder_for
 from stickytoken.encoders import Encoder, IdEncoder, load_encoder
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import require_ids
+from stickytoken.encoders.protocol import Role, in_role, require_ids
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.profile.documents import DOCUMENT_COUNTS, encode_documents
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.vocabulary import categorize, special_tokens
+from stickytoken.vocabulary import categorize
 
 CRANFIELD = SHARED / "data" / "cranfield"
 # Packages whose docstrings are the program documentation.
@@ -173,9 +173,9 @@ class Measured(NamedTuple):
         found_without: the second without copies.
     """
 
-    wrong: NDArray[np.float64]
+    wrong: NDArray[np.int64]
     found: NDArray[np.float64]
-    wrong_without: NDArray[np.float64]
+    wrong_without: NDArray[np.int64]
     found_without: NDArray[np.float64]
 
     @property
@@ -184,7 +184,7 @@ class Measured(NamedTuple):
         return np.asarray(self.wrong.sum(axis=1) / self.wrong_without.sum())
 
 
-def reliability(wrong: NDArray[np.float64]) -> float:
+def reliability(wrong: NDArray[Any]) -> float:
     """Return how reliable the sums over documents of T tokens are, by Spearman and Brown (1910).
 
     The halves are pairs of documents in turn, because packaged ones have copies in front and behind in turn.
@@ -208,7 +208,7 @@ class Search:
     """
 
     def __init__(self, encoder: IdEncoder, collection: Collection) -> None:
-        self.encoder = encoder
+        self.encoder = in_role(encoder, Role.DOCUMENT)
         self.name = collection.name
         lengths = np.array([len(ids) for ids in encoder.content_ids(collection.documents)])
         has_length = (lengths >= LENGTHS[0]) & (lengths <= LENGTHS[1])
@@ -218,8 +218,8 @@ class Search:
         read = [
             fitted.text for fitted in fit_texts(encoder, collection.documents, 0, Insertion.TEXT, self.name)
         ]
-        self.queries = units(encoder.encode(collection.queries))
-        similarities = self.queries @ units(encoder.encode(read)).T
+        self.queries = units(in_role(encoder, Role.QUERY).encode(collection.queries))
+        similarities = self.queries @ units(self.encoder.encode(read)).T
         self.before = similarities[:, self.places]
         self.is_answer = collection.is_answer[:, self.places]
         limits = []
@@ -234,13 +234,8 @@ class Search:
         found = float(is_in_top[self.is_answer].mean())
         return (is_in_top & ~self.is_answer).sum(axis=0), found
 
-    def measure(self, words: Sequence[str], path: Path | None = None) -> Measured:
-        """Write eight copies of each word in front of each document, and search for it.
-
-        If the file PATH exists, what was measured is read from it.
-        """
-        if path is not None and path.is_file():
-            return Measured(**np.load(path))
+    def measure(self, words: Sequence[str]) -> Measured:
+        """Write eight copies of each word in front of each document, and search for it."""
         wrong, found = [], []
         for word in words:
             written = [f"{' '.join([word] * COPIES)} {document}" for document in self.texts]
@@ -248,10 +243,7 @@ class Search:
             wrong.append(counted[0])
             found.append(counted[1])
         wrong_without, found_without = self._count(self.before)
-        measured = Measured(np.array(wrong), np.array(found), wrong_without, np.array(found_without))
-        if path is not None:
-            np.savez(path, **measured._asdict())
-        return measured
+        return Measured(np.array(wrong), np.array(found), wrong_without, np.array(found_without))
 
 
 def draw_evenly(tokens: pl.DataFrame, count: int) -> list[int]:
@@ -277,12 +269,13 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
         return np.asarray(np.load(path))
     vocabulary = categorize(encoder.tokenizer)
     job = Job(encoder, ProfileSettings(), load_sentences(), vocabulary, [], restricted=True, sampled=False)
-    panel = encode_documents(job, run.plan_of(ProfilePlanRecord))
-    if panel is None:
-        refuse("the run has no documents")
-    stage = replace(panel.stage("documents", 0, len(panel.places)), precision=PRECISION)
     with progress_bar() as progress:
-        rows = MemoryRunner(encoder, progress, shard_probes=SHARD)(stage, tokens, truncate=True)
+        runner = MemoryRunner(encoder, progress, shard_probes=SHARD)
+        panel = encode_documents(job, run.plan_of(ProfilePlanRecord).documents, runner)
+        if panel is None:
+            refuse("the run has no documents")
+        stage = replace(panel.stage("documents", 0, len(panel.places)), precision=PRECISION)
+        rows = runner(stage, tokens, truncate=True)
     is_wrong = [*stage.wrong_results(rows.sort("token_id")), panel.is_wrong_result]
     packaged = np.stack([(of_token * panel.weights).sum(axis=0) for of_token in is_wrong])
     np.save(path, packaged)
@@ -324,8 +317,11 @@ def correlation(
     push = {name: part[:-1].sum(axis=1) / part[-1].sum() for name, part in parts.items()}
     outside: dict[str, Measured] = {}
     for folder in collection:
-        search = Search(encoder.at(PRECISION), read_collection(folder))
-        outside[search.name] = search.measure(rows["decoded"].to_list(), out / f"{search.name}.npz")
+        path = out / f"{folder.name}.npz"
+        if not path.is_file():
+            search = Search(encoder.at(PRECISION), read_collection(folder))
+            np.savez(path, **search.measure(rows["decoded"].to_list())._asdict())
+        outside[folder.name] = Measured(**np.load(path))
     wrong = {"packaged": packaged[:-1]} | {searched: there.wrong for searched, there in outside.items()}
     reliable = [f"{reliability(of_tokens[is_random]):.2f} ({of})" for of, of_tokens in wrong.items()]
     results.check(
@@ -508,7 +504,7 @@ def check_planted(results: Results, title: str, rows: pl.DataFrame, share: float
 def check_transfer(results: Results, table: pl.DataFrame, names: list[str]) -> None:
     """Check whether tokens that push in the packaged documents push in the collections too."""
     pushing = table.filter(pl.col("push_low") >= PUSHES)
-    shares = {name: (pushing[f"in {name}"] >= PUSHES).mean() for name in names}
+    shares = {name: float((pushing[f"in {name}"].to_numpy() >= PUSHES).mean()) for name in names}
     worst = min(shares.values())
     ours = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     results.check(
@@ -562,37 +558,5 @@ def again(
     results.finish(strict=False)
 
 
-def natural(runs: list[Path], collection: Path = CRANFIELD, name: str = "documents_natural") -> None:
-    """Which tokens are flagged beside special ones, and what do they do on Cranfield? Minutes.
-
-    RUNS are finished runs on the packaged texts, of a whole vocabulary or of a random sample.
-    """
-    searched = read_collection(collection)
-    results = Results(name)
-    for path in runs:
-        run = open_run(path)
-        encoder = require_ids(encoder_for(None, run, "the benchmark"), "this benchmark")
-        search = Search(encoder, searched)
-        special = {token.id for token in special_tokens(categorize(encoder.tokenizer), encoder.tokenizer)}
-        is_special = pl.col("token_id").is_in(special)
-        flagged = run.sticky.filter(~is_special)
-        shown = pl.concat([run.sticky.filter(is_special), flagged])
-        measured = search.measure(shown["decoded"].to_list())
-        top_10s = measured.wrong.sum(axis=1) / len(search.texts)
-        without = measured.wrong_without.sum() / len(search.texts)
-        shown = shown.with_columns(pl.Series("top_10s", top_10s), pl.Series("recall", measured.found))
-        tokens = len(run.tokens)
-        results.check(
-            f"{run.record.model.short_name}, {tokens:,} tokens: flagged beside special ones",
-            "at most 1 in 1,000",
-            f"{len(flagged)} of {tokens:,}",
-            len(flagged) <= tokens / 1000,
-            top_10s_without=without,
-            recall_without=measured.found_without,
-            tokens=shown.select("token", "erased", "push", "found", "top_10s", "recall").to_dicts(),
-        )
-    results.finish(strict=False)
-
-
 if __name__ == "__main__":
-    commands(__doc__, collections, correlation, planted, again, natural)
+    commands(__doc__, collections, correlation, planted, again)

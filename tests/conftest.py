@@ -36,6 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.import_plugin("shared_fixtures")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a case by the values that a message names."""
+    from naming import Naming
+
+    return "-".join(map(str, val.values)) if isinstance(val, Naming) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the fixture `browser`, and what runs at night, before `-m` selects."""

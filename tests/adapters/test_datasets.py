@@ -4,6 +4,7 @@ import pytest
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 
+from naming import naming
 from stickytoken import Cleaner
 from stickytoken.adapters.datasets import ColumnCleaner
 from stickytoken.errors import InputError
@@ -52,10 +53,10 @@ def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, thorough):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c: ColumnCleaner(c, "body")(ROWS), "no column 'body': the columns are id, text, title"),
-        (lambda c: ColumnCleaner(c, "id")(ROWS), "column 'id', row 1 of the batch is 1: it must be a string"),
-        (lambda c: ColumnCleaner(c, []), "pass the name of a column"),
-        (lambda c: ColumnCleaner(c, note=3), "pass the name of a column, or None"),
+        (lambda c: ColumnCleaner(c, "body")(ROWS), naming("'body'", "id", "text", "title")),
+        (lambda c: ColumnCleaner(c, "id")(ROWS), naming("'id'", "row 1", "string")),
+        (lambda c: ColumnCleaner(c, []), "column"),
+        (lambda c: ColumnCleaner(c, note=3), naming("column", None)),
     ],
 )
 def test_what_cannot_be_used_is_refused(cleaner, call, message):

@@ -9,6 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import tiny
+from naming import naming
 from stickytoken import Cleaner, detect, guard, load_encoder, probe
 from stickytoken.cleaning import CleaningRules
 from stickytoken.errors import InputError, RunError
@@ -120,10 +121,10 @@ def test_texts_with_findings_are_told(model, cleaner):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "pass a loaded Sentence"),
+        (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "'all-MiniLM-L6-v2'"),
         (lambda model, cleaner: guard(model, "no/such/run"), RunError, "no/such/run"),
-        (lambda model, cleaner: guard(model, {"words": []}), InputError, "is not a rules file"),
-        (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, "pass a function"),
+        (lambda model, cleaner: guard(model, {"words": []}), InputError, "rules"),
+        (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, naming("on_found", 3)),
     ],
 )
 def test_what_cannot_be_used_is_refused(model, cleaner, make, error, message):
@@ -133,6 +134,6 @@ def test_what_cannot_be_used_is_refused(model, cleaner, make, error, message):
 
 @pytest.mark.parametrize("use", [load_encoder, detect, lambda model: probe(model, ["able"])])
 def test_what_measures_tokens_refuses_a_guard_that_would_be_bypassed(guarded, use):
-    with pytest.raises(InputError, match=r"is guarded, .*: pass its attribute unguarded$"):
+    with pytest.raises(InputError, match=naming("unguarded")):
         use(guarded)
     assert load_encoder(guarded.unguarded).dimension

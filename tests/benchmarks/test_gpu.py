@@ -113,5 +113,5 @@ def test_a_failing_step_is_recorded_and_the_next_one_runs(visit, monkeypatch):
 
 
 def test_an_unknown_step_is_refused(visit):
-    with pytest.raises(SystemExit, match="there is no step detekt"):
+    with pytest.raises(SystemExit, match="detekt"):
         visit("detekt")

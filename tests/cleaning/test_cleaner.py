@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
 import tokenizers_of_kinds as kinds
+from naming import naming, says
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cli.app import app
@@ -174,13 +175,13 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cleaner(("able",)), "pass CleaningRules"),
-        (lambda: Cleaner(RULES, unsafe_fixes="yes"), "unsafe_fixes is 'yes'"),
-        (lambda: CLEANER(b"able"), "pass a string"),
-        (lambda: CleaningRules(words=("able", " ")), "not blank"),
-        (lambda: CleaningRules(words="able"), "pass a list"),
-        (lambda: CleaningRules(longest_run=1), "at least 2"),
-        (lambda: CleaningRules(normalizer="{}"), "normalizer is '{}'"),
+        (lambda: Cleaner(("able",)), "CleaningRules"),
+        (lambda: Cleaner(RULES, unsafe_fixes="yes"), naming("unsafe_fixes", "'yes'")),
+        (lambda: CLEANER(b"able"), "string"),
+        (lambda: CleaningRules(words=("able", " ")), "blank"),
+        (lambda: CleaningRules(words="able"), "list"),
+        (lambda: CleaningRules(longest_run=1), naming("longest_run", 1, 2)),
+        (lambda: CleaningRules(normalizer="{}"), naming("normalizer", "'{}'")),
     ],
 )
 def test_what_cannot_be_used_is_refused(make, message):
@@ -206,25 +207,28 @@ def damaged(entry, value):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
-        ("{}", "rules.json is not a rules file"),
-        ('{"format": "stickytoken cleaner"}', "entry 'rules' is missing"),
-        (damaged("version", 2), "rules.json: .* the version 2"),
+        ("", "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("{}", "rules file"),
+        ('{"format": "stickytoken cleaner"}', "'rules'"),
+        (damaged("version", 2), naming("version", 2)),
         (damaged("words", "able"), "words"),
-        (damaged("unknown", 1), "the unknown entry 'unknown'"),
-        (json.dumps(CLEANER.to_json() | {"actions": {"flagged": "report"}}), "entry 'actions' .*--rules-out"),
-        (json.dumps(CLEANER.to_json() | {"remove_all": True}), "entry 'remove_all' .*True"),
-        (damaged("normalizer", {"type": "Unknown"}), "normalizer is"),
+        (damaged("unknown", 1), "'unknown'"),
+        (
+            json.dumps(CLEANER.to_json() | {"actions": {"flagged": "report"}}),
+            naming("'actions'", "--rules-out"),
+        ),
+        (json.dumps(CLEANER.to_json() | {"remove_all": True}), naming("'remove_all'", True)),
+        (damaged("normalizer", {"type": "Unknown"}), "normalizer"),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=naming(tmp_path / "rules.json")):
         Cleaner.from_file(tmp_path / "rules.json")
     (tmp_path / "rules.json").write_text(content)
     with pytest.raises(InputError, match=message):
         Cleaner.from_file(tmp_path / "rules.json")
-    with pytest.raises(RunError, match="cannot be written"):
+    with pytest.raises(RunError, match=naming(tmp_path / "nowhere" / "rules.json")):
         CLEANER.save(tmp_path / "nowhere" / "rules.json")
 
 
@@ -256,9 +260,9 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
     content = b"able able able able air\r\nflow \xff \x00 x\n\n[SE[SEP]P] end"
     status, output, errors = clean(cleaner_file, content=content)
     assert (status, output) == (0, b"air\r\nflow \xff \x00 x\n\nend")
-    assert "2 of 2 documents changed (flagged token: 1, special token: 1)" in errors
-    assert "1 record without readable text, passed through unchanged:" in errors
-    assert "standard input, line 2: byte 30 (0xff) is not UTF-8" in errors
+    assert says(errors, "2 of 2", "flagged token: 1", "special token: 1")
+    assert says(errors, "1 record", "unchanged")
+    assert says(errors, "line 2", "byte 30", "0xff", "UTF-8")
 
 
 @pytest.mark.slow
@@ -285,21 +289,21 @@ def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("arguments", "status", "values"),
     [
-        ("nowhere", 1, "no run folder"),
-        ("RULES nowhere.txt", 1, "no file 'nowhere.txt'"),
-        ("RULES .", 1, "is a folder: pass one file at a time"),
-        ("RULES --diff --format json", 2, "pass either --diff or --format json"),
-        ("RULES --quarantine aside.txt", 2, "it needs --out"),
-        ("RULES --allow nowhere.txt", 1, "nowhere.txt"),
+        ("nowhere", 1, ["'nowhere'"]),
+        ("RULES nowhere.txt", 1, ["nowhere.txt"]),
+        ("RULES .", 1, ["folder", "file"]),
+        ("RULES --diff --format json", 2, ["--diff", "--format json"]),
+        ("RULES --quarantine aside.txt", 2, ["--quarantine", "--out"]),
+        ("RULES --allow nowhere.txt", 1, ["nowhere.txt"]),
     ],
 )
-def test_what_is_wrong_with_a_command_is_said_in_one_line(cleaner_file, arguments, status, message):
+def test_what_is_wrong_with_a_command_is_said_in_one_line(cleaner_file, arguments, status, values):
     arguments_of_case = arguments.replace("RULES", str(cleaner_file)).split()
     found, _, errors = clean(*arguments_of_case, content=b"air\n[SEP]\n")
     assert (found, errors.count("\n")) == (status, 1)
-    assert message in errors
+    assert says(errors, *values)
 
 
 def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):

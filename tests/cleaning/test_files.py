@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import planted
 import scanned
+from naming import says
 from stickytoken import Cleaner
 from stickytoken.cleaning.files import clean_file
 from stickytoken.cli.app import app
@@ -303,15 +304,15 @@ def test_a_column_is_named_and_no_other_is_cleaned(cleaner_file, write):
     assert output == b"key,body,text\n[SEP],air flow,[SEP]\n"
     status, output, errors = command(cleaner_file, path, "--column", "nothing")
     assert (status, output) == (1, b"")
-    assert "has no column 'nothing': it has key, body, text" in errors
+    assert says(errors, "'nothing'", "key", "body", "text")
 
 
 def test_a_file_may_be_cleaned_in_place(cleaner_file, write):
     path = write("own.txt", "air [SEP] flow\nvery very very very good\n")
     status, output, errors = command(cleaner_file, path, "--out", path, "--unsafe-fixes")
     assert (status, output, path.read_bytes()) == (0, b"", b"air flow\nvery good\n")
-    assert "2 of 2 documents changed (special token: 1, repetition: 1)" in errors
-    assert "the first copy of each repetition stays, because it may belong there: 'very' (line 2)" in errors
+    assert says(errors, "2 of 2", "special token: 1", "repetition: 1")
+    assert says(errors, "first copy", "'very' (line 2)")
 
 
 def test_only_documents_where_copies_of_a_repetition_went_are_counted(cleaner_file, write):
@@ -321,7 +322,8 @@ def test_only_documents_where_copies_of_a_repetition_went_are_counted(cleaner_fi
     _, _, errors = command(
         cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff", "--unsafe-fixes"
     )
-    assert "more" not in errors.partition("may belong there")[2].partition("\n")[0]
+    (line,) = [line for line in errors.splitlines() if "'very'" in line]
+    assert "more" not in line
 
 
 def test_a_long_repeated_word_is_named_by_its_beginning(cleaner_file, write):
@@ -334,7 +336,7 @@ def test_documents_are_named_where_a_first_copy_stays(cleaner_file, write):
     _, _, errors = command(
         cleaner_file, write("own.jsonl", "\n".join(lines) + "\n"), "--diff", "--unsafe-fixes"
     )
-    assert "'very' (d0), 'very' (d1), 'very' (d2), and others in 2 more" in errors
+    assert says(errors, "'very' (d0)", "'very' (d1)", "'very' (d2)", "2 more")
 
 
 @pytest.mark.parametrize("wrong", [("--allow", "nowhere.txt"), ("--column", "nothing")])
@@ -351,7 +353,7 @@ def test_a_damaged_compressed_file_is_an_error_and_writes_nothing(cleaner_file, 
     path = write("own.txt.gz", gzip.compress(b"air [SEP] flow\n" * 1000)[:-12])
     status, output, errors = command(cleaner_file, path)
     assert (status, output) == (1, b"")
-    assert "own.txt.gz is damaged or is not compressed with gzip" in errors
+    assert says(errors, "own.txt.gz", "gzip")
 
 
 def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file, write, tmp_path):
@@ -360,7 +362,7 @@ def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file,
     assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b"air flow\n"
     status, _, errors = command(cleaner_file, path, "--out", tmp_path / "out.csv")
     assert status == 1
-    assert "does not match the format" in errors
+    assert says(errors, tmp_path / "out.csv", "format")
 
 
 def test_what_may_belong_to_a_text_is_counted_and_goes_on_request(cleaner_file, write):
@@ -368,12 +370,12 @@ def test_what_may_belong_to_a_text_is_counted_and_goes_on_request(cleaner_file, 
     path = write("own.txt", f"{' '.join(words)}\n")
     _, output, errors = command(cleaner_file, path)
     assert output == path.read_bytes()
-    assert "none of 1 document changed" in errors
-    assert "1 document still has suspected copies of another word" in errors
-    assert "--unsafe-fixes would change 1 more document" in errors
+    assert says(errors, "none of 1")
+    assert says(errors, "1 document", "suspected copies")
+    assert says(errors, "--unsafe-fixes", "1 more")
     _, output, errors = command(cleaner_file, path, "--unsafe-fixes")
     assert b"zebra" not in output
-    assert "1 of 1 document changed (suspected copies: 1)" in errors
+    assert says(errors, "1 of 1", "suspected copies: 1")
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,7 @@ def test_documents_are_set_aside_byte_for_byte(cleaner_file, write, tmp_path, na
     status, _, errors = command(cleaner_file, path, "--out", outputs[0], "--quarantine", outputs[1])
     assert status == 0
     assert [output.read_text() for output in outputs] == [kept, aside]
-    assert "documents set aside (special token: " in errors
+    assert says(errors, "set aside", "special token:")
 
 
 def test_rows_of_parquet_are_set_aside(cleaner, tmp_path):
@@ -411,7 +413,7 @@ def test_a_file_without_documents_is_an_error_as_for_scan(cleaner_file, write, t
     path = write(name, content)
     status, output, errors = command(cleaner_file, path, "--out", tmp_path / f"out-{name}")
     assert (status, output) == (1, b"")
-    assert "is empty: pass documents" in errors
+    assert says(errors, path, "empty")
     assert not (tmp_path / f"out-{name}").exists()
     assert planted.command("scan", str(cleaner_file), str(path)).exit_code == 1
 
@@ -428,7 +430,7 @@ def test_the_lists_of_a_team_hold_for_every_command(cleaner_file, write, tmp_pat
     assert f"line 2: {WORD}" in known.read_text()
     assert command(cleaner_file, path, *lists)[1] == path.read_bytes()
     found = planted.command("scan", str(cleaner_file), str(path), *lists)
-    assert "none of 3 documents has findings" in found.stdout
+    assert says(found.stdout, "none of 3 documents")
     checked = planted.command("check", str(cleaner_file), "--documents", str(path), *lists)
     assert checked.exit_code == 0
     assert planted.command("check", str(cleaner_file), "--documents", str(path)).exit_code == 10
@@ -438,7 +440,7 @@ def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
     path = write("own.csv", f"text\n{scanned.copies()}\nlast\n")
     _, output, errors = command(cleaner_file, path)
     assert output == b'text\n""\nlast\n'
-    assert "no text is left in 1 document" in errors
+    assert says(errors, "1 document", "left")
 
 
 def verification(errors):
@@ -459,7 +461,7 @@ def test_the_last_line_is_a_command_that_verifies_the_file(scanned_run, write, t
     assert arguments[:2] == ["scan", str(scanned_run)]
     result = planted.command(*arguments, "--scan-folder", tmp_path / "scan")
     assert result.exit_code == 0, result.stderr
-    assert "none of 2 documents has findings" in result.stdout
+    assert says(result.stdout, "none of 2 documents")
 
 
 def test_a_file_cleaned_by_rules_is_verified_by_the_same_rules(cleaner_file, write, tmp_path):
@@ -467,23 +469,25 @@ def test_a_file_cleaned_by_rules_is_verified_by_the_same_rules(cleaner_file, wri
     _, _, errors = command(cleaner_file, path, "--out", tmp_path / "out.txt")
     arguments = verification(errors)
     assert arguments == ["scan", str(cleaner_file), str(tmp_path / "out.txt")]
-    assert "none of 1 document has findings" in planted.command(*arguments).stdout
+    assert says(planted.command(*arguments).stdout, "none of 1 document")
 
 
 def test_a_file_whose_extension_scan_cannot_read_has_no_such_line(scanned_run, write, tmp_path):
     path = write("own.txt", "air [SEP] flow\n")
     _, _, errors = command(scanned_run, path, "--out", tmp_path / "out.cleaned")
-    assert errors.splitlines()[-1].startswith("written: ")
+    assert not errors.splitlines()[-1].startswith("verify: ")
 
 
 def test_a_difference_writes_no_documents_and_says_so(cleaner_file, write):
     path = write("own.txt", "air [SEP] flow\n")
     _, output, errors = command(cleaner_file, path, "--diff")
     assert b"[-[SEP]-]" in output
-    assert "no documents were written" in errors
+    assert says(errors, "no documents")
 
 
 def test_cleaning_that_takes_no_time_prints_no_progress(cleaner_file, write):
     path = write("own.txt", "air [SEP] flow\n" * 500)
     _, _, errors = command(cleaner_file, path)
-    assert errors.splitlines() == ["read: 500 records", "500 of 500 documents changed (special token: 500)"]
+    read_line, changed_line = errors.splitlines()
+    assert says(read_line, 500)
+    assert says(changed_line, "500 of 500", "special token: 500")

@@ -9,6 +9,7 @@ import pytest
 
 import planted
 import profiled
+from naming import naming, says
 from stickytoken import open_run
 from stickytoken.cli.console import minutes
 from stickytoken.methods.profile import TOKEN_COLUMNS
@@ -63,7 +64,7 @@ def test_detect_and_show_print_the_stored_wall_time(workspace, run):
 
 def test_the_answer_comes_first_and_says_the_harm_in_a_search(workspace, run):
     first, second, *_ = planted.command("show", run).stdout.splitlines()
-    assert first == f"{workspace / 'planted'}: 1 sticky token among {profiled.AVAILABLE}"
+    assert says(first, workspace / "planted", "1 sticky token", profiled.AVAILABLE)
     run_found = open_run(run)
     (sentence,) = run_found.harm_sentences(limit=1)
     assert second == f"{sentence}."
@@ -151,15 +152,15 @@ def test_without_options_a_run_has_the_default_settings(workspace, options, tmp_
     [
         (
             "detect MODEL CORPUS --set confidence=2",
-            "confidence is 2.0: .* above 0 and below 1",
+            naming("confidence", "2.0", "below 1"),
         ),
-        ("detect MODEL CORPUS --set copies=3", "--set copies is not an option of the method profile: leave"),
+        ("detect MODEL CORPUS --set copies=3", naming("copies", "profile")),
         (
             "detect MODEL --set pairs=p.csv --set unusual=5",
-            "--set unusual is not an option of the method std",
+            naming("unusual", "std"),
         ),
-        ("show RUN --sort severity", "profile, which cannot be sorted by 'severity': sort by erased, "),
-        ("show RUN --validated --sort push", "profile, which judges every token: leave --validated"),
+        ("show RUN --sort severity", naming("profile", "'severity'", "erased")),
+        ("show RUN --validated --sort push", naming("profile", "--validated")),
     ],
 )
 def test_what_a_method_or_a_run_does_not_have_is_refused(
@@ -181,7 +182,7 @@ def test_probe_prints_evidence_and_curves_and_stores_nothing(workspace, run, opt
         assert f"Similarity of pairs {side} the mean similarity, by number of copies" in result.stdout
     for name in ("!", "river", r"\(ordinary tokens\)"):
         assert len(re.findall(rf"^{name}( +-?\d\.\d{{4}}){{7}} *$", result.stdout, re.MULTILINE)) == 2
-    assert "erase at least 40% more of a text than an ordinary token's copies" in result.stdout
+    assert says(result.stdout, "40%", "ordinary")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,7 +199,7 @@ def short(workspace, options):
 
 
 def test_a_run_at_a_dimension_says_so(workspace, short):
-    assert "planted (24 dimensions): 1 sticky token" in (workspace / "short.txt").read_text("utf-8")
+    assert says((workspace / "short.txt").read_text("utf-8"), "planted", 24, "1 sticky token")
 
 
 def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import random
-import re
 import sys
 
 import datasets
@@ -13,6 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
+from naming import naming, says
 from stickytoken.data import PAPER_DATASETS, load_sentences
 from stickytoken.data.documents import Document, NamedColumns, open_documents
 from stickytoken.data.rows import Dialect, Meter, Skipped, lines, read_separated_rows, unicode_text
@@ -38,10 +38,8 @@ def split(records):
 
 
 def assert_refused(source, /, *keywords, **columns):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=naming(*keywords)):
         read(source, **columns)
-    for keyword in keywords:
-        assert keyword in str(caught.value)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
@@ -70,27 +68,23 @@ def test_a_text_file_has_a_document_on_each_line_and_damaged_ones_are_named_with
     path = write("a.txt", b"good\nbad \xff line\nnull \0 here\nlast\n")
     documents, texts, skipped = split(read(path))
     assert (texts, [document.number for document in documents]) == (["good", "last"], [0, 3])
-    assert skipped == [
-        Skipped(f"{path}, line 2", "byte 9 (0xff) is not UTF-8"),
-        Skipped(f"{path}, line 3", "byte 21 is zero, as in a binary file"),
-    ]
+    assert [record.place for record in skipped] == [f"{path}, line 2", f"{path}, line 3"]
+    assert says(skipped[0].reason, "byte 9", "0xff", "UTF-8")
+    assert says(skipped[1].reason, "byte 21", "zero")
 
 
 def test_damaged_rows_and_json_lines_are_skipped(write):
     last = "word " * 100_000  # longer than the csv module allows
     _, texts, skipped = split(read(write("a.csv", b"id,text\n1,good\n2,b\xffd\n3\n4," + last.encode())))
     assert texts == ["good", last]
-    reasons = ["byte 18 (0xff) is not UTF-8", "1 fields, but the header has 2"]
-    assert [record.reason for record in skipped] == reasons
+    damaged, short = [record.reason for record in skipped]
+    assert says(damaged, "byte 18", "0xff", "UTF-8")
+    assert says(short, 1, 2)
     rows = b'{"text": "good"}\n{"text": \n{"text": null}\n{"text": 3}\n[1]\n"a string"\n\n{"text": "last"}\n'
     _, texts, skipped = split(read(write("a.jsonl", rows)))
     assert texts == ["good", "a string", "last"]
-    assert skipped[0].reason.startswith("not JSON: ")
-    assert [record.reason for record in skipped[1:]] == [
-        "column 'text' is missing",
-        "column 'text' is int, not text",
-        "JSON of type list, not an object",
-    ]
+    values = [("JSON",), ("'text'",), ("'text'", "int"), ("JSON", "list")]
+    assert all(says(record.reason, *named) for record, named in zip(skipped, values, strict=True))
 
 
 def test_a_folder_has_a_document_in_each_file_and_several_in_each_table(tmp_path):
@@ -105,10 +99,9 @@ def test_a_folder_has_a_document_in_each_file_and_several_in_each_table(tmp_path
     assert texts == ["three", "four", "five", "one\ntwo"]
     assert [record.id for record in documents] == ["b.txt", "line 1", "line 2", "notes/a.md"]
     assert [record.source for record in documents] == [None, None, None, "notes"]
-    assert [record.reason.split(":")[0] for record in skipped] == [
-        "byte 0 (0x89) is not UTF-8",
-        f"{tmp_path / 'e.csv'} has two columns called 'text'",
-    ]
+    picture, table = [record.reason for record in skipped]
+    assert says(picture, "byte 0", "0x89", "UTF-8")
+    assert says(table, tmp_path / "e.csv", "two", "'text'")
 
 
 @pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "jsonl"])
@@ -125,9 +118,9 @@ def test_a_compressed_file_is_read_as_the_file_itself(write, ending):
 
 def test_damaged_compressed_files_are_named(write, tmp_path):
     damaged = gzip.compress(b"one\n" * 1000)[:-12]
-    assert_refused(write("a.txt.gz", damaged), "a.txt.gz is damaged or is not compressed with gzip")
-    assert_refused(write("b.txt.gz", "no gzip"), "b.txt.gz is damaged")
-    assert_refused(write("c.parquet.gz", "x"), "unpack it with gunzip")
+    assert_refused(write("a.txt.gz", damaged), "a.txt.gz", "gzip")
+    assert_refused(write("b.txt.gz", "no gzip"), "b.txt.gz", "gzip")
+    assert_refused(write("c.parquet.gz", "x"), "c.parquet.gz", "gunzip")
     write("d.txt.gz", gzip.compress(b"two\nlines"))
     documents, _, skipped = split(read(tmp_path))
     assert [record.text for record in documents] == ["two\nlines"]
@@ -147,15 +140,15 @@ def test_columns_are_named_or_found(write):
     path = write("a.csv", "key,body,place\n7,hello,web\n")
     (record,) = read(path, id_column="key", source_column="place")
     assert (record.text, record.id, record.source) == ("hello", "7", "web")
-    assert_refused(write("b.csv", "x,y\na,b\n"), "which column", "x, y")
-    assert_refused(path, "has no column 'nope'", "key, body, place", column="nope")
-    assert_refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", column="nope")
+    assert_refused(write("b.csv", "x,y\na,b\n"), "column", "x", "y")
+    assert_refused(path, "'nope'", "key", "body", "place", column="nope")
+    assert_refused(write("c.jsonl", '{"a": "x"}\n'), "'nope'", column="nope")
     numbers = write("d.parquet", pl.DataFrame({"text": [1]}))
-    assert_refused(numbers, "contains Int64", column="text")
-    assert_refused(numbers, "contains Int64, not text")
+    assert_refused(numbers, "Int64", column="text")
+    assert_refused(numbers, "Int64")
     (record,) = read(write("d.parquet", pl.DataFrame({"text": pl.Series(["hello"], dtype=pl.Categorical)})))
     assert record.text == "hello"
-    assert_refused(write("e.txt", "a"), "without columns", column="a")
+    assert_refused(write("e.txt", "a"), "e.txt", "columns", column="a")
 
 
 def test_a_line_for_excel_is_no_header(write):
@@ -185,7 +178,7 @@ def test_objects_are_documents_too():
         assert [(record.text, record.id) for record in read(source)] == [("a", "1"), ("b", "2")]
     assert [type(record) for record in read(["a", None, 3])] == [Document, Skipped, Skipped]
     for wrong in (b"bytes", 3, {"a": 1}, None):
-        assert_refused(wrong, "pass a list of texts")
+        assert_refused(wrong, "list")
 
 
 def test_standard_input_is_lines_or_json(monkeypatch):
@@ -193,20 +186,20 @@ def test_standard_input_is_lines_or_json(monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert split(read("-", **columns))[1] == ["one"]
     with_delimiter = {"column": Columns("body", delimiter=";")}
-    for columns, keyword in (({}, "contains JSON"), (with_delimiter, "delimiter")):
+    for columns, keyword in (({}, "JSON"), (with_delimiter, "delimiter")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"body": "one"}\n')))
         assert_refused("-", keyword, **columns)
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, write):
-    assert_refused(tmp_path / "nothing", "no file or folder")
+    assert_refused(tmp_path / "nothing", tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    assert_refused(tmp_path / "empty", "contains no files")
-    assert_refused(write("a.pdf", "x"), "the extension '.pdf'")
-    assert_refused(write("a.csv", ""), "is empty")
+    assert_refused(tmp_path / "empty", tmp_path / "empty", "files")
+    assert_refused(write("a.pdf", "x"), "'.pdf'")
+    assert_refused(write("a.csv", ""), "a.csv", "empty")
     assert_refused(write("b.txt", "text".encode("utf-16")), "UTF-16")
-    assert_refused(write("a.parquet", b"PAR1 no PAR1"), "not a readable parquet file")
-    assert_refused(["text"], "no columns", column="a")
+    assert_refused(write("a.parquet", b"PAR1 no PAR1"), "a.parquet")
+    assert_refused(["text"], "columns", column="a")
 
 
 def test_lone_surrogates_become_replacement_characters(write):
@@ -266,16 +259,16 @@ def test_sentences_and_documents_are_read_from_the_same_split(local_hub, splits,
 def test_without_a_usual_split_the_splits_are_listed(local_hub):
     for split in ("validation", "test"):
         (local_hub / f"{split}.csv").write_text("text\nno\n")
-    message = f"which split of {str(local_hub)!r}? It has validation, test: pass hub:{local_hub}@SPLIT"
+    message = naming(repr(str(local_hub)), "validation", "test", f"hub:{local_hub}@SPLIT")
     for read in (load_sentences, lambda source: list(open_documents(source, NamedColumns()).read(Meter()))):
-        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(InputError, match=message):
             read(f"hub:{local_hub}")
 
 
 def test_a_data_set_of_parquet_files_is_read_with_a_named_column(local_hub):
     pl.DataFrame({"text": ["no"], "body": ["yes"], "n": [1]}).write_parquet(local_hub / "test.parquet")
     assert load_sentences(f"hub:{local_hub}", "body").texts == ("yes",)
-    with pytest.raises(InputError, match=r"has no column 'title': it has text, body, n"):
+    with pytest.raises(InputError, match=naming("'title'", "text", "body", "n")):
         load_sentences(f"hub:{local_hub}", "title")
 
 
@@ -301,12 +294,11 @@ def test_several_data_sets_are_put_together(local_hub, tmp_path, monkeypatch):
 
 def test_a_split_that_does_not_exist_is_named(local_hub):
     (local_hub / "test.csv").write_text("text\nno\n")
-    with pytest.raises(InputError, match="split 'dev'") as error:
+    with pytest.raises(InputError, match=naming(local_hub, "'dev'")):
         load_sentences(f"hub:{local_hub}@dev")
-    assert str(local_hub) in str(error.value)
-    with pytest.raises(InputError, match="names no data set"):
+    with pytest.raises(InputError, match="hub:@train"):
         load_sentences("hub:@train")
-    with pytest.raises(InputError, match=re.escape(f"the data set {PAPER_DATASETS[0]!r} (split 'test')")):
+    with pytest.raises(InputError, match=naming(repr(PAPER_DATASETS[0]), "'test'")):
         load_sentences("paper")
 
 
@@ -314,13 +306,13 @@ def test_a_split_that_does_not_exist_is_named(local_hub):
 def test_a_data_set_that_cannot_be_read_is_named(local_hub, name, content):
     (local_hub / name).write_text(content)
     for source in (str(local_hub), "nobody/nothing"):
-        with pytest.raises(InputError, match=f"the data set '{source}' .*cannot be read: "):
+        with pytest.raises(InputError, match=naming(source)):
             load_sentences(f"hub:{source}")
 
 
 def test_without_the_package_datasets_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[hub\]'"):
+    with pytest.raises(MissingExtraError, match=naming("stickytoken[hub]")):
         load_sentences("paper")
 
 
@@ -368,7 +360,7 @@ def test_a_quotation_mark_that_is_never_closed_is_named(write, name):
     if "tsv" in name:
         assert split(read(path))[1] == ["a", '"b ""c""']
     else:
-        assert_refused(path, "a quotation mark in line 3")
+        assert_refused(path, "quotation mark", "line 3")
 
 
 @pytest.mark.parametrize(
@@ -431,7 +423,7 @@ def test_json_is_read_as_what_it_is(write):
 def test_an_object_with_a_key_twice_is_refused_with_its_line(write, content):
     path = write("a.jsonl", '{"text": "x", "m": {"s": "y"}}\n' + content)
     column = "text" if content.startswith('{"text"') else "m.s"
-    assert_refused(path, "line 2", "occurs twice", column=column)
+    assert_refused(path, "line 2", "twice", column=column)
     if column == "m.s":  # nobody reads it
         assert split(read(path))[1] == ["x", "c"]
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import planted
 import tiny
+from naming import naming
 from stickytoken import detect, load_tokenizer, probe
 from stickytoken.data import (
     LONGEST_SENTENCE,
@@ -73,7 +74,7 @@ def test_the_usual_columns_are_found(write, columns, expected):
 def test_a_named_column_goes_before_the_usual_ones(write, ending):
     path = write(f"s.{ending}", table(ending, {"sentence": ["x", "y"], "other": ["a", "b"]}))
     assert load_sentences(path, column="other").texts == ("a", "b")
-    with pytest.raises(InputError, match="has no column 'third': it has sentence, other"):
+    with pytest.raises(InputError, match=naming("'third'", "sentence", "other")):
         load_sentences(path, "third")
 
 
@@ -96,7 +97,7 @@ def test_missing_values_of_a_table_count_as_blank(write, ending):
 @pytest.mark.parametrize("line", ["no json", '{"text": NaN}', '{"text": null}', "[1]"])
 def test_a_record_without_readable_text_is_left_out_and_named(write, line):
     path = write("s.jsonl", f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n')
-    with pytest.warns(StickyTokenWarning, match="left out 1 record without readable text.*line 2: "):
+    with pytest.warns(StickyTokenWarning, match=naming(path, "1 record", "line 2")):
         corpus = load_sentences(path)
     assert (corpus.texts, corpus.blank) == (("a", "b"), 1)
 
@@ -118,22 +119,22 @@ def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, l
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("s.txt", " \n\t\r\n", "has no sentences: every line is blank"),
-        ("s.txt", codecs.BOM_UTF8 + b"\n", "has no sentences: every line is blank"),
-        ("s.csv", codecs.BOM_UTF8, "is empty"),
-        ("s.csv", f"text\n{'y' * 200_000}\n", "longer than 100,000 characters, the others blank"),
-        ("s.csv", "n,text\n1,7\n2.5,-3e5\n", "has only numbers, such as 7: pass sentences"),
-        ("s.txt", b"a\0b\n", "byte 1 is zero, as in a binary file"),
-        ("s.csv", "sentence\ncaf\xe9\n".encode("latin-1"), r"byte 12 \(0xe9\) is not UTF-8"),
-        ("s.csv", "sentence,n\na,1,surplus\n", "line 2: 3 fields, but the header has 2"),
-        ("s.jsonl", "no json\n", "line 1: not JSON: Expecting value"),
-        ("s.parquet", table("parquet", {"text": TEXTS})[:-5], "is not a readable parquet file"),
-        ("s.md", "a b", "has the extension '.md'"),
-        ("s.csv", "first,second\na,b\n", "which column of .* Columns: first, second"),
-        ("s.csv", "id,score\n1,2\n", r"no column of .* \(columns: id, score\)"),
-        ("s.jsonl", '{"text": 5}\n', r"no column of .* contains text \(columns: text\)"),
-        ("s.parquet", table("parquet", {}), "has no sentences"),
-        ("s.tsv", "a\ttext\ttext\n1\tx\ty\n", "two columns called 'text': rename or remove one"),
+        ("s.txt", " \n\t\r\n", "blank"),
+        ("s.txt", codecs.BOM_UTF8 + b"\n", "blank"),
+        ("s.csv", codecs.BOM_UTF8, "empty"),
+        ("s.csv", f"text\n{'y' * 200_000}\n", "100,000"),
+        ("s.csv", "n,text\n1,7\n2.5,-3e5\n", naming("numbers", 7)),
+        ("s.txt", b"a\0b\n", naming("byte 1", "zero")),
+        ("s.csv", "sentence\ncaf\xe9\n".encode("latin-1"), naming("byte 12", "0xe9", "UTF-8")),
+        ("s.csv", "sentence,n\na,1,surplus\n", naming("line 2", 3)),
+        ("s.jsonl", "no json\n", naming("line 1", "JSON")),
+        ("s.parquet", table("parquet", {"text": TEXTS})[:-5], "parquet"),
+        ("s.md", "a b", naming("'.md'")),
+        ("s.csv", "first,second\na,b\n", naming("first", "second")),
+        ("s.csv", "id,score\n1,2\n", naming("id", "score")),
+        ("s.jsonl", '{"text": 5}\n', naming("columns: text")),
+        ("s.parquet", table("parquet", {}), "no sentences"),
+        ("s.tsv", "a\ttext\ttext\n1\tx\ty\n", naming("two", "'text'")),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, content, message):
@@ -147,10 +148,10 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, con
 
 def test_a_missing_file_a_folder_and_what_has_no_columns_are_named(tmp_path, write):
     for source, keyword in (
-        ((tmp_path / "there.csv",), f"no file or folder '{tmp_path}/there.csv'"),
-        ((tmp_path,), f"{tmp_path} is a folder: pass a file"),
-        ((write("s.txt", "a\n"), "sentence"), "text file without"),
-        ((None, "sentence"), "no column can be chosen"),
+        ((tmp_path / "there.csv",), naming(tmp_path / "there.csv")),
+        ((tmp_path,), naming(tmp_path, "folder")),
+        ((write("s.txt", "a\n"), "sentence"), naming(tmp_path / "s.txt", "columns")),
+        ((None, "sentence"), "column"),
     ):
         with pytest.raises(InputError, match=keyword):
             load_sentences(*source)
@@ -164,7 +165,7 @@ def test_a_sample_is_drawn_without_replacement_and_by_seed():
     assert corpus.sample(50, seed=1) == first
     assert corpus.sample(50, seed=2) != first
     assert sorted(corpus.sample(200, seed=3)) == sorted(corpus.texts)
-    with pytest.raises(InputError, match="test has 200 distinct sentences, but 201 are needed"):
+    with pytest.raises(InputError, match=naming("test", 200, 201)):
         corpus.sample(201, seed=0)
 
 
@@ -187,7 +188,7 @@ def test_the_fingerprint_is_of_the_sentences_in_order_and_of_nothing_else():
 def test_a_line_too_long_for_any_model_is_left_out_with_a_warning(write):
     longest = "x" * LONGEST_SENTENCE
     path = write("s.txt", f"a b\n{longest}\n{longest}y\nc d\n")
-    with pytest.warns(StickyTokenWarning, match="left out 1 sentence longer than 100,000 characters"):
+    with pytest.warns(StickyTokenWarning, match=naming("1 sentence", "100,000")):
         corpus = load_sentences(path)
     assert (corpus.texts, corpus.too_long) == (("a b", longest, "c d"), 1)
 
@@ -267,7 +268,7 @@ def test_a_corpus_of_unknown_characters_is_refused(wordpiece, tmp_path):
     unigram.pre_tokenizer = pre_tokenizers.Metaspace()
     unigram.save(str(tmp_path / "tokenizer.json"))
     for texts, tokenizer in ((CHINESE, wordpiece), (EMOJI, load_tokenizer(tmp_path))):
-        with pytest.raises(InputError, match=r"of tiny does not know (9\d|100)% of the characters in test"):
+        with pytest.raises(InputError, match=r"tiny.* (9\d|100)%.*characters.* test"):
             readable(collect_sentences(texts, "test"), tokenizer, "tiny")
 
 
@@ -276,9 +277,9 @@ def test_a_run_on_such_a_corpus_is_refused_before_anything_is_encoded(encoder, t
     """It would say: no sticky tokens."""
     texts = [f"{first}{second}" for first in CHINESE for second in CHINESE] * 2
     events = []
-    with pytest.raises(InputError, match="does not know"):
+    with pytest.raises(InputError, match="characters"):
         detect(encoder, method=method, sentences=texts, out=tmp_path / "run", progress=events.append)
-    with pytest.raises(InputError, match="does not know"):
+    with pytest.raises(InputError, match="characters"):
         probe(encoder, ["river"], method=method, sentences=texts, progress=events.append)
     assert events == []
     assert not (tmp_path / "run").exists()
@@ -286,7 +287,7 @@ def test_a_run_on_such_a_corpus_is_refused_before_anything_is_encoded(encoder, t
 
 def test_a_small_share_of_the_characters_is_told_and_recorded(encoder, tmp_path):
     texts = [*planted.small_corpus().texts, *(f"{text} {'今' * 3}" for text in planted.small_corpus().texts)]
-    with pytest.warns(StickyTokenWarning, match=r"does not know \d\.\d% of the characters in the given list"):
+    with pytest.warns(StickyTokenWarning, match=r"\d\.\d%.*characters"):
         run = detect(encoder, sentences=texts, settings=planted.SMALL, tokens=[60], out=tmp_path / "run")
     characters = sum(len(text.replace(" ", "")) for text in texts)
     assert run.record.corpus.unknown == pytest.approx(3 * 60 / characters)
@@ -306,7 +307,7 @@ def test_sentences_that_unknown_tokens_make_equal_are_kept_once(wordpiece):
 
 def test_pairs_are_checked_too(wordpiece):
     pairs = tuple(SentencePair(text, "the river", 0.5) for text in CHINESE)
-    with pytest.raises(InputError, match="of the characters in pairs"):
+    with pytest.raises(InputError, match=naming("characters", "pairs")):
         readable(PairCorpus(pairs, "pairs"), wordpiece, "tiny")
     plain = PairCorpus((SentencePair("a stone", "the river", 0.5),), "pairs")
     assert readable(plain, wordpiece, "tiny").pairs == plain.pairs
@@ -353,7 +354,7 @@ def test_sampled_pairs_equal_a_search_through_all_pairs(sentences, count):
 
 
 def test_fewer_than_two_sentences_make_no_pair():
-    with pytest.raises(InputError, match="at least 2 sentences, got 1"):
+    with pytest.raises(InputError, match=naming(2, 1)):
         sample_pairs(["alone"], np.ones((1, 3)), 5)
 
 
@@ -381,7 +382,7 @@ def test_selected_pairs_equal_a_search_through_all_pairs(similarities, count, u)
 def test_a_pair_at_u_itself_is_not_below_it():
     pairs = pairs_at([0.3, 0.2])
     assert select_pairs(pairs, 0.3, 2) == [pairs[1]]
-    with pytest.raises(InputError, match=r"none of the 2 sentence pairs .* mean 0\.2000"):
+    with pytest.raises(InputError, match=r"\b2\b.* 0\.2"):
         select_pairs(pairs, 0.2, 2)
 
 
@@ -422,27 +423,27 @@ def test_a_similarity_may_be_written_in_any_usual_way(write):
     ("name", "content", "message"),
     [
         *(
-            ("p.csv", f'{HEADER}a,b,0.5\nc,d,"{wrong}"\n', "pair 2 .* between -1 and 1")
+            ("p.csv", f'{HEADER}a,b,0.5\nc,d,"{wrong}"\n', naming("pair 2", -1, 1))
             for wrong in ("nan", "1.01", "high", "", "0,5")
         ),
         (
             "p.jsonl",
             '{"sentence1": "a", "sentence2": "b", "similarity": [0.5]}\n',
-            "pair 1 .* between -1 and 1",
+            naming("pair 1", -1, 1),
         ),
         (
             "p.jsonl",
             '{"sentence1": "a", "sentence2": "b", "similarity": true}\n',
-            "pair 1 .* between -1 and 1",
+            naming("pair 1", -1, 1),
         ),
-        ("p.csv", f"{HEADER}a,b,0.5\n  ,b,0.5\n", "pair 2 has a blank sentence"),
-        ("p.csv", "sentence1,similarity\na,0.5\n", "lacks the column 'sentence2'"),
-        ("p.csv", HEADER, "has no pairs"),
-        ("p.txt", "a\tb\t0.5\n", "only from .csv, .tsv, .jsonl, .ndjson, .json, .parquet"),
+        ("p.csv", f"{HEADER}a,b,0.5\n  ,b,0.5\n", naming("pair 2", "blank")),
+        ("p.csv", "sentence1,similarity\na,0.5\n", naming("'sentence2'")),
+        ("p.csv", HEADER, "no pairs"),
+        ("p.txt", "a\tb\t0.5\n", naming(".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")),
         (
             "p.jsonl",
             '{"sentence1": 1, "sentence2": "b", "similarity": 0}\n',
-            "sentence1 in row 1 is 1, not text",
+            naming("sentence1", "row 1", "text"),
         ),
     ],
 )

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 import planted
 import web_app
+from naming import says
 from stickytoken import load_encoder, load_sentences, open_repair, open_run
 from stickytoken.demo import context as demo
 from stickytoken.detection.run import next_steps
@@ -45,7 +46,7 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     same = f"run, {tmp_path / 'runs' / 'run'}"  # runs of one name are told apart
     assert set(others) == {"again", "gone", same}
     half, newer = sorted(library.left_out, key=lambda line: "newer" in line)
-    assert "half is not finished" in half
+    assert "half" in half
     assert "newer" in newer
     assert "\n" not in newer
     assert library.content("again") is library.content("again")
@@ -97,7 +98,7 @@ def test_a_run_of_another_model_is_shown_but_not_used(planted_profile, bert_fold
     look = event_of(started(context), "input", "Run", "Token to show")
     unkept = next(token_id for token_id in content.tokens["token_id"] if token_id not in stored_ids)
     message, *rest = look("run", unkept)
-    assert "is loaded: start the app with --run run" in message
+    assert says(message, "--run run")
     assert plots(rest) == []
 
 
@@ -243,7 +244,7 @@ def why(demo_bert):
 def test_every_method_answers_with_pairs_a_matrix_and_deletions(why):
     for method in ("deletion", "jacobians"):
         (page,) = why(FIRST, SECOND, method, False)
-        assert "The cosine of the two texts is" in page
+        assert "cosine" in page
         assert page.count("<table") == 4
         assert "river" in page
         # No token is known to be sticky, and numbers near zero are numbers.
@@ -258,20 +259,20 @@ def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(pl
     about = " ".join(value for value in outputs if isinstance(value, str))
     assert "RUN" in about
     assert str(demo.EXAMPLE.parent) not in about
-    monkeypatch.setattr("stickytoken.demo.context.EXAMPLES", run.parent)
+    monkeypatch.setattr(demo, "EXAMPLES", run.parent)
     (page,) = event_of(opened, "click", *web_app.WHY)("! baba ! laga", "lara bama", "deletion", False)
     assert "stickytoken repair RUN --out YOUR_FOLDER" in page
     assert str(run) not in page
 
 
 def test_what_cannot_be_attributed_is_refused(why):
-    for values, phrase in (
-        (("", SECOND, "deletion"), "the first text is empty"),
-        ((FIRST, "a " * 600, "deletion"), "the second text has 1,200 characters"),
-        ((FIRST, SECOND, "magic"), "the method is unknown: choose one of deletion, jacobians"),
-        ((FIRST, SECOND, ["deletion"]), "the method is unknown"),
+    for values, named in (
+        (("", SECOND, "deletion"), ["first text", "empty"]),
+        ((FIRST, "a " * 600, "deletion"), ["second text", "1,200"]),
+        ((FIRST, SECOND, "magic"), ["method", "deletion", "jacobians"]),
+        ((FIRST, SECOND, ["deletion"]), ["method"]),
     ):
-        assert phrase in why(*values, False)[0]
+        assert says(why(*values, False)[0], *named)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import planted
 import profiled
 import stickytoken
 import tiny
+from naming import naming
 from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
@@ -102,15 +103,12 @@ def test_the_record_says_what_was_computed_and_with_what(small_run, encoder):
 
 
 REFUSED = {
-    "method": ({"method": "guess"}, "method 'guess' is unknown: use profile or std$"),
-    "settings": (
-        {"method": "profile"},
-        "of type StdSettings, which the method 'profile' does not take: pass a P",
-    ),
-    "tokens": ({"tokens": [125]}, "the vocabulary has no token id 125"),
-    "seed": ({"seed": -1}, "seed is -1"),
-    "pairs": ({"sentences": None, "pairs": []}, "the list of pairs is empty"),
-    "both": ({"pairs": "pairs.csv"}, "both given"),
+    "method": ({"method": "guess"}, naming("'guess'", "profile", "std")),
+    "settings": ({"method": "profile"}, naming("StdSettings", "'profile'", "ProfileSettings")),
+    "tokens": ({"tokens": [125]}, naming("token id", 125)),
+    "seed": ({"seed": -1}, naming("seed", -1)),
+    "pairs": ({"sentences": None, "pairs": []}, naming("pairs", "empty")),
+    "both": ({"pairs": "pairs.csv"}, naming("sentences", "pairs", "both")),
 }
 
 
@@ -166,9 +164,7 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
     identity = replace(encoder.identity, prompt="query: ", max_length=None)
     changed = SimpleNamespace(name="other", identity=identity)
     assert model_difference(small_run.record, changed.identity) == ["max_length", "prompt"]
-    with pytest.raises(
-        RunError, match=r"a different model from 'other' \(they differ in max_length, prompt\)"
-    ):
+    with pytest.raises(RunError, match=naming("'other'", "max_length", "prompt")):
         require_same_model(small_run, changed)
 
 
@@ -176,7 +172,7 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
 def test_a_run_that_does_not_say_which_model_it_looked_at_is_refused(small_run, encoder, parts):
     record = small_run.record.model_copy(update={"identity_parts": parts})
     assert model_difference(record, encoder.identity) is None
-    with pytest.raises(RunError, match="does not record its model: run the detection again"):
+    with pytest.raises(RunError, match=naming(small_run.path)):
         require_same_model(SimpleNamespace(record=record, path=small_run.path), encoder)
 
 
@@ -207,9 +203,9 @@ NO_MODEL = "no-such-folder/of/a-model"
 
 
 def test_a_run_with_other_settings_is_refused_before_the_model_is_loaded(small_run):
-    with pytest.raises(RunError, match=r"a different run \(it differs in settings.copies\)"):
+    with pytest.raises(RunError, match=naming(small_run.path, "settings.copies")):
         detect(NO_MODEL, settings=replace(planted.SMALL, copies=2), out=small_run.path)
-    with pytest.raises(RunError, match=r"a different run \(it differs in method, "):
+    with pytest.raises(RunError, match=naming(small_run.path, "method")):
         detect(NO_MODEL, settings=profiled.SMALL, out=small_run.path)
     with pytest.raises(ModelError):
         detect(NO_MODEL, settings=planted.SMALL, out=small_run.path)
@@ -227,7 +223,7 @@ def test_a_locked_folder_is_refused_before_the_model_is_loaded(small_run, tmp_pa
         ),
     }
     for folder, call in calls.items():
-        with RunFolder(folder).locked(), pytest.raises(RunError, match="written by another process"):
+        with RunFolder(folder).locked(), pytest.raises(RunError, match=naming(folder, "process")):
             call()
         with pytest.raises(ModelError):
             call()
@@ -237,10 +233,10 @@ def test_a_folder_that_is_read_only_or_has_other_files_is_refused_before_the_mod
     tmp_path, monkeypatch
 ):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="contains files but no run"):
+    with pytest.raises(RunError, match=naming(tmp_path, "files")):
         detect(NO_MODEL, settings=planted.SMALL, out=tmp_path)
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
-    with pytest.raises(RunError, match=f"{tmp_path} is read-only"):
+    with pytest.raises(RunError, match=naming(tmp_path, "read-only")):
         detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run")
 
 
@@ -259,10 +255,10 @@ def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_en
 
 def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    wrong = "is the folder of a run or another measurement: choose a different one, such as .*explain"
+    wrong = naming(small_run.path, small_run.path / "explain")
     with pytest.raises(RunError, match=wrong):
         explain(NO_MODEL, ["river"], out=small_run.path)
     for out in (tmp_path, small_run.path):
-        with pytest.raises(RunError, match="contains files but no impact"):
+        with pytest.raises(RunError, match=naming(out, "files")):
             impact(NO_MODEL, ["sts.jsonl"], tokens=[5], out=out)
     planted.assert_refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)

@@ -5,6 +5,7 @@ import decimal
 import polars as pl
 import pytest
 
+from naming import naming
 from stickytoken.detection.naming import choose_tokens, find_named, find_token, token_ids_from_file
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.vocabulary import Category, Vocabulary
@@ -57,22 +58,22 @@ def test_of_several_entries_with_one_text_the_one_that_text_can_produce_is_meant
     assert find_token(Vocabulary((0, 1), ("##s", "@s"), ("s", "s"), (PART, OK)), "s") == 1
 
 
-@pytest.mark.parametrize(("text", "ids"), [(" a", "6, 7"), ("a", "6, 7"), ("twin", "8, 9")])
+@pytest.mark.parametrize(("text", "ids"), [(" a", (6, 7)), ("a", (6, 7)), ("twin", (8, 9))])
 def test_an_ambiguous_text_is_refused_with_the_ids(vocabulary, text, ids):
-    with pytest.raises(InputError, match=rf"several token ids \({ids}\)"):
+    with pytest.raises(InputError, match=naming(*ids)):
         find_token(vocabulary, text)
 
 
 @pytest.mark.parametrize("text", ["", "unheard", "TIP", "stone", "tip ", " river ", "▁"])
 def test_an_unknown_text_is_refused_and_the_way_to_the_list_is_told(vocabulary, text):
-    with pytest.raises(InputError, match="`stickytoken tokens`"):
+    with pytest.raises(InputError, match="stickytoken tokens"):
         find_token(vocabulary, text)
 
 
 def test_a_name_is_an_id_behind_a_number_sign_or_a_text(vocabulary):
     assert [find_named(vocabulary, name) for name in ("#13", " #7 ", "Stone")] == [13, 7, 13]
-    for name, message in (("stone", "no token"), ("13", r"no token '13'.*; if you mean the id, write #13")):
-        with pytest.raises(InputError, match=message):
+    for name, values in (("stone", ["'stone'"]), ("13", ["'13'", "#13"])):
+        with pytest.raises(InputError, match=naming(*values)):
             find_named(vocabulary, name)
 
 
@@ -99,11 +100,11 @@ def test_a_sample_is_a_function_of_the_seed_and_every_token_comes_about_equally_
 @pytest.mark.parametrize(
     ("ids", "sample", "message"),
     [
-        ([4], None, r"#4 '.*' \(UNREACHABLE_MULTI_TOKEN\) cannot occur in text: leave it out"),
-        ([14], None, "no token id 14"),
-        ([], None, "there are no tokens to measure"),
-        (None, 0, "sample is 0: it must be between 1 and 12"),
-        (None, 13, "sample is 13: it must be between 1 and 12"),
+        ([4], None, naming("#4", "UNREACHABLE_MULTI_TOKEN")),
+        ([14], None, naming("token id", 14)),
+        ([], None, "tokens"),
+        (None, 0, naming("sample", 0, 1, 12)),
+        (None, 13, naming("sample", 13, 1, 12)),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_refused(vocabulary, ids, sample, message):
@@ -112,12 +113,12 @@ def test_a_choice_that_cannot_be_made_is_refused(vocabulary, ids, sample, messag
 
 
 def test_one_unreachable_token_does_not_cost_the_others(vocabulary):
-    with pytest.warns(StickyTokenWarning, match=r"left out.* #4 '.*' \(UNREACHABLE_MULTI_TOKEN\)$"):
+    with pytest.warns(StickyTokenWarning, match=naming("#4", "UNREACHABLE_MULTI_TOKEN")):
         assert [token.id for token in choose_tokens(vocabulary, [2, 4, 1], None, 0)] == [1, 2]
 
 
 def test_a_vocabulary_without_available_entries_is_refused():
-    with pytest.raises(InputError, match="the vocabulary has no available entry"):
+    with pytest.raises(InputError, match="vocabulary"):
         choose_tokens(Vocabulary((0,), ("##s",), ("s",), (PART,)), None, None, 0)
 
 
@@ -145,17 +146,17 @@ def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", "is empty"),
-        ("a.txt", "tip\nunheard\n", "no token 'unheard'"),
-        ("a.txt", "a\n", r"several token ids \(6, 7\)"),
-        ("a.csv", "rank,score\n1,2\n", "has no column 'token_id' or 'token': it has rank, score"),
-        ("a.csv", "token_id\n3\ntip\n", "the token_id of row 2 is"),
-        ("a.csv", "token_id,token\n,tip\n", "the token_id of row 1 is"),
-        ("a.csv", "token_id\n3.5\n", "the token_id of row 1 is"),
-        ("a.jsonl", '{"token_id": 3.5}\n', "token_id"),
+        ("a.txt", "", "empty"),
+        ("a.txt", "tip\nunheard\n", naming("'unheard'")),
+        ("a.txt", "a\n", naming(6, 7)),
+        ("a.csv", "rank,score\n1,2\n", naming("'token_id'", "'token'", "rank", "score")),
+        ("a.csv", "token_id\n3\ntip\n", naming("token_id", "row 2")),
+        ("a.csv", "token_id,token\n,tip\n", naming("token_id", "row 1")),
+        ("a.csv", "token_id\n3.5\n", naming("token_id", "row 1")),
+        ("a.jsonl", '{"token_id": 3.5}\n', naming("token_id", "row 1")),
         ("a.jsonl", '{"token": "tip"}\n{"token": null}\n', "row 2"),
-        ("a.csv", "token_id,token\n13,Stone\n1,river\n", "row 2 .* token id 1 is 'river', .* it is 'tip'"),
-        ("a.jsonl", '{"token_id": 20, "token": 13}\n', "row 1 .* token id 20 is 13, .* it is '12'"),
+        ("a.csv", "token_id,token\n13,Stone\n1,river\n", naming("row 2", 1, "'river'", "'tip'")),
+        ("a.jsonl", '{"token_id": 20, "token": 13}\n', naming("row 1", 20, 13, "'12'")),
     ],
 )
 def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, write, name, content, message):
@@ -167,7 +168,7 @@ def test_decimal_ids_that_are_not_whole_are_refused(vocabulary, tmp_path):
     path = tmp_path / "ids.parquet"
     decimals = [decimal.Decimal("3"), decimal.Decimal("1.5")]
     pl.DataFrame({"token_id": decimals}).write_parquet(path)
-    with pytest.raises(InputError, match="the token_id of row 2 is not a whole number"):
+    with pytest.raises(InputError, match=naming("token_id", "row 2")):
         token_ids_from_file(vocabulary, path)
 
 
@@ -175,5 +176,5 @@ def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):
     by_string = finished_run.token("river")
     assert by_string.height == 1
     assert by_string.equals(finished_run.token(" river "))
-    with pytest.raises(InputError, match="has no token 'unheard'"):
+    with pytest.raises(InputError, match=naming("'unheard'")):
         finished_run.token("unheard")

@@ -6,6 +6,7 @@ from tokenizers import processors
 
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import Prompting, load_encoder
 from stickytoken.errors import EncodingError, InputError
 
@@ -59,9 +60,8 @@ def test_encode_equals_the_library(name, options, backbone, tmp_path):
     unreadable = set(architectures.HOSTILE_TEXTS).difference(hostile)
     assert bool(unreadable) is (static or KINDS[name].empty)
     for text in unreadable:
-        with pytest.raises(EncodingError, match="no tokens") as caught:
+        with pytest.raises(EncodingError, match=naming(repr(text), "tokens")):
             encoder.encode(["river", text])
-        assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ def test_the_prompt_is_the_models_default_unless_another_is_asked_for(
 @pytest.mark.parametrize("prompting", [Prompting(prompt_name="web"), Prompting("web")])
 def test_an_unknown_prompt_name_names_the_known_ones(prompting, backbone):
     library = architectures.stacked(backbone("bert"), prompts=PROMPTS | {"passage": "passage: "})
-    with pytest.raises(InputError, match=r"no prompt named 'web'.*\bpassage, query"):
+    with pytest.raises(InputError, match=naming("'web'", "passage", "query")):
         load_encoder(library, prompt=prompting)
 
 
 def test_an_unknown_one_of_many_prompts_names_the_closest(backbone):
     prompts = {f"task{number}": f"task {number}: " for number in range(20)} | {"retrieval": "find: "}
     library = architectures.stacked(backbone("bert"), prompts=prompts)
-    with pytest.raises(InputError, match="'retreival': it has 21, such as retrieval"):
+    with pytest.raises(InputError, match=naming("'retreival'", 21, "retrieval")):
         load_encoder(library, prompt="retreival")
 
 
 def test_a_word_is_no_text_for_a_model_without_prompts(backbone):
     library = architectures.stacked(backbone("bert"))
     for word in ("foo", "query", "prompteol"):
-        with pytest.raises(InputError, match=f"named '{word}': it has no named prompts"):
+        with pytest.raises(InputError, match=naming(repr(word), "prompts")):
             load_encoder(library, prompt=word)
     assert load_encoder(library, prompt="foo:").prompt == "foo:"
 

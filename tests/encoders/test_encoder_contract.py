@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
+from naming import naming
 from stickytoken.data.tasks import find_task
 from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, IdEncoder, load_encoder
@@ -121,15 +122,15 @@ def test_it_is_an_encoder_of_float32_vectors_in_the_order_of_the_texts(subject):
     assert is_encoder(encoder)
     assert load_encoder(encoder) is encoder
     assert encoder.device == "cpu"
-    with pytest.raises(InputError, match=f"revision, device cannot be set on {encoder.name}"):
+    with pytest.raises(InputError, match=naming("revision", "device", encoder.name)):
         load_encoder(encoder, device="cpu", revision="main")
-    with pytest.raises(InputError, match="encode takes a list of texts, got the text 'river'"):
+    with pytest.raises(InputError, match=naming("encode", "'river'")):
         encoder.encode("river")
     for wrong in (None, {"river"}, pl.DataFrame({"text": ["river"]}), np.array([["river"]])):
-        with pytest.raises(InputError, match="the argument of encode is "):
+        with pytest.raises(InputError, match=naming("encode")):
             encoder.encode(wrong)
     for wrong in (["river", None], np.array([1.0])):
-        with pytest.raises(InputError, match=r"item \d is "):
+        with pytest.raises(InputError, match=r"item \d"):
             encoder.encode(wrong)
 
     vectors = encoder.encode([*TEXTS, TEXTS[0]])
@@ -146,7 +147,7 @@ def test_a_text_too_long_is_refused_by_its_name(subject):
     text = "the river " * encoder.max_length
     assert encoder.fits(encoder.content_ids(["river"])[0])
     assert not encoder.fits(encoder.content_ids([text])[0])
-    with pytest.raises(EncodingError, match=rf"(?s)the river the.*reads {encoder.max_length}") as caught:
+    with pytest.raises(EncodingError, match=naming("'the river the", encoder.max_length)) as caught:
         encoder.encode(["river", text])
     assert "\n" not in str(caught.value)
 
@@ -154,7 +155,7 @@ def test_a_text_too_long_is_refused_by_its_name(subject):
 @pytest.mark.parametrize(("factor", "said"), [(0.0, "zero"), (float("nan"), "not finite")])
 def test_vectors_that_cannot_be_used_are_refused_by_the_text(subject, factor, said):
     subject.scale(factor)
-    with pytest.raises(EncodingError, match=f"'the river'.*{said}"):
+    with pytest.raises(EncodingError, match=naming("'the river'", said)):
         subject.encoder.encode(["the river"])
     if factor == 0:
         assert not subject.encoder.encode(["the river"], allow_zero=True).any()
@@ -205,8 +206,8 @@ def test_ids_give_the_vectors_of_their_texts(with_ids):
 def test_ids_that_it_does_not_read_or_whose_vector_is_zero_are_refused(with_ids):
     encoder = with_ids.encoder
     ids, long = encoder.content_ids(["the river", "the river " * encoder.max_length])
-    for wrong, phrase in ((long, f"reads {encoder.max_length}"), ([-1], "-1"), ([10**6], "1000000")):
-        with pytest.raises(EncodingError, match=phrase):
+    for wrong, value in ((long, encoder.max_length), ([-1], -1), ([10**6], 10**6)):
+        with pytest.raises(EncodingError, match=naming(value)):
             encoder.encode_ids([wrong])
     with_ids.scale(0.0)
     with pytest.raises(EncodingError, match=r"river.*zero"):
@@ -265,11 +266,11 @@ def test_vectors_may_be_tensors_arrays_or_lists(kind):
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (np.zeros((3, 0)), r"shape \(3, 0\) for 3 texts"),
-        (np.zeros(3), r"shape \(3,\) for 3 texts"),
-        (np.zeros((2, 4)), r"shape \(2, 4\) for 3 texts"),
-        ([[1.0], [1.0, 2.0], [3.0]], "not an array of numbers"),
-        (None, r"shape \(\) for 3 texts"),
+        (np.zeros((3, 0)), naming("(3, 0)", 3)),
+        (np.zeros(3), naming("(3,)", 3)),
+        (np.zeros((2, 4)), naming("(2, 4)", 3)),
+        ([[1.0], [1.0, 2.0], [3.0]], "numbers"),
+        (None, naming("()", 3)),
     ],
 )
 def test_vectors_that_cannot_be_used_are_refused(found, said):
@@ -277,14 +278,14 @@ def test_vectors_that_cannot_be_used_are_refused(found, said):
         def encode(self, texts):
             return found
 
-    with pytest.raises(EncodingError, match=f"bag: .*{said}"):
+    with pytest.raises(EncodingError, match=said):
         load_encoder(Broken()).encode(["a", "b", "c"])
 
 
 @pytest.mark.parametrize("model", [object(), None, {"encode": 1}, torch.nn.Linear(2, 2), WordBag])
 def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
-    message = "WordBag is a class" if model is WordBag else rf"type {type(model).__name__} .*lacks"
-    with pytest.raises(ModelError, match=message):
+    values = ("WordBag", "class") if model is WordBag else (type(model).__name__, "lacks")
+    with pytest.raises(ModelError, match=naming(*values)):
         load_encoder(model)
 
 
@@ -295,7 +296,7 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("sentence1\tsentence2\tscore\na bird\ta tree\t1\na\ta\t2\na\tb\t0\n")
     assert compare(encoder, find_task(str(pairs))[0]).scores[0].encoding == "as it is"
-    with pytest.raises(ModelError, match=r"bag has no tokenizer.*`tokenizer` attribute"):
+    with pytest.raises(ModelError, match=naming("bag", "tokenizer")):
         detect(encoder, out=tmp_path / "run")
 
 
@@ -326,5 +327,5 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
         lambda: detect(encoder, settings=low, out=tmp_path / "low"),
         lambda: detect(encoder, settings=StdSettings(insertion=Insertion.IDS), out=tmp_path / "std"),
     ):
-        with pytest.raises(ModelError, match=r"needs token ids, but bag encodes texts only"):
+        with pytest.raises(ModelError, match=naming("ids", "bag")):
             run()

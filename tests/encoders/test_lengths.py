@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer
 import saved_models
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, ModelError
 
@@ -31,7 +32,7 @@ def test_the_first_of_several_texts_that_are_too_long_is_named(model):
     """Only the longest content is looked at first; the error still names the first one that is refused."""
     model.max_seq_length = 6
     texts = [words(4), "quiet " + words(5), words(9)]
-    with pytest.raises(EncodingError, match=r"'quiet .* has 8 tokens, but the model reads 6"):
+    with pytest.raises(EncodingError, match=naming("'quiet", 8, 6)):
         load_encoder(model).encode(texts)
 
 
@@ -47,13 +48,12 @@ def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model, length, 
     )
     assert np.abs(encoder.encode([longest_text]) - encoder.encode([words(room - 1)])).max() > 1e-3
     # Texts given twice do not shift the name of the one that is refused.
-    with pytest.raises(EncodingError, match=f"{length + 1} tokens.*reads {length}") as caught:
+    with pytest.raises(EncodingError, match=naming(repr(longer[:79])[:-1], length + 1, length)):
         encoder.encode(["stone", "stone", "river", longer, longer])
-    assert repr(longer[:79])[:-1] in str(caught.value)
 
 
 def test_a_prompt_longer_than_the_model_reads_is_said_to_be_too_long(model):
-    with pytest.raises(ModelError, match=r"too long: the model reads 96"):
+    with pytest.raises(ModelError, match=naming(96)):
         load_encoder(model, prompt="the river " * 60)
 
 
@@ -67,7 +67,7 @@ def test_positions_that_start_behind_the_padding_shorten_the_longest_text(folder
     np.testing.assert_allclose(
         encoder.encode([longest_text]), library.encode([longest_text]), rtol=0, atol=1e-5
     )
-    with pytest.raises(EncodingError, match=r"97 tokens.*reads 96"):
+    with pytest.raises(EncodingError, match=naming(97, 96)):
         encoder.encode([longest_text + " river"])
 
 
@@ -75,25 +75,25 @@ def test_a_static_model_reads_to_where_its_tokenizer_cuts_and_has_no_limit_to_se
     model = architectures.static_model()
     path = architectures.saved(model, tmp_path / "static")
     assert load(path, None).max_length is None
-    with pytest.raises(InputError, match=r"max_length is 50: .*static' .*no limit to set"):
+    with pytest.raises(InputError, match=naming("max_length", 50, str(path))):
         load(path, 50)
     model.tokenizer.enable_truncation(30)
     encoder = load_encoder(model)
     np.testing.assert_allclose(encoder.encode([words(30)]), model.encode([words(30)]), rtol=0, atol=1e-5)
-    with pytest.raises(EncodingError, match=r"31 tokens.*reads 30"):
+    with pytest.raises(EncodingError, match=naming(31, 30)):
         encoder.encode([words(31)])
 
 
 @pytest.mark.parametrize("length", [0, -100])
 def test_a_longest_input_below_1_is_refused_before_the_model_is_looked_for(length):
-    with pytest.raises(InputError, match=f"max_length is {length}: it must be at least 1"):
+    with pytest.raises(InputError, match=naming("max_length", length, 1)):
         load("no-such/model", length)
 
 
 @pytest.mark.parametrize("name", ["roberta", "modernbert"])
 def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_is_read(name, folder):
     path = folder(name)
-    with pytest.raises(InputError, match=f"max_length is {LONGEST + 1}: .* only {LONGEST} positions"):
+    with pytest.raises(InputError, match=naming("max_length", LONGEST + 1, LONGEST)):
         load(path, LONGEST + 1)
     encoder = load(path, LONGEST)
     assert encoder.identity.max_length == LONGEST
@@ -115,7 +115,7 @@ def test_stretched_rotary_positions_reach_beyond_the_declared_ones(folder):
     path = folder("qwen2")
     rope = {"rope_theta": 10000.0, "rope_type": "default"}
     saved_models.edit(path / "config.json", lambda config: config.update(rope_parameters=rope))
-    with pytest.raises(InputError, match="has only 96 positions; pass at most 96"):
+    with pytest.raises(InputError, match=naming("max_length", 300, 96)):
         load(path, 300)
     rope |= {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": LONGEST}
     saved_models.edit(path / "config.json", lambda config: config.update(rope_parameters=rope))
@@ -127,9 +127,9 @@ def test_stretched_rotary_positions_reach_beyond_the_declared_ones(folder):
 def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but_the_identity(folder):
     path = folder("bert")
     for length, prompt, taken in ((1, "", 2), (2, "", 2), (4, "the song ", 4)):
-        with pytest.raises(InputError, match=f"max_length is {length}: .* take {taken} tokens"):
+        with pytest.raises(InputError, match=naming("max_length", length, taken)):
             load(path, length, prompt=prompt)
-    with pytest.raises(EncodingError, match="4 tokens, but the model reads 3"):
+    with pytest.raises(EncodingError, match=naming(4, 3)):
         load(path, 3).encode(["the river"])
     short = load(path, 3)
     whole_encoder = load(path, None)

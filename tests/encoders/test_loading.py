@@ -21,6 +21,7 @@ from transformers import BertConfig, BertForSequenceClassification, MarianConfig
 import saved_models
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.resolution import Origin, require_hub, resolve_model
@@ -45,7 +46,7 @@ def test_load_encoder_has_every_loading_setting_with_its_default():
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer])
 @pytest.mark.parametrize("name", ["no-such/model", "no such model"])
 def test_without_the_hub_an_unknown_name_gives_one_line_that_names_it(name, load):
-    with pytest.raises(ModelError, match="not in the hub cache") as caught:
+    with pytest.raises(ModelError, match="cache") as caught:
         load(name)
     assert repr(name) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -55,7 +56,7 @@ def test_without_the_hub_an_unknown_name_gives_one_line_that_names_it(name, load
 def test_a_mistyped_name_of_a_cached_model_names_the_closest(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "models--intfloat--e5-small").mkdir()
-    with pytest.raises(ModelError, match=r"'intfloat/e5-smal' \(did you mean intfloat/e5-small\?\)"):
+    with pytest.raises(ModelError, match=naming("'intfloat/e5-smal'", "intfloat/e5-small")):
         load_encoder("intfloat/e5-smal")
 
 
@@ -68,7 +69,7 @@ def test_what_is_neither_a_folder_nor_a_hub_name_is_refused(name, pristine, monk
         with pytest.raises(ModelError) as caught:
             load(name)
         assert repr(name)[1:50] in str(caught.value)
-        with pytest.raises(ModelError, match=r"is a file: pass the folder"):
+        with pytest.raises(ModelError, match=naming(pristine / "model.safetensors")):
             load(pristine / "model.safetensors")
 
 
@@ -79,13 +80,13 @@ def test_a_folder_without_a_model_or_weights_is_refused(folder, tmp_path):
     tokenizer.save_pretrained(alone)
     (folder / "model.safetensors").unlink()
     for place, phrase in (
-        (empty, "has no model"),
-        (alone, r"has a tokenizer but no model.*needs the weights"),
-        (folder, "has no weights"),
+        (empty, "no model"),
+        (alone, "a tokenizer but no model"),
+        (folder, "no weights"),
     ):
-        with pytest.raises(ModelError, match=phrase):
+        with pytest.raises(ModelError, match=naming(place, phrase)):
             load_encoder(place)
-    with pytest.raises(ModelError, match="has no tokenizer"):
+    with pytest.raises(ModelError, match=naming(empty, "tokenizer")):
         load_tokenizer(empty)
     assert load_tokenizer(alone).encode_many(["the river"]) == [
         tokenizer("the river", add_special_tokens=False).input_ids
@@ -97,7 +98,7 @@ def test_a_cross_encoder_is_refused(tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertForSequenceClassification(BertConfig(num_labels=1, **sizes)).save_pretrained(tmp_path)
     tiny.wordpiece_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"cross-encoder, .*\(BertForSequenceClassification\)"):
+    with pytest.raises(ModelError, match=naming("cross-encoder", "BertForSequenceClassification")):
         load_encoder(tmp_path)
 
 
@@ -156,9 +157,9 @@ def test_an_encoder_stored_under_other_names_is_refused_with_what_to_do(tmp_path
     for part, name in ((model, "whole"), (model.get_encoder(), "encoder")):
         part.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-    with pytest.raises(ModelError, match=r"under other names.* save model\.get_encoder\(\)"):
+    with pytest.raises(ModelError, match=naming("get_encoder()")):
         load_encoder(tmp_path / "whole", device="cpu")
-    with pytest.warns(StickyTokenWarning, match="pooling is a guess"):
+    with pytest.warns(StickyTokenWarning, match="pooling"):
         encoder = load_encoder(tmp_path / "encoder", device="cpu")
     assert np.isfinite(encoder.encode(["the river sings"])).all()
 
@@ -210,12 +211,12 @@ def test_a_folder_without_modules_is_read_with_a_warning_that_says_how_it_pools(
 
 
 def test_an_unknown_precision_is_refused_and_the_known_ones_are_named(folder):
-    with pytest.raises(InputError, match=r"'int8'.*float32, float16, bfloat16"):
+    with pytest.raises(InputError, match=naming("'int8'", "float32", "float16", "bfloat16")):
         load_encoder(folder, dtype="int8")
 
 
 def test_the_precision_of_a_model_behind_an_endpoint_cannot_be_chosen():
-    with pytest.raises(InputError, match="dtype cannot be set on"):
+    with pytest.raises(InputError, match=naming("dtype")):
         load_encoder("http://localhost:1/v1#model", dtype="float16")
 
 
@@ -231,9 +232,8 @@ def test_a_model_with_its_own_code_runs_when_it_is_trusted(folder, pristine, tmp
     )
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "code"))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(ModelError, match="trust_remote_code") as caught:
+    with pytest.raises(ModelError, match=naming(folder, "trust_remote_code")) as caught:
         load_encoder(folder, device="cpu")
-    assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
     encoder = load_encoder(folder, device="cpu", trust_remote_code=True)
     np.testing.assert_allclose(
@@ -244,19 +244,16 @@ def test_a_model_with_its_own_code_runs_when_it_is_trusted(folder, pristine, tmp
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("", "is unknown"),
-        ("CPU", "is unknown"),
-        ("cuda:-1", "is unknown"),
-        ("cuda:99", "is not available"),
-        ("meta:0", "no values"),
+        ("", "unknown"),
+        ("CPU", "unknown"),
+        ("cuda:-1", "unknown"),
+        ("cuda:99", "available"),
+        ("meta:0", "values"),
     ],
 )
 def test_a_device_that_cannot_be_used_is_refused_before_the_model_is_looked_for(device, reason):
-    with pytest.raises(InputError, match=reason) as caught:
+    with pytest.raises(InputError, match=naming(repr(device), reason, *resolution.available_devices())):
         load_encoder("no-such/model", device=device)
-    message = str(caught.value)
-    assert message.startswith(f"device {device!r} ")
-    assert f"this machine has {', '.join(resolution.available_devices())}" in message
 
 
 def test_one_of_two_accelerators_is_taken_and_a_third_refused(monkeypatch):
@@ -265,15 +262,15 @@ def test_one_of_two_accelerators_is_taken_and_a_third_refused(monkeypatch):
     for device in ("cpu", "cpu:0", torch.device("cpu"), "cuda", "cuda:0", "cuda:1"):
         resolution.require_device(device)
     for device in ("cuda:2", "xpu", "mps"):
-        with pytest.raises(InputError, match="is not available: this machine has cpu, cuda:0, cuda:1"):
+        with pytest.raises(InputError, match=naming(repr(device), "cpu", "cuda:0", "cuda:1")):
             resolution.require_device(device)
 
 
 def test_a_loaded_model_stays_on_its_device_and_needs_one_with_values(model):
-    with pytest.raises(InputError, match=r"on cpu, not meta"):
+    with pytest.raises(InputError, match=naming("cpu", "meta")):
         load_encoder(model, device="meta")
     assert load_encoder(model, device="cpu").device == "cpu"
-    with pytest.raises(InputError, match="is on the meta device, which holds no values"):
+    with pytest.raises(InputError, match=naming("meta")):
         load_encoder(architectures.static_model().to("meta"))
 
 
@@ -352,7 +349,7 @@ def test_the_hub_is_asked_for_a_short_name_among_the_sentence_transformers_first
     assert load_tokenizer("tiny").entries == preferred
     shutil.rmtree(hub_cache / "models--tiny")
     assert load_tokenizer("tiny").entries == preferred
-    with pytest.raises(ModelError, match="no tokenizer 'other'"):
+    with pytest.raises(ModelError, match=naming("'other'")):
         load_tokenizer("other")
     # The first models of transformers have no organisation.
     entries = tokenizer_in(hub_cache, "bert-base-uncased", architectures.roberta)
@@ -363,11 +360,10 @@ def test_the_hub_is_asked_for_a_short_name_among_the_sentence_transformers_first
 def test_folders_and_loaded_models_have_no_revisions(pristine, monkeypatch):
     monkeypatch.chdir(pristine.parent)
     for load in (load_encoder, load_tokenizer):
-        with pytest.raises(InputError, match=r"revision 'v2' cannot be used, since .* is a folder") as caught:
+        with pytest.raises(InputError, match=naming("'v2'", repr(pristine.name))):
             load(pristine.name, revision="v2")
-        assert repr(pristine.name) in str(caught.value)
     model = SentenceTransformer(str(pristine), device="cpu")
-    with pytest.raises(InputError, match=r"revision 'v2' .* already loaded: leave out the revision"):
+    with pytest.raises(InputError, match=naming("'v2'", "loaded")):
         load_encoder(model, revision="v2")
 
 
@@ -398,13 +394,12 @@ def test_packaged_weights_that_are_missing_or_tampered_with_are_refused(tmp_path
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
     importlib.invalidate_caches()
-    with pytest.raises(ModelError, match="has no weights: reinstall"):
+    with pytest.raises(ModelError, match=naming("weights", "reinstall")):
         resolve_model(PACKAGED_NAMES[0])
     shutil.copytree(pristine, folder, dirs_exist_ok=True)
     for name in PACKAGED_NAMES:
-        with pytest.raises(ModelError, match=r"sha256 [0-9a-f]{64}, expected 53aa5117.*reinstall") as caught:
+        with pytest.raises(ModelError, match=naming(folder / "model.safetensors", "sha256", "reinstall")):
             load_encoder(name, device="cpu")
-        assert str(folder / "model.safetensors") in str(caught.value)
 
 
 @pytest.mark.parametrize("proxy", [None, "https_proxy", "all_proxy"])
@@ -414,7 +409,7 @@ def test_a_hub_is_not_tried_behind_a_proxy_or_where_files_are_cached(proxy, hub_
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "https://127.0.0.1:9")
     # Its library would wait between attempts, and print a line about each.
-    with pytest.raises(ModelError, match=r"\(127.0.0.1 cannot be reached: Connection refused\)"):
+    with pytest.raises(ModelError, match=naming("127.0.0.1", "Connection refused")):
         load_tokenizer("someone/model")
     if proxy is None:
         (hub_cache / "models--someone--model").mkdir(parents=True)
@@ -426,8 +421,8 @@ def test_a_hub_is_not_tried_behind_a_proxy_or_where_files_are_cached(proxy, hub_
 @pytest.mark.parametrize(
     ("dtype", "has_modules", "said"),
     [
-        (torch.int8, True, "token vectors as I8"),
-        (torch.float32, False, "model2vec folder without modules.json"),
+        (torch.int8, True, "I8"),
+        (torch.float32, False, "modules.json"),
     ],
 )
 def test_a_static_model_that_cannot_be_loaded_is_told_in_a_line(tmp_path, dtype, has_modules, said):

@@ -9,6 +9,7 @@ from sentence_transformers.base.modules import Dense
 
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.compute.precisions import require_agreement
 from stickytoken.encoders.loading import set_precision
@@ -92,15 +93,12 @@ def test_a_precision_that_an_operation_lacks_is_told_when_the_model_is_loaded(
         raise RuntimeError("expected m1 and m2 to have the same dtype")
 
     monkeypatch.setattr(SentenceTransformer, "forward", unsupported)
-    with pytest.raises(ModelError, match=r"not support float16 on cpu \(expected m1.*use float32") as caught:
+    with pytest.raises(ModelError, match=naming(repr(str(folder)), "float16", "cpu", "float32")):
         load_encoder(folder, device="cpu", dtype="float16")
-    assert repr(str(folder)) in str(caught.value)
 
 
 def test_a_backbone_that_ignores_the_asked_precision_is_told(model):
-    with pytest.raises(
-        ModelError, match=r"'mine' cannot be loaded in bfloat16, because its BertModel always loads"
-    ):
+    with pytest.raises(ModelError, match=naming("'mine'", "bfloat16", "BertModel")):
         set_precision(model, "bfloat16", "mine")
 
 
@@ -119,15 +117,15 @@ def test_a_precision_that_cannot_be_had_is_an_error_that_names_it(model, tmp_pat
     encoder = load_encoder(model)
     assert encoder.at(Precision.BFLOAT16) is encoder.at(Precision.BFLOAT16)
     for precision in (Precision.FLOAT16, Precision.TF32):
-        with pytest.raises(InputError, match=f"precision {precision} is not available on cpu"):
+        with pytest.raises(InputError, match=naming(precision, "cpu")):
             encoder.at(precision)
     half = load_encoder(model.to(torch.bfloat16))
-    with pytest.raises(InputError, match="already computes in bfloat16: leave out the precision bfloat16"):
+    with pytest.raises(InputError, match=naming("already", "bfloat16")):
         half.at(Precision.BFLOAT16)
     short = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=6)))
-    with pytest.raises(InputError, match="reads too few tokens to compare bfloat16"):
+    with pytest.raises(InputError, match=naming("tokens", "bfloat16")):
         short.at(Precision.BFLOAT16)
     exact = np.eye(3, dtype=np.float32)
     other = np.ones((3, 3), dtype=np.float32)
-    with pytest.raises(InputError, match=r"bfloat16 changes the vectors of m too much \(mean cosine 0.58 "):
+    with pytest.raises(InputError, match=naming("bfloat16", "m", "0.58")):
         require_agreement(exact, other, Precision.BFLOAT16, "m")

@@ -11,6 +11,7 @@ import planted
 import profiled
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken import ImpactSettings, audit, impact, load_encoder
 from stickytoken.audits import AuditSettings, _index
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
@@ -122,7 +123,7 @@ def test_a_document_prompt_that_the_library_passes_over_is_named(tmp_path):
     model = tiny.sentence_transformer(
         tiny.bert_backbone(tmp_path / "backbone"), prompts=prompts, default_prompt_name="query"
     )
-    with pytest.warns(StickyTokenWarning, match="the prompt 'passage'"):
+    with pytest.warns(StickyTokenWarning, match=naming("'passage'")):
         encoder = load_for_documents(model)
     np.testing.assert_allclose(encoder.encode(TEXTS), model.encode_document(TEXTS), **CLOSE)
 

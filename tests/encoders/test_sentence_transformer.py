@@ -16,6 +16,7 @@ from tokenizers import normalizers
 
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.compute import computing
 from stickytoken.errors import EncodingError, ModelError, StickyTokenError
@@ -31,9 +32,9 @@ def test_a_token_beyond_the_embedding_matrix_is_refused_by_its_text(model):
     size = len(model.tokenizer)
     model.tokenizer.add_tokens(["zebra"])
     encoder = load_encoder(model)
-    with pytest.raises(EncodingError, match=rf"'the zebra'.*id {size}\b.*below {size}\b"):
+    with pytest.raises(EncodingError, match=naming("'the zebra'", size)):
         encoder.encode(["the river", "the zebra"])
-    with pytest.raises(EncodingError, match=rf"id {size}\b.*below {size}\b"):
+    with pytest.raises(EncodingError, match=naming(size)):
         encoder.encode_ids([[size]])
 
 
@@ -81,7 +82,7 @@ def test_dropout_is_off_while_encoding_and_on_again_afterwards(model):
 
     model.append(Stumbling())
     before = training_flags(model)
-    with pytest.raises(ModelError, match="broken with 1 texts"):
+    with pytest.raises(ModelError, match="broken"):
         encoder.encode(["the river"])
     assert training_flags(model) == before
 

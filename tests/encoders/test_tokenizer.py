@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models
 import saved_models
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import GENERIC_TYPES
@@ -165,7 +166,7 @@ def test_a_python_tokenizer_without_an_unknown_entry_is_named(tmp_path):
     )
     adapted = HuggingFaceTokenizer(tokenizer)
     assert adapted.encode_many(["aa"]) == [[1, 1]]
-    with pytest.raises(ModelError, match="MgpstrTokenizer cannot encode 'ab'"):
+    with pytest.raises(ModelError, match=naming("MgpstrTokenizer", "'ab'")):
         adapted.encode_many(["ab"])
 
 
@@ -183,5 +184,5 @@ def test_the_tokenizer_of_a_static_model_is_found_by_its_list_of_modules(content
     encoder = load_encoder(folder, device="cpu")
     assert load_tokenizer(folder).encode_many(TEXTS) == encoder.tokenizer.encode_many(TEXTS)
     (folder / "modules.json").write_text(content, "utf-8")
-    with pytest.raises(ModelError, match=r"modules\.json is not a list of modules"):
+    with pytest.raises(ModelError, match=naming("modules.json")):
         load_tokenizer(folder)

@@ -11,6 +11,7 @@ from sentence_transformers.util import SimilarityFunction
 
 import tiny
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken import load_encoder, probe
 from stickytoken.data.metrics import RetrievalTask, SimilarityTask
 from stickytoken.errors import StickyTokenWarning
@@ -64,7 +65,7 @@ def test_pairs_are_scored_as_the_library_does(model):
 
 def test_detection_says_that_it_measures_the_cosine():
     static = architectures.static_model(similarity_fn_name="dot")
-    with pytest.warns(StickyTokenWarning, match="compares vectors by dot.* cosine"):
+    with pytest.warns(StickyTokenWarning, match=naming("dot", "cosine")):
         probe(static, ["river"], sentences=tiny.sentences(300))
 
 

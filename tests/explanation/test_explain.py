@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,16 +18,17 @@ import profiled
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
+from naming import naming, says
 from prompted_loading import encoder_of, read
-from stickytoken import load_encoder, measurement, open_run
+from stickytoken import load_encoder, open_run
 from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation import ExplainSettings, Explanation, explain
+from stickytoken.explanation import ExplainSettings, Explanation, explain, measuring
 from stickytoken.explanation.files import read_explanation
 from stickytoken.explanation.measuring import PARTS, Part, gather
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
-from stickytoken.inspection import inspector_of
+from stickytoken.inspection import _attention, inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 from stickytoken.inspection.module_embedding import input_embeddings
 
@@ -148,12 +150,12 @@ def test_a_static_model_is_explained_by_its_plain_embeddings_without_attention()
     )
     assert values["copies_euclidean_distance"] == pytest.approx(np.linalg.norm(own_row - centre))
     assert "attention" not in set(explanation.measures["area"])
-    assert any("static embedding model: it has no attention" in note for note in explanation.notes)
+    assert any(says(note, "static", "attention") for note in explanation.notes)
     assert explanation.heads.is_empty()
 
 
 def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_bert, monkeypatch):
-    monkeypatch.setattr("stickytoken.explanation.measuring.HELD_BYTES", 1)
+    monkeypatch.setattr(measuring, "HELD_BYTES", 1)
     settings = replace(SMALL, attribution=False)
     single = explain(sticky_bert, ["garden", "window"], sentences=CORPUS, settings=settings)
     other_measures = explained.measures.filter(pl.col("area") != "attribution")
@@ -200,10 +202,10 @@ def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, 
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
-    monkeypatch.setattr("stickytoken.inspection._attention._weights_of_layers", lambda output: [])
+    monkeypatch.setattr(_attention, "_weights_of_layers", lambda output: [])
     explanation = explain(encoder, ["river"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
     assert set(explanation.measures["area"]) == AREAS - {"attention", "attribution"}
-    assert any("does not expose its attention weights" in note for note in explanation.notes)
+    assert any(says(note, "attention weights") for note in explanation.notes)
     assert explanation.pairs.is_empty()
 
 
@@ -218,7 +220,7 @@ def test_texts_of_the_user_are_the_carriers_and_as_many_pairs_are_attributed_as_
     assert explanation.carriers == 1
     assert explanation.pairs["carrier"].to_list() == ["the river sings"]
     assert explanation.measures.filter(measure="lift_sentences")["low"].to_list() == [None]
-    assert any("there is only one text" in note for note in explanation.notes)
+    assert any(says(note, "one text") for note in explanation.notes)
 
 
 def test_files_are_what_the_object_holds(explained, tmp_path):
@@ -245,7 +247,7 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
     assert {"embedding_norm", "pooling_share"} <= {
         finding.measure for finding in explanation.tokens[0].findings
     }
-    with pytest.raises(RunError, match=r"with a different .*they differ in max_length, modules, tokenizer"):
+    with pytest.raises(RunError, match=naming("max_length", "modules", "tokenizer")):
         explain(encoder, ["river"], run=run, settings=SMALL)
 
 
@@ -262,15 +264,15 @@ def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run
 @pytest.mark.parametrize(
     ("tokens", "options", "saying"),
     [
-        (None, {}, "no tokens are named"),
+        (None, {}, "tokens"),
         (["nowhere"], {}, "'nowhere'"),
-        ([100000], {}, "100000 cannot occur"),
-        (["river", "river"], {}, "is given twice"),
-        (["river"], {"texts": []}, "texts is empty"),
-        (["river"], {"texts": ["  "]}, "the text '  ' is blank"),
-        (["river"], {"texts": [3]}, "texts contains 3"),
-        (["river"], {"texts": ["the river " * 40]}, "with 4 copies of a token has .* more than .* can read"),
-        (["river"], {"encoder": None}, "explain needs a model or a run"),
+        ([100000], {}, naming(100000)),
+        (["river", "river"], {}, naming("token id", "twice")),
+        (["river"], {"texts": []}, naming("texts", "empty")),
+        (["river"], {"texts": ["  "]}, naming("'  '")),
+        (["river"], {"texts": [3]}, naming("texts", 3)),
+        (["river"], {"texts": ["the river " * 40]}, naming("4 copies")),
+        (["river"], {"encoder": None}, naming("model", "run")),
     ],
 )
 def test_bad_input_is_refused(encoder, tokens, options, saying):
@@ -290,8 +292,10 @@ def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folde
     result = planted.command(*command)
     written = json.loads(next((folder / "explain").glob("*/explanation.json")).read_text("utf-8"))
     assert written["tokens"] == planted.document(result)["tokens"]
-    planted.assert_refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
-    planted.assert_refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
+    planted.assert_refused("explain", bert_folder, "river", "--text", " ", saying=naming("--text", "' '"))
+    planted.assert_refused(
+        "explain", bert_folder, "river", "--column", "a", saying=naming("--column", "--sentences")
+    )
 
 
 # Interrupted explanations continue, finished ones are opened, others are refused
@@ -346,14 +350,14 @@ def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whol
 
 @pytest.mark.parametrize("moment", ["heads.parquet", "explanation.json"])
 def test_an_interrupt_while_a_file_is_written_is_continued(encoder, whole, tmp_path, monkeypatch, moment):
-    write = measurement.write_atomically
+    replace_file = Path.replace
 
-    def interrupted(path, content):
-        if path.name == moment:
+    def interrupted(path, target):
+        if Path(target).name == moment:
             raise KeyboardInterrupt
-        write(path, content)
+        return replace_file(path, target)
 
-    monkeypatch.setattr(measurement, "write_atomically", interrupted)
+    monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         explain(encoder, ["river"], out=tmp_path, **OPTIONS)
     monkeypatch.undo()
@@ -406,12 +410,12 @@ def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, whole)
     before = planted.files_of(out)
     changed = load_encoder(bert_folder, device="cpu")
     next(changed.model.parameters()).data[7] += 1
-    for model, options, phrase in (
-        (encoder, {"settings": replace(SETTINGS, benign=5)}, r"benign.*, settings\.benign"),
-        (encoder, {"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, "anchors"),
-        (encoder, {"texts": ["the river sings"]}, "carriers"),
-        (changed, {}, r"encoder\.weights\)"),
+    for model, options, differences in (
+        (encoder, {"settings": replace(SETTINGS, benign=5)}, ["benign", "settings.benign"]),
+        (encoder, {"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, ["anchors"]),
+        (encoder, {"texts": ["the river sings"]}, ["carriers"]),
+        (changed, {}, ["encoder.weights"]),
     ):
-        with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{phrase}"):
+        with pytest.raises(RunError, match=naming(out, *differences)):
             explain(model, ["river"], out=out, **OPTIONS | options)
     assert planted.files_of(out) == before

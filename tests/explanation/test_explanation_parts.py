@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
+from naming import says
 from stickytoken.explanation import embedding_matrix
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
 from stickytoken.explanation.measuring import Part, place_copies
@@ -183,8 +184,8 @@ def test_the_layer_where_it_begins_is_the_first_outside():
     found_findings = findings(rows_with(0.5))
     assert [(finding.measure, finding.begins) for finding in found_findings] == [("attention_received", 3)]
     verdict_text = verdict("river", 7, rows_with(0.5), found_findings, 8)
-    assert verdict_text.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
-    assert "begins in layer 3 of 4" in verdict_text
+    assert says(verdict_text, "'river' (7)", 8, "1 of 1 measures")
+    assert "layer 3 of 4" in verdict_text
     rows = lift_rows(0.1)
     assert verdict("river", 7, rows, findings(rows), 8).endswith(
         "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 SD)."

@@ -11,6 +11,7 @@ import pytest
 import planted
 import profiled
 import stickytoken
+from naming import naming, says
 from stickytoken.detection import finding
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError, RunError
@@ -50,29 +51,27 @@ def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
 
 
 def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):
-    with pytest.raises(RunError, match="measured a model other than"):
+    with pytest.raises(RunError, match="model"):
         check(pristine, folder=own[1] / "run")
     # The tiny tokenizer reads letters, so this takes a model that knows its words alone.
     model = own[0].with_name("foreign")
     profiled.foreign_model().save(str(model))
-    with pytest.raises(InputError, match="does not know"):
+    with pytest.raises(InputError, match="characters"):
         check(model, folder=own[1])
 
 
 @pytest.mark.slow
 def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, monkeypatch):
     model, runs = own
-    loads = []
 
     def detect(encoder, *, out, progress):
-        loads.append(out)
-        return profiled.detect_profile(encoder, out)
+        return profiled.detect_profile(encoder, out)  # with few texts
 
     monkeypatch.setattr(finding, "detect", detect)
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
-    assert first.run.parent == runs
-    assert (check(model, folder=runs).run, len(loads)) == (first.run, 1)
+    assert check(model, folder=runs).run == first.run
+    assert list(runs.iterdir()) == [first.run]
 
 
 def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):
@@ -157,18 +156,18 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
         assert len(named(result)) == (counting if counting > tolerated else 0)
         assert (result.outcome is Outcome.CLOSED) == (counting > tolerated)
         levels = [finding.level for finding in result.findings]
-        assert len(levels) == 6
+        assert len(levels) == len(grades)
         assert levels == sorted(levels, key=[Level.ERROR, Level.WARNING, Level.NOTE].index)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fail_on": "bad"}, "fail_on is 'bad': use sticky, mild, serious, severe, none"),
+        ({"fail_on": "bad"}, naming("fail_on", "'bad'", "sticky", "mild", "serious", "severe", "none")),
         ({"max_tokens": -1}, "max_tokens"),
         ({"progress": 3}, "progress"),
-        ({"fail_on": "none"}, "tokens cannot make the check fail, and no documents were passed"),
-        ({"fail_on": "severe"}, "does not grade tokens: use --fail-on sticky"),
+        ({"fail_on": "none"}, "documents"),
+        ({"fail_on": "severe"}, "--fail-on sticky"),
     ],
 )
 def test_wrong_options_are_refused_and_those_that_a_method_lacks(small_run, options, message):
@@ -193,7 +192,7 @@ def test_the_headline_names_the_severities_that_count(runs, fail_on, counted):
 
 def test_the_headline_of_a_comparison_says_so(runs):
     headline = check(runs(2), baseline=runs(2), max_tokens=3).headline()
-    assert headline.endswith("has no sticky tokens that are new or worse than in the baseline (3 tolerated)")
+    assert says(headline, "baseline", 3)
 
 
 @pytest.mark.slow
@@ -202,8 +201,8 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
     sample = profiled.detect_in_documents(encoder, tmp_path / "run", sample=40)
     for result in (check(sample), check(runs(0), baseline=sample)):
         assert result.outcome is Outcome.INCONCLUSIVE
-        assert "covered 45 of" in result.incomplete[0]
-    assert result.incomplete[0].startswith("the baseline in")
+        assert says(result.incomplete[0], 45)
+    assert says(result.incomplete[0], "baseline")
     # A sticky token fails the check even if the run covers only a sample.
     model = stickytoken.load_encoder(profiled.planted_model(4))
     token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
@@ -214,22 +213,22 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
 
 def test_the_headline_of_a_sample_says_how_many_tokens_were_examined(finished_run):
     headline = check(finished_run, max_tokens=99).headline()
-    assert headline.startswith("inconclusive: only 30 of 95 tokens were examined; so far, ")
+    assert says(headline, "inconclusive", "30 of 95")
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "named"),
     [
-        (lambda table: table.head(100), "has 100 rows in tokens.parquet"),
-        (lambda table: table.with_columns(verdict=pl.lit("benign")), "0 sticky tokens in tokens.parquet and"),
-        (lambda table: table.with_columns(verdict=pl.lit("fine")), "that the method profile does not give"),
-        (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), "has no verdict on"),
+        (lambda table: table.head(100), ["tokens.parquet", 100]),
+        (lambda table: table.with_columns(verdict=pl.lit("benign")), ["tokens.parquet", "0 sticky"]),
+        (lambda table: table.with_columns(verdict=pl.lit("fine")), ["profile"]),
+        (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), ["no verdict"]),
     ],
 )
-def test_a_table_that_lacks_something_never_passes(altered, change, reason):
+def test_a_table_that_lacks_something_never_passes(altered, change, named):
     result = check(altered(change))
     assert not result.passed
-    assert any(reason in message for message in result.incomplete)
+    assert any(says(message, *named) for message in result.incomplete)
 
 
 def test_tokens_without_a_verdict_are_counted(altered):
@@ -239,17 +238,17 @@ def test_tokens_without_a_verdict_are_counted(altered):
         )
 
     reasons = check(altered(without_verdicts)).incomplete
-    assert any("has no verdict on 2 of" in reason for reason in reasons)
+    assert any(says(reason, "no verdict", 2) for reason in reasons)
 
 
 def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_passes(altered):
-    with pytest.raises(RunError, match="no column of distinct token ids"):
+    with pytest.raises(RunError, match="distinct"):
         check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))
-    with pytest.raises(RunError, match="is not finished"):
+    with pytest.raises(RunError, match="finished"):
         check(altered(result=None))
     result = check(altered(strength=0, corpus={"source": "polish.txt", "sentences": 200, "unknown": 0.4}))
     assert result.outcome is Outcome.INCONCLUSIVE
-    assert "cannot read 40% of polish.txt" in result.incomplete[0]
+    assert re.search(naming("40%", "polish.txt"), result.incomplete[0])
 
 
 @pytest.mark.slow
@@ -287,7 +286,7 @@ def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(r
     settings = runs(2).record.settings
     earlier = {name: value for name, value in settings.items() if name != "unusual"}
     assert check(runs(2), baseline=altered(settings=earlier)).passed
-    with pytest.raises(InputError, match=r"different settings .*\(unusual\)"):
+    with pytest.raises(InputError, match=naming("settings", "unusual")):
         check(runs(2), baseline=altered(settings=settings | {"unusual": 9.0}))
 
 
@@ -313,11 +312,11 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
     other_texts = profiled.detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(150))
     settings = runs(2).record.settings
     for baseline, reason in (
-        (small_run, "used the method std"),
-        (other_texts, "on other texts"),
-        (altered(settings=settings | {"smallest_push": 1.9}), "different settings .*smallest_push"),
+        (small_run, naming("method", "std")),
+        (other_texts, "texts"),
+        (altered(settings=settings | {"smallest_push": 1.9}), naming("settings", "smallest_push")),
     ):
         with pytest.raises(InputError, match=reason):
             check(runs(2), baseline=baseline)
-    with pytest.raises(InputError, match="measures no intervals"):
+    with pytest.raises(InputError, match="intervals"):
         check(small_run, baseline=small_run)

@@ -6,6 +6,7 @@ import engines
 import impact_files as files
 import planted
 from interrupted import finished, killed_again_and_again
+from naming import naming
 from stickytoken import open_impact
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import impact
@@ -59,7 +60,7 @@ def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(b
     folder = tmp_path / "impact"
     files_of_killed = killed_again_and_again(files.measure_small, bert_folder, folder, kills=6, in_shards=4)
     assert 0 < len(files_of_killed) < SHARDS
-    with pytest.raises(RunError, match=r"not finished: run the same command again"):
+    with pytest.raises(RunError, match="finished"):
         open_impact(folder)
     assert finished(files.measure_small, bert_folder, folder) == 0
     shards = planted.shards_of(folder)
@@ -125,5 +126,5 @@ def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, t
         on_both_tasks = impact(encoder, out=tmp_path / "both", engine=on_ray, **options)
     for result in (on_workers, on_both_tasks):
         assert_same(result.path, expected.path)
-    with pytest.raises(InputError, match="engine 'dask' is unknown"):
+    with pytest.raises(InputError, match=naming("'dask'")):
         impact(encoder, out=tmp_path / "other", engine="dask", **options)

@@ -11,6 +11,7 @@ from scipy.stats import bootstrap
 
 import impact_files as files
 import tiny
+from naming import naming, says
 from stickytoken import bootstrap as resampling
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
@@ -76,7 +77,7 @@ def test_copies_need_room_for_every_id(encoder):
     assert _editing.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
     assert _editing.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
     fit_texts(encoder, ["a river"], 61, Insertion.IDS, "sts")
-    with pytest.raises(InputError, match="copies take 62 tokens, which leaves no room for a text"):
+    with pytest.raises(InputError, match=naming("copies", 62)):
         fit_texts(encoder, ["a river"], 62, Insertion.IDS, "sts")
 
 
@@ -257,4 +258,4 @@ def test_a_sentence_names_the_costs():
     costs = "sts: named tokens lower spearman by 0.3000, benign ones by 0.1000, from 0.8000."
     assert wording.cost_sentence(effect, "named") == costs
     undefined = effect | {"difference": None}
-    assert wording.cost_sentence(undefined, "sticky") == "sts: spearman is not defined."
+    assert says(wording.cost_sentence(undefined, "sticky"), "sts", "spearman", "not defined")

@@ -13,6 +13,7 @@ import prompted_loading
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
+from naming import naming
 from stickytoken import load_encoder
 from stickytoken.encoders.prompted import Prompt
 from stickytoken.errors import EncodingError, ModelError
@@ -301,22 +302,22 @@ def test_the_model_is_left_as_it_was_even_after_an_error(monkeypatch):
 def test_bad_input_is_refused(backbones, prompted):
     encoder = encoder_of() if prompted else load_encoder(architectures.stacked(backbones["bert"]))
     inspector = inspector_of(encoder)
-    with pytest.raises(EncodingError, match=f"the model reads {encoder.max_length}"):
+    with pytest.raises(EncodingError, match=naming(encoder.max_length)):
         inspector.look([[20] * 600], [[0] * 600], 1)
-    with pytest.raises(EncodingError, match="token id 99999"):
+    with pytest.raises(EncodingError, match=naming(99999)):
         inspector.look([[99999]], [[0]], 1)
     with torch.no_grad():
         inspector._embeddings.weight[20] = float("nan")
-    with pytest.raises(EncodingError, match="is not finite"):
+    with pytest.raises(EncodingError, match="finite"):
         inspector.look([[20, 21]], [[0, 0]], 1)
-    with pytest.raises(EncodingError, match="no usable vector"):
+    with pytest.raises(EncodingError, match="vector"):
         JacobianIntegrator(inspector).contributions([20, 21], [0, 0], 2)
 
 
 def test_a_model_without_derivatives_and_an_encoder_of_another_kind_are_refused():
-    with pytest.raises(ModelError, match="has no forward-mode derivative"):
+    with pytest.raises(ModelError, match="derivative"):
         JacobianIntegrator(inspector_of(encoder_of("bloom"))).contributions([20, 21], [0, 0], 2)
-    with pytest.raises(ModelError, match=r"remote is a SimpleNamespace, .* gives no access"):
+    with pytest.raises(ModelError, match=naming("remote", "SimpleNamespace")):
         inspector_of(SimpleNamespace(name="remote"))
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from naming import naming
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import UNANSWERED, Shard, TokenWork
@@ -66,5 +67,5 @@ def test_a_missing_vector_is_the_mean_of_the_others_at_its_place_and_its_token_i
 
 
 def test_a_place_without_any_vector_is_an_error_that_names_a_text():
-    with pytest.raises(EncodingError, match="server: the server gives no vector for the text 'two at 2'"):
+    with pytest.raises(EncodingError, match=naming("server", "'two at 2'")):
         computed(ANSWERS | {"two at 2": None})

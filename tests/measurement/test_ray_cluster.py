@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 import engines
 import tiny
+from naming import naming
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.ray_engine import Node, RayCluster, Share, connected, divide
@@ -14,9 +15,9 @@ from stickytoken.measurement.ray_engine import Node, RayCluster, Share, connecte
 
 def test_what_ray_cannot_do_is_refused_before_anything_starts(encoder, bert_folder, tmp_path):
     plain_encoder = load_encoder(tiny.SentenceTransformer(str(bert_folder), device="cpu"))
-    with pytest.raises(InputError, match="made from a model object, which Ray workers cannot load"):
+    with pytest.raises(InputError, match="object"):
         engines.detect_std(plain_encoder, tmp_path / "run", engine="ray")
-    with pytest.raises(InputError, match="the number of workers is 0"):
+    with pytest.raises(InputError, match=naming("workers", 0)):
         engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=0))
 
 
@@ -30,7 +31,7 @@ def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(
         if from_environment:
             monkeypatch.setenv("RAY_ADDRESS", address)
         cluster = RayCluster(None if from_environment else address)
-        with pytest.raises(RunError, match=f"nothing answers at the Ray address '{address}'") as caught:
+        with pytest.raises(RunError, match=naming(repr(address))) as caught:
             engines.detect_std(encoder, tmp_path / "run", engine=cluster)
     assert "\n" not in str(caught.value)
 
@@ -39,7 +40,7 @@ def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(
     "address", ["", "somewhere", "host:", ":6379", "host:port", "ray://127.0.0.1:10001", "http://host:6379"]
 )
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InputError, match="is not a Ray address"), connected(address):
+    with pytest.raises(InputError, match=naming(repr(address))), connected(address):
         pass
 
 
@@ -71,9 +72,9 @@ def test_on_gpus_a_worker_has_one_each():
 @pytest.mark.parametrize(
     ("device", "workers", "saying"),
     [
-        ("cuda:0", 7, "the cluster has 6 GPUs, the number of workers is 7"),
-        ("cpu", 27, "the cluster has 26 CPU cores, the number of workers is 27"),
-        ("mps", None, "not on mps"),
+        ("cuda:0", 7, naming(6, 7)),
+        ("cpu", 27, naming(26, 27)),
+        ("mps", None, naming("mps")),
     ],
 )
 def test_more_than_a_cluster_has_is_refused(device, workers, saying):

@@ -16,6 +16,7 @@ import pytest
 
 import planted
 import stickytoken
+from naming import naming
 from stickytoken import open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
@@ -37,7 +38,7 @@ def test_a_run_whose_record_is_damaged_or_lost_is_continued_from_its_shards(enco
     tables = (folder / "tokens.parquet").read_bytes()
     shards = planted.shards_of(folder)
     (folder / "run.json").write_bytes(b"{")
-    with pytest.raises(RunError, match="move it away and run the same command again, which continues"):
+    with pytest.raises(RunError, match=naming(folder / "run.json")):
         planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
     (folder / "run.json").rename(tmp_path / "run.json")
     run = planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
@@ -50,7 +51,7 @@ def test_a_run_whose_record_is_lost_is_not_continued_as_another_one(encoder, tmp
     planted.detect_thirty(encoder, folder)
     (folder / "run.json").unlink()
     before = planted.files_of(folder)
-    with pytest.raises(RunError, match=r"contains a different run \(it differs in settings\.copies\)"):
+    with pytest.raises(RunError, match=naming(folder, "settings.copies")):
         planted.detect_thirty(encoder, folder, copies=2)
     assert planted.files_of(folder) == before
 
@@ -58,7 +59,7 @@ def test_a_run_whose_record_is_lost_is_not_continued_as_another_one(encoder, tmp
 def test_a_damaged_record_without_an_identity_beside_it_is_not_to_be_deleted(run_copy):
     (run_copy / "identity.json").unlink()
     (run_copy / "run.json").write_bytes(b"{")
-    with pytest.raises(RunError, match=r"is damaged .*: restore it, or move the folder away") as error:
+    with pytest.raises(RunError, match=naming(run_copy / "run.json")) as error:
         open_run(run_copy)
     assert "elete" not in str(error.value)
 
@@ -70,7 +71,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(encoder, tmp_path
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match="being written by another process"):
+        with pytest.raises(RunError, match=naming(folder, "process")):
             planted.detect_thirty(encoder, folder)
         assert planted.files_of(folder) == {}
         holder.kill()
@@ -95,19 +96,19 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(encoder, tmp_pat
     (folder / name).write_bytes(b"mine")
     (folder / ".mine.tmp").write_bytes(b"mine too")
     before = sorted(folder.rglob("*")), planted.files_of(folder)
-    with pytest.raises(RunError, match="contains files but no run: choose an empty or new folder"):
+    with pytest.raises(RunError, match=naming(folder, "files")):
         planted.detect_thirty(encoder, folder)
     assert (sorted(folder.rglob("*")), planted.files_of(folder)) == before
 
 
 NO_VERSION = "is not a valid record .schema_version is missing, but must be a positive integer"
 RUN_RECORDS = {
-    "binary": (b"\xff\xfe\x00binary", "is damaged"),
-    "endless nesting": (b"[" * 100_000, "is damaged"),
+    "binary": (b"\xff\xfe\x00binary", "damaged"),
+    "endless nesting": (b"[" * 100_000, "damaged"),
     "an empty object": (b"{}", NO_VERSION),
-    "a version alone": (b'{"schema_version": 5}', "is not a valid record .identity: Field required"),
-    "older": (b'{"schema_version": 3}', "reads version 5: run `detect` again, in another folder"),
-    "newer": (b'{"schema_version": 6, "news": true}', "but this stickytoken reads version 5: upgrade"),
+    "a version alone": (b'{"schema_version": 5}', naming("identity")),
+    "older": (b'{"schema_version": 3}', naming(3, 5, "detect")),
+    "newer": (b'{"schema_version": 6, "news": true}', naming(6, 5, "upgrade")),
 }
 
 
@@ -127,18 +128,19 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
     ("changes", "message"),
     [
         *(
-            ({"schema_version": value}, "schema_version is .*must be a positive integer")
+            ({"schema_version": value}, naming("schema_version", json.dumps(value)))
             for value in (0, True, 1.0, "1")
         ),
-        ({"flavour": "sweet"}, "flavour: Extra inputs are not permitted"),
-        ({"method": "profile"}, r"result\.looked_at: Field required"),
-        ({"method": "guess"}, "method: .*'profile' or 'std'"),
+        ({"flavour": "sweet"}, naming("flavour")),
+        ({"method": "profile"}, naming("result.looked_at")),
+        ({"method": "guess"}, naming("method", "'profile'", "'std'")),
     ],
 )
 def test_a_record_that_is_not_valid_is_named_by_what_is_wrong(run_copy, changes, message):
     planted.edit_record(run_copy, **changes)
-    with pytest.raises(RunError, match=rf"run\.json is not a valid record \(.*{message}") as error:
+    with pytest.raises(RunError, match=message) as error:
         open_run(run_copy)
+    assert str(run_copy / "run.json") in str(error.value)
     assert len(str(error.value)) < 250 + len(str(run_copy))
 
 
@@ -148,31 +150,31 @@ def test_a_result_table_that_cannot_be_read_is_an_error_that_says_what_to_do(run
     path.unlink()
     if content is not None:
         write(path, content)
-    with pytest.raises(RunError, match=r"tokens\.parquet.* run the same command again"):
+    with pytest.raises(RunError, match=naming(run_copy, path.name)):
         open_run(run_copy)
 
 
 def test_a_damaged_or_missing_plan_is_an_error_that_says_what_to_do(encoder, run_copy):
     (run_copy / "tokens.parquet").rename(run_copy.parent / "tokens.parquet")
     (run_copy / "plan.json").write_text('{"mean_similarity": ', encoding="utf-8")
-    with pytest.raises(RunError, match=r"plan\.json is damaged .*: restore it, or move it away"):
+    with pytest.raises(RunError, match=naming(run_copy / "plan.json")):
         planted.detect_thirty(encoder, run_copy)
     (run_copy / "plan.json").unlink()
     (run_copy.parent / "tokens.parquet").rename(run_copy / "tokens.parquet")
-    with pytest.raises(RunError, match=r"plan\.json.*:"):
+    with pytest.raises(RunError, match=naming(run_copy, "plan.json")):
         _ = open_run(run_copy).plan
 
 
 def test_a_run_that_is_not_there_or_not_one_or_not_finished_is_not_opened(finished_run, run_copy, tmp_path):
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match=naming(tmp_path / "absent")):
         open_run(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+    with pytest.raises(RunError, match=naming(tmp_path / "empty", "run.json")):
         open_run(tmp_path / "empty")
-    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+    with pytest.raises(RunError, match=naming(finished_run.path / "run.json")):
         open_run(finished_run.path / "run.json")
     planted.edit_record(run_copy, result=None)
-    with pytest.raises(RunError, match="is not finished: run the same command again"):
+    with pytest.raises(RunError, match=naming(run_copy, "finished")):
         open_run(run_copy)
 
 
@@ -311,7 +313,7 @@ def test_links_in_a_circle_and_names_too_long_are_refused(tmp_path):
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
     for path in (tmp_path / "one", tmp_path / ("x" * 300)):
-        with pytest.raises(RunError, match=f"{path} cannot be written"):
+        with pytest.raises(RunError, match=naming(path)):
             write_atomically(path, b"content")
     assert names(tmp_path) == ["one", "two"]
 
@@ -335,11 +337,11 @@ def test_whatever_interrupts_the_writer_the_old_file_survives_and_no_temporary_o
 
 
 FAILURES = [
-    ("os.fsync", errno.ENOSPC, r"no space left to write .*file\.bin: free some"),
-    ("pathlib.Path.open", errno.EDQUOT, r"no space left to write .*file\.bin: free some"),
-    ("pathlib.Path.replace", errno.ENOSPC, r"no space left to write .*file\.bin: free some"),
-    (None, errno.EDQUOT, r"no space left to write .*file\.bin: free some"),  # the writer itself
-    ("os.fsync", errno.EIO, r"file\.bin cannot be written: Input/output error"),
+    ("os.fsync", errno.ENOSPC, "space"),
+    ("pathlib.Path.open", errno.EDQUOT, "space"),
+    ("pathlib.Path.replace", errno.ENOSPC, "space"),
+    (None, errno.EDQUOT, "space"),  # the writer itself
+    ("os.fsync", errno.EIO, "Input/output error"),
 ]
 
 
@@ -355,7 +357,7 @@ def test_a_failing_disk_is_named_wherever_it_shows_and_the_old_file_survives(
 
     if where:
         monkeypatch.setattr(where, fails)
-    with pytest.raises(RunError, match=message) as raised:
+    with pytest.raises(RunError, match=naming(path, message)) as raised:
         write_atomically(path, writes(b"new") if where else fails)
     monkeypatch.undo()
     assert isinstance(raised.value.__cause__, OSError)

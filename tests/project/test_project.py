@@ -48,7 +48,7 @@ def test_every_public_name_resolves_to_something_documented():
         assert public_object.__name__ == name
         assert public_object.__module__.startswith("stickytoken.")
         assert public_object.__doc__, name
-    with pytest.raises(AttributeError, match="'stickytoken' has no attribute 'find_everything'"):
+    with pytest.raises(AttributeError, match="find_everything"):
         _ = stickytoken.find_everything
 
 
@@ -275,7 +275,7 @@ def packages(tmp_path, monkeypatch):
 def test_parts_of_packages_become_a_folder_once_and_other_weights_none(packages, tmp_path, monkeypatch):
     source = replace(models.SOURCES[NAME], packages=("a-part-1==1.0", "a-part-2==1.0"))
     monkeypatch.setitem(models.SOURCES, NAME, replace(source, sha256="0" * 64))
-    with pytest.raises(SystemExit, match="have sha256"):
+    with pytest.raises(SystemExit, match="sha256"):
         models.assemble(NAME, tmp_path / "models")
     assert list((tmp_path / "models").iterdir()) == []
     monkeypatch.setitem(models.SOURCES, NAME, replace(source, sha256=packages))

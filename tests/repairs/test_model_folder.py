@@ -14,6 +14,7 @@ from transformers import AutoModel
 
 import planted
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs.model_folder import rows_writable, workshop, write_model
 from stickytoken.repairs.tokenizer_edit import ModelEdit
@@ -73,7 +74,7 @@ def test_sharded_weights_are_edited_in_their_shard_and_a_missing_one_is_named(mo
     assert_rows(tensors(model), tensors(tmp_path / "out"))
     gone = sorted(model.glob("model-*.safetensors"))[0]
     gone.unlink()
-    with pytest.raises(RepairError, match=f"names {gone.name}, which is missing"):
+    with pytest.raises(RepairError, match=naming(gone.name)):
         write_model(model, tmp_path / "other", ModelEdit(rows=ROWS))
 
 
@@ -142,7 +143,7 @@ def test_weights_of_other_modules_stay_in_any_format(model, tmp_path):
 def test_a_folder_that_is_there_is_left_alone(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    with pytest.raises(RepairError, match="out cannot be written: File exists"):
+    with pytest.raises(RepairError, match=naming(tmp_path / "out", "File exists")):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
@@ -161,13 +162,13 @@ def converted(model, dtype):
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (lambda model: (model / "adapter_config.json").write_text("{}"), "holds an adapter, .*: merge it"),
+        (lambda model: (model / "adapter_config.json").write_text("{}"), "adapter"),
         (
             lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
-            "not stored as safetensors",
+            "safetensors",
         ),
-        (lambda model: converted(model, torch.int8), "are stored as I8: rows can be written into"),
-        (named_by_router, "has no module with token embeddings: its modules are Router"),
+        (lambda model: converted(model, torch.int8), naming("I8")),
+        (named_by_router, naming("Router")),
     ],
 )
 def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tmp_path):
@@ -181,23 +182,23 @@ def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tm
 def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
     converted(model, torch.float16)
     huge = {7: np.full(32, 1e6, dtype=np.float32)}
-    with pytest.raises(RepairError, match="row of token 7 is not finite in float16"):
+    with pytest.raises(RepairError, match=naming(7, "float16")):
         write_model(model, tmp_path / "out", ModelEdit(rows=huge))
 
 
 def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "copytree", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(RepairError, match="the disk is full; free some space"):
+    with pytest.raises(RepairError, match="disk"):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
 
 
 def test_errors_name_the_folder_that_was_passed(model, tmp_path):
     out = tmp_path / "out"
     with workshop(out) as folder:
-        with pytest.raises(RunError, match=f"^{out} is being written") as error:
+        with pytest.raises(RunError, match=naming(out)) as error:
             workshop(out).__enter__()
         assert "repairing" not in str(error.value)
         write_model(model, folder, ModelEdit(rows=ROWS))
-    with pytest.raises(RunError, match=f"write {out}/REPAIR.md"), workshop(out):
+    with pytest.raises(RunError, match=naming(out / "REPAIR.md")), workshop(out):
         raise RunError(f"no space left to write {folder}/REPAIR.md")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 import repaired
 import tiny
 from hostile import HOSTILE
+from naming import naming
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import open_repair, result
 from stickytoken.repairs.documents import mean_curves, repair_block, repair_document, write_documents
@@ -119,8 +120,8 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     result.require_place(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
     for path, phrase in (
-        (tmp_path, "contains files but no repaired"),
-        (tmp_path / "file.txt", "it is a file"),
+        (tmp_path, naming(tmp_path, "files")),
+        (tmp_path / "file.txt", naming(tmp_path / "file.txt")),
     ):
         with pytest.raises(RunError, match=phrase):
             result.require_place(path)
@@ -133,8 +134,8 @@ LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
     ("content", "message"),
     [
         *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 2}')),
-        ('{"schema_version": 1}', "run `repair` again"),
-        (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), "upgrade stickytoken"),
+        ('{"schema_version": 1}', naming("version", 1, "repair")),
+        (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), naming(99, "upgrade")),
     ],
 )
 def test_a_damaged_or_newer_record_is_an_error_in_one_line(tmp_path, content, message):
@@ -208,7 +209,7 @@ def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary, rep
     )
     assert affected_documents.rows() == [(0, "a", [river]), (1, "b", sorted([river, stone])), (2, "c", [cls])]
     for names in (["a"], ["a", "b", "c"]):
-        with pytest.raises(RepairError, match="numbers of names and documents differ"):
+        with pytest.raises(RepairError, match=naming("names", "documents")):
             repair.affected(itertools.repeat("the river", 2), pristine, names)
 
 

@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer
 import profiled
 import repaired
 import tiny_architectures as architectures
+from naming import says
 from stickytoken.encoders import load_encoder
 from stickytoken.repairs import repair
 
@@ -47,7 +48,7 @@ def test_the_measured_route_is_repaired(route, shared, measured, other, tmp_path
     assert changed(folder, tmp_path / "mended", measured)
     assert changed(folder, tmp_path / "mended", other) is shared
     (note,) = mended.record.notes
-    assert f"repaired the route '{measured}'" in note
+    assert says(note, repr(measured))
     assert (f"--route {other}" in note) is not shared
 
 

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
 import tiny_architectures as architectures
+from naming import naming, says
 from shared_fixtures import SHARED
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit import (
@@ -182,11 +183,13 @@ def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
     folder = saved("wordpiece")
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
     reasons = reasons_against_splitting(folder, [vocabulary["##q"], vocabulary["river"]])
-    assert list(reasons.values()) == ["without it, its text would be unknown", None]
+    first, second = reasons.values()
+    assert says(first, "unknown")
+    assert second is None
     folder = saved("sentencepiece merges")
     ids = sorted(read_pipeline(folder).loaded["model"]["vocab"].values())
     reasons = [reason for reason in reasons_against_splitting(folder, ids[260:330]).values() if reason]
-    assert any("other entries are built from it, such as" in reason for reason in reasons)
+    assert any("other entries" in reason for reason in reasons)
     folder = saved("byte-level")
     ids = sorted(read_pipeline(folder).loaded["model"]["vocab"].values())
     # Half of them would leave other words without merges, which are looked up as a whole.
@@ -203,23 +206,25 @@ def test_an_entry_inside_an_entry_that_begins_words_stays(tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert tokenizer.encode("a rivers").tokens == ["a", "Ġriver", "s"]
     reasons = reasons_against_splitting(tmp_path, [vocabulary["iver"], vocabulary["Ġriver"]])
-    assert list(reasons.values()) == ["another entry is built from it: 'Ġriver'", None]
+    first, second = reasons.values()
+    assert says(first, "'Ġriver'")
+    assert second is None
 
 
 def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), ("a a", -2.0)], unk_id=0))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert "spaces reach the vocabulary" in reasons_against_splitting(tmp_path, [3])[3]
+    assert says(reasons_against_splitting(tmp_path, [3])[3], "spaces")
     # A later step brings back what an earlier one replaced.
     steps = [normalizers.Replace(" ", "_"), normalizers.Replace("_", " ")]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert "spaces reach the vocabulary" in reasons_against_splitting(tmp_path, [3])[3]
+    assert says(reasons_against_splitting(tmp_path, [3])[3], "spaces")
 
 
 def test_a_tokenizer_in_python_is_refused(tmp_path):
     folder = architectures.byt5(tmp_path / "byt5")
-    with pytest.raises(RepairError, match="a ByT5Tokenizer, written in Python: only fast"):
+    with pytest.raises(RepairError, match=naming("ByT5Tokenizer", "Python")):
         edit_tokenizer(folder, ModelEdit(unreachable=(5,)))
 
 

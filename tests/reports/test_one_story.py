@@ -11,6 +11,7 @@ import planted
 import profiled
 import stickytoken
 import web_app
+from naming import says
 from report_pages import Page
 from stickytoken import load_encoder
 from stickytoken.cli._options import Format
@@ -99,7 +100,7 @@ def test_verdict_severity_and_both_measures_are_the_same_everywhere(content, doc
 
 def test_the_explanation_repeats_the_verdict_of_the_run(content, documents, row):
     verdict = explained(content, planted.PLANTED).token.verdict
-    assert f"the run calls it sticky ({row['severity']})" in verdict
+    assert says(verdict, "sticky", row["severity"])
     assert verdict in documents["html"]
 
 
@@ -156,11 +157,9 @@ def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
         (effect,) = measured_impact.effects.filter("main").to_dicts()
         sentence = cost_sentence(effect, "sticky")
         if benign == 8:
-            assert (
-                "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)" in sentence
-            )
+            assert says(sentence, "too few", "1 sticky token", "8 benign", 11)
         else:
-            assert f"(p = {effect['p_value']:.2g})." in sentence
+            assert says(sentence, f"p = {effect['p_value']:.2g}")
         show_impact(measured_impact, Format.TABLE)
         printed = " ".join(capsys.readouterr().out.split())
         written = (measured_impact.path / "impact.md").read_text("utf-8")

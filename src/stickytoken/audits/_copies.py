@@ -94,7 +94,7 @@ def rank_documents(
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
-            comparison = _compared(index, ranks[:, column], ranks[:, column + len(pairs)])
+            comparison = _compare(index, ranks[:, column], ranks[:, column + len(pairs)])
             ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     findings = worst.iter_rows(named=True)
     rows = [_row(finding, index) | ranks_by_number.get(finding["number"], {}) for finding in findings]
@@ -149,7 +149,7 @@ def readable_pairs(
     return pairs
 
 
-def _compared(index: Index, as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
+def _compare(index: Index, as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
     """Return the columns that compare a document's ranks with and without copies, over all queries."""
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())

@@ -114,7 +114,7 @@ def read_index(
     generator = np.random.default_rng([settings.seed, len(documents)])
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
         queries = Path(source) / QUERIES
-    judged = _judged_queries(queries, source_column, settings)
+    judged = _read_judged_queries(queries, source_column, settings)
     answering_ids = {document for query in judged for document in query.answers}
     if answering_ids.isdisjoint(document.id for document in documents):
         judged = []  # the judgements are of other documents
@@ -234,7 +234,7 @@ class _JudgedQuery(NamedTuple):
     topic: str | None
 
 
-def _judged_queries(
+def _read_judged_queries(
     source: DocumentSource | None, source_column: str | None, settings: AuditSettings
 ) -> list[_JudgedQuery]:
     if not isinstance(source, (str, Path)):

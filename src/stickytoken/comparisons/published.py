@@ -307,7 +307,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
         )
     if run.record.method == "std":
-        return _beside_paper(run, published, unknown)
+        return _compare_with_paper(run, published, unknown)
     run_tokens = with_measures(run.tokens)
     if "texts" not in run_tokens.columns:
         run_tokens = run_tokens.with_columns(texts=pl.lit(None, pl.Int64))
@@ -353,7 +353,7 @@ def _mean_erased(published: pl.DataFrame, others: pl.DataFrame) -> MeanErased:
     )
 
 
-def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
+def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
     """Compare the published tokens with the scores, rates and verdicts of a run that used the paper's method.
 
     Returns:

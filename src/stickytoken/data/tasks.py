@@ -128,9 +128,9 @@ def _reranking(table: Table) -> Task:
     return metrics.RerankingTask(_task_name(path), queries, documents, relevant, candidates)
 
 
-def _split_classification(table: Table) -> Task:
+def _make_split_classification(table: Table) -> Task:
     if set(table.labels("split")) == {_ALL_FOLDS}:
-        return _cross_validated(table)
+        return _make_cross_validated(table)
     train, test = _train_and_test(table)
     return _classification(train, test, table.path)
 
@@ -148,7 +148,7 @@ def _train_and_test(table: Table) -> tuple[Table, Table]:
     return table.rows_with("split", "train"), table.rows_with("split", "test")
 
 
-def _cross_validated(table: Table) -> Task:
+def _make_cross_validated(table: Table) -> Task:
     path = table.path
     texts = table.filled_texts("text")
     labels = table.labels("label")
@@ -225,7 +225,7 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[Table], Task]], ...] = (
     (("sentence1", "sentence2", "label", "split"), _pair_transfer),
     (("sentence1", "sentence2", "label"), _pairs),
     (("query", "positive", "negative"), _reranking),
-    (("text", "label", "split"), _split_classification),
+    (("text", "label", "split"), _make_split_classification),
     (("text", "label"), _clustering),
 )
 

@@ -155,7 +155,7 @@ class RunRecord(resume.MeasurementRecord):
 
     @field_validator("method")
     @classmethod
-    def _registered(cls, method: str) -> str:
+    def _require_method(cls, method: str) -> str:
         if method not in METHODS:
             raise ValueError(f"Input should be {' or '.join(map(repr, METHODS))}")
         return method

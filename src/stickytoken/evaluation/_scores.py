@@ -226,7 +226,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         score, encoding_outcomes = _score(encoding, task, texts, seed)
         scores.append(score)
         outcomes.append(encoding_outcomes)
-    resamples = _resampled_main_scores(task, np.stack(outcomes), seed)
+    resamples = _resample_main_scores(task, np.stack(outcomes), seed)
     differences = _differences(scores, resamples)
     prompts: dict[str, str] | None = {"text": capabilities_of(in_role(encoder, None)).prompt}
     if task.has_queries:
@@ -265,7 +265,7 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
     return encoding.score(scores, time.perf_counter() - started), outcomes
 
 
-def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+def _resample_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     # The key includes the task, so that different tasks are resampled independently.
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)

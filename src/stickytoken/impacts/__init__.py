@@ -116,7 +116,7 @@ def impact(
         word_encoder = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
         word_encoder = protocol.require_words(model, "impact")
-    loaded, notes = _loaded(sources)
+    loaded, notes = _load(sources)
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
@@ -239,7 +239,7 @@ def _texts_by_stage(
     return texts_by_stage
 
 
-def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
+def _load(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
     """Return the tasks that the sources name, and notes about them."""
     tasks: list[AnyTask] = []
     notes: list[str] = []

@@ -238,7 +238,7 @@ class TaskWork(GroupWork):
                 encoder_of_role = in_role(encoder, role)
                 copies = self.settings.copies if name in self.edited_roles else 0
                 if condition.draws_token and copies:
-                    probes = self._published_probes(name, condition, encoder_of_role)
+                    probes = self._make_published_probes(name, condition, encoder_of_role)
                 else:
                     probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
                 vectors[name] = self.clean[role].of(probes, encoder_of_role, new_vectors[role])
@@ -246,7 +246,7 @@ class TaskWork(GroupWork):
             rows += as_rows(self.task.columns, outcomes)
         return rows, sum(map(len, new_vectors.values()))
 
-    def _published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
+    def _make_published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
         texts = list(self.task.texts[role])
         indices = published_indices(self.task, role)
         tokens = [token.text for token in condition.tokens]

@@ -382,7 +382,7 @@ class EffectPass:
     def panel(self) -> Panel:
         """The vectors of the queries and the clean documents, and the similarities between them."""
         query_encoder = in_role(self.encoder, Role.QUERY)
-        query_ids = _tokenized(query_encoder, self.texts.queries)
+        query_ids = _tokenize(query_encoder, self.texts.queries)
         queries = unit_vectors(query_encoder.encode_ids(query_ids))
         reference = self._vectors_of_reference()
         similarities = reference @ queries.T
@@ -396,7 +396,7 @@ class EffectPass:
 
     def _vectors_of_reference(self) -> Vectors:
         documents = self.texts.reference
-        ids = _tokenized(self.encoder, [document.text for document in documents])
+        ids = _tokenize(self.encoder, [document.text for document in documents])
         if self.vectors is None:
             return unit_vectors(self.encoder.encode_ids(ids))
         stored = self.vectors.of(documents)
@@ -467,8 +467,8 @@ class EffectPass:
             If effects are only predicted, all entries of ``shift``, ``rise`` and ``moves_up`` are None.
         """
         panel = self.panel
-        with_copies = _tokenized(self.encoder, [finding["text"] for finding in findings])
-        without = _tokenized(self.encoder, [finding["rest"] for finding in findings])
+        with_copies = _tokenize(self.encoder, [finding["text"] for finding in findings])
+        without = _tokenize(self.encoder, [finding["rest"] for finding in findings])
         # Only documents that have tokens both with and without copies have effects.
         numbers = [number for number, ids in enumerate(without) if ids and with_copies[number]]
         columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
@@ -514,7 +514,7 @@ class EffectPass:
         return unit_vectors(vectors), usable
 
 
-def _tokenized(encoder: IdReader, texts: Sequence[str]) -> list[tuple[int, ...]]:
+def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[tuple[int, ...]]:
     limit = content_limit(encoder)
     return [text.ids[:limit] for text in encoder.tokenize(texts)]
 

@@ -10,6 +10,7 @@ import pytest
 
 import tiny
 from embedding_server import RefusalError
+from naming import naming, says
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import Secret, key_of, parse_address
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -35,7 +36,7 @@ def test_what_a_server_does_is_found(serve, behaviour, found):
 
 @pytest.mark.parametrize(
     ("behaviour", "said"),
-    [({"scale": 0.0}, "of zeros"), ({"noise": 10.0, "base64": "refuse"}, "no further apart")],
+    [({"scale": 0.0}, "zeros"), ({"noise": 10.0, "base64": "refuse"}, "apart")],
 )
 def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, said):
     with pytest.raises(ModelError, match=said):
@@ -45,16 +46,16 @@ def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, sai
 @pytest.mark.parametrize(
     ("behaviour", "said"),
     [
-        ({"base64_kind": "<f8"}, "in base64 as float64, where the API has float32"),
-        ({"base64_kind": "<f2"}, "in base64 as float16,"),
-        ({"base64_kind": "bfloat16"}, "in base64 as bfloat16,"),
-        ({"base64_kind": ">f4"}, "in base64 as float32 in big-endian order,"),
-        ({"base64_kind": "i1"}, "in base64 as 8-bit integers,"),
-        ({"base64_kind": "bits"}, "in base64 as packed bits,"),
-        ({"base64_kind": "<c16"}, "in base64 as 512 bytes for 32 components,"),
-        ({"listed": "nested"}, r"no usable answer \(a list of lists for one text"),
-        ({"listed": "integers"}, "vectors of whole numbers"),
-        ({"listed": "bits"}, "vectors of whole numbers"),
+        ({"base64_kind": "<f8"}, naming("base64", "float64", "float32")),
+        ({"base64_kind": "<f2"}, naming("base64", "float16")),
+        ({"base64_kind": "bfloat16"}, naming("base64", "bfloat16")),
+        ({"base64_kind": ">f4"}, naming("base64", "big-endian")),
+        ({"base64_kind": "i1"}, naming("base64", "8-bit")),
+        ({"base64_kind": "bits"}, naming("base64", "bits")),
+        ({"base64_kind": "<c16"}, naming("base64", 512, 32)),
+        ({"listed": "nested"}, "lists"),
+        ({"listed": "integers"}, "whole numbers"),
+        ({"listed": "bits"}, "whole numbers"),
     ],
 )
 def test_vectors_that_are_sent_as_something_else_are_refused_by_name(serve, behaviour, said):
@@ -66,13 +67,13 @@ def test_other_numbers_in_base64_are_noticed_in_a_later_session(serve):
     served = serve()
     served.encoder().encode(["river"])
     served.server.behaviour.base64_kind = "<f8"
-    with pytest.raises(ModelError, match="in base64 as float64"):
+    with pytest.raises(ModelError, match=naming("base64", "float64")):
         served.encoder().encode(["stone"])
 
 
 def test_fields_that_an_endpoint_requires_are_sent_and_change_the_identity(serve):
     served = serve(required_fields={"input_type": "passage"})
-    with pytest.raises(ModelError, match="input_type is required"):
+    with pytest.raises(ModelError, match="input_type"):
         served.encoder()
     passages = served.encoder(request_fields='{"input_type": "passage"}')
     assert passages.spec.endpoint.request_fields == '{"input_type": "passage"}'
@@ -85,10 +86,10 @@ def test_fields_that_an_endpoint_requires_are_sent_and_change_the_identity(serve
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("passage", "is no JSON"),
-        ("[1]", "which is no object"),
-        ('{"input": "x"}', "request_fields has input, which every request has already"),
-        ('{"API_KEY": "sk-secret"}', "request_fields has API_KEY, but it is recorded"),
+        ("passage", naming("request_fields", "JSON")),
+        ("[1]", naming("request_fields", "object")),
+        ('{"input": "x"}', naming("request_fields", "input")),
+        ('{"API_KEY": "sk-secret"}', naming("request_fields", "API_KEY")),
     ],
 )
 def test_fields_that_cannot_be_sent_are_refused(value, said):
@@ -112,10 +113,7 @@ def test_the_noise_between_calls_is_measured(serve):
 
 def test_a_tokenizer_of_another_model_is_noticed(serve):
     other = tiny.wordpiece_tokenizer(words=["order", "included", "return", "strip", "pneumono", "example"])
-    with pytest.raises(
-        ModelError,
-        match=r"tokenizer does not belong to .* \d+ more tokens .* the server counts \d+ more: pass",
-    ) as caught:
+    with pytest.raises(ModelError, match=r"tokenizer.* \d+ .* server.* \d+ ") as caught:
         serve().encoder(tokenizer=other)
     assert "\n" not in str(caught.value)
 
@@ -123,12 +121,12 @@ def test_a_tokenizer_of_another_model_is_noticed(serve):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("openai:", "names no model"),
-        ("http://localhost:1/v1", "names no model"),
-        ("http://#mini", "is not the URL of an endpoint"),
-        ("http://host:99999/v1#mini", "malformed"),
-        ("http://user:secret@host/v1#mini", "has a user, a password or parameters"),
-        ("http://host/v1?key=secret#mini", "has a user, a password or parameters"),
+        ("openai:", naming("openai:", "model")),
+        ("http://localhost:1/v1", naming("http://localhost:1/v1", "model")),
+        ("http://#mini", naming("'http://'", "URL")),
+        ("http://host:99999/v1#mini", naming("URL", "Port")),
+        ("http://user:secret@host/v1#mini", "password"),
+        ("http://host/v1?key=secret#mini", "parameters"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(bert_folder, name, said):
@@ -141,11 +139,11 @@ def test_what_cannot_be_reached_or_is_no_api_is_told_in_one_line(serve, bert_fol
     served = serve()
     root = served.url.removesuffix("/v1")
     for name, phrase in (
-        ("http://127.0.0.1:9/v1#mini", "cannot be reached"),
-        (f"{served.url}#maxi", "has no such model or path .HTTP 404, The model 'maxi'"),
-        (f"{root}#mini", f"is a web page, not an API: check the URL, .* as in {served.url}#mini"),
-        (f"{root}/v1/more#mini", "HTTP 404, a web page"),
-        (f"{served.url}/embeddings/#mini", rf"HTTP 404, .* as in {served.url}#mini"),
+        ("http://127.0.0.1:9/v1#mini", naming("http://127.0.0.1:9/v1")),
+        (f"{served.url}#maxi", naming(404, "'maxi'")),
+        (f"{root}#mini", naming("web page", f"{served.url}#mini")),
+        (f"{root}/v1/more#mini", naming(404, "web page")),
+        (f"{served.url}/embeddings/#mini", naming(404, f"{served.url}#mini")),
     ):
         with pytest.raises(ModelError, match=phrase) as caught:
             load_encoder(name, tokenizer=str(bert_folder))
@@ -171,7 +169,7 @@ KEY = "sk-planted-0123456789-abcdefghij"
 def test_a_server_that_asks_for_a_key_names_the_variable_to_set(serve, monkeypatch, variable):
     name = variable or "STICKYTOKEN_API_KEY"
     monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ModelError, match=rf"variable {name} is empty: set it \(export {name}=\.\.\.\)"):
+    with pytest.raises(ModelError, match=naming(name)):
         serve(key=KEY).encoder(key_variable=variable)
 
 
@@ -190,15 +188,15 @@ def test_each_server_gets_only_the_key_that_was_made_for_it(monkeypatch):
 
 
 def test_a_key_that_cannot_be_used_is_not_shown(serve, bert_folder, monkeypatch):
-    with pytest.raises(InputError, match="not the name of an environment variable") as caught:
+    with pytest.raises(InputError, match="variable") as caught:
         serve().encoder(key_variable=KEY)
     assert KEY not in str(caught.value)
     monkeypatch.setenv("STICKYTOKEN_API_KEY", "schlüssel")
-    with pytest.raises(ModelError, match=r"printable ASCII.* copy it again"):
+    with pytest.raises(ModelError, match="ASCII"):
         serve().encoder()
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(ModelError, match="OPENAI_API_KEY is empty: set it"):
+    with pytest.raises(ModelError, match=naming("OPENAI_API_KEY")):
         load_encoder("openai:text-embedding-3-small", tokenizer=str(bert_folder))
 
 
@@ -216,7 +214,7 @@ def test_no_error_behind_an_error_holds_a_key_that_the_server_repeats(serve, mon
         encoder_found.encode(["never sent before"])
     error = caught.value
     if status == 401:
-        assert "STICKYTOKEN_API_KEY (HTTP 401, Authorization: Bearer [key] and [key]): set" in str(error)
+        assert says(str(error), "STICKYTOKEN_API_KEY", 401, "Bearer [key] and [key]")
     assert KEY not in "".join(traceback.format_exception(error))
     while error is not None:
         error_texts = repr(error) + str(error) + repr(vars(error)) + "".join(map(str, error.args))

@@ -18,6 +18,7 @@ import profiled
 import tiny
 from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
+from naming import naming
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import _answers
 from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
@@ -99,7 +100,7 @@ def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, 
     )  # two requests per halving, and the check of the model
     assert endpoint.spending.pending == pytest.approx(0)
     for text in (bad, ""):
-        with pytest.raises(EncodingError, match=rf"no vector for the text '{text}' \(HTTP 400, "):
+        with pytest.raises(EncodingError, match=naming(repr(text), 400)):
             endpoint.encode(["a", text])
 
 
@@ -164,7 +165,7 @@ def test_all_texts_may_be_bad(serve):
     endpoint = serve(bad_text=BAD).encoder()
     texts = [f"{BAD} {number}" for number in range(5)]
     assert np.isnan(endpoint.encode(texts, allow_zero=True)).all()
-    with pytest.raises(EncodingError, match=rf"no vector for the text '{BAD} 0' and 4 others \(HTTP 500"):
+    with pytest.raises(EncodingError, match=naming(repr(f"{BAD} 0"), 4, 500)):
         endpoint.encode(texts)
 
 
@@ -182,7 +183,7 @@ def test_refused_dimensions_are_left_out_if_the_model_has_them_anyway(serve, enc
     served = serve(refused_fields=("dimensions",))
     endpoint = served.encoder(request_dimensions=encoder.dimension)
     np.testing.assert_array_equal(endpoint.encode(TEXTS[:7]), encoder.encode(TEXTS[:7]))
-    with pytest.raises(ModelError, match="vectors of 32 components, not the 8"):
+    with pytest.raises(ModelError, match=naming(32, 8)):
         served.encoder(request_dimensions=8)
 
 
@@ -224,7 +225,7 @@ def test_an_index_is_read_however_it_is_written(indices, order):
 @pytest.mark.parametrize("indices", [[0, 0, 1], [0, 1, 1], [0, 3, 1], [-1, 0, 1], [2, None, None]])
 def test_indices_that_name_no_order_are_refused(indices):
     items = [{"index": index, "embedding": [1.0]} for index in indices]
-    with pytest.raises(ValueError, match="indices do not match"):
+    with pytest.raises(ValueError, match="indices"):
         _answers.read_answer(json.dumps({"data": items}), 3)
 
 
@@ -246,7 +247,7 @@ def test_another_model_under_the_name_ends_the_run_with_a_reason(serve):
     served = serve()
     served.encoder().encode(TEXTS[:10])
     served.server.behaviour.wrong = True
-    with pytest.raises(ModelError, match=r"has changed.*cosine of 0\.|-0\.") as caught:
+    with pytest.raises(ModelError, match=r"cosine.* -?0\.\d") as caught:
         served.encoder().encode(TEXTS[10:20])
     assert "\n" not in str(caught.value)
     served.encoder().encode(TEXTS[:10])  # what was answered stays
@@ -257,9 +258,9 @@ def test_other_dimensions_are_refused(serve):
     endpoint = served.encoder()
     endpoint.client.most_texts = 4
     served.server.behaviour.faults.extend([None, "other dimension"])
-    with pytest.raises(EncodingError, match="has 3 components, but earlier vectors had 32"):
+    with pytest.raises(EncodingError, match=naming(3, 32)):
         endpoint.encode(TEXTS[:40])
-    with pytest.raises(ModelError, match="vectors of 32 components, not the 8"):
+    with pytest.raises(ModelError, match=naming(32, 8)):
         serve().encoder(request_dimensions=8)
 
 
@@ -300,7 +301,7 @@ def test_a_damaged_file_of_answers_is_named_and_closed(serve, monkeypatch):
     connect_to_database = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", connect)
     (endpoint.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
-    with pytest.raises(RunError, match=r"answers in .* cannot be used.*move it away"):
+    with pytest.raises(RunError, match=naming(endpoint.answers.folder)):
         served.encoder()
     assert connections
     for connection in connections:
@@ -311,11 +312,11 @@ def test_a_damaged_file_of_answers_is_named_and_closed(serve, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device": "cpu", "revision": "main"}, "revision, device cannot be set"),
-        ({"layer": 1}, "layer cannot be set"),
-        ({"truncate_dim": 33}, "truncate_dim is 33, but the vectors of .* have 32 components: pass 1 to 32"),
-        ({"tokenizer": None}, "hides its vocabulary: pass its tokenizer"),
-        ({"tokenizer": "x", "candidates": ["a"]}, "tokenizer and candidates"),
+        ({"device": "cpu", "revision": "main"}, naming("revision", "device")),
+        ({"layer": 1}, naming("layer")),
+        ({"truncate_dim": 33}, naming("truncate_dim", 33, 32)),
+        ({"tokenizer": None}, naming("vocabulary", "tokenizer")),
+        ({"tokenizer": "x", "candidates": ["a"]}, naming("tokenizer", "candidates")),
     ],
 )
 def test_options_that_no_endpoint_has_are_refused(serve, options, said):
@@ -482,20 +483,20 @@ def test_all_forms_of_an_answer_are_read(serve, encoder, told, encoding):
 
 
 def test_a_server_that_does_not_say_which_vector_is_which_is_refused(serve):
-    with pytest.raises(ModelError, match=r"no usable answer \(vectors whose indices do not match the texts"):
+    with pytest.raises(ModelError, match="indices"):
         serve(index="twice").encoder()
 
 
 @pytest.mark.parametrize(
     ("fault", "said", "behaviour"),
     [
-        ("500", r"no usable answer \(HTTP 500, told to.*cached", {"retry_after": None}),
-        ("429", r"no usable answer \(HTTP 429, told to", {"retry_after": "0.05"}),
-        ("error body", r"no usable answer \(the model is overloaded\): check", {}),
-        ("429", r"no usable answer \(HTTP 429, told to", {"retry_after": "3600"}),
+        ("500", naming(500, "told to"), {"retry_after": None}),
+        ("429", naming(429, "told to"), {"retry_after": "0.05"}),
+        ("error body", "the model is overloaded", {}),
+        ("429", naming(429, "told to"), {"retry_after": "3600"}),
         (
             "429",
-            r"no credit left \(HTTP 429, You exceeded",
+            naming("credit", 429, "You exceeded"),
             {"said": "You exceeded your current quota: insufficient_quota"},
         ),
     ],
@@ -575,7 +576,7 @@ def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, limit
     endpoint = served.encoder(price_per_million=1e6, max_cost=limit)
     endpoint.client.most_texts = 8
     served.server.behaviour.faults.extend([*[None] * 10, *faults])
-    with pytest.raises(RunError, match=f"stopped at the maximum cost of {limit}"):
+    with pytest.raises(RunError, match=naming("cost", limit)):
         endpoint.encode(texts)
     assert limit - 8 * 30 * (2 + len(faults)) < served.server.tokens <= limit
     served.encoder().encode(texts)
@@ -584,6 +585,6 @@ def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, limit
 
 def test_nothing_is_found_out_for_more_than_the_largest_sum(serve):
     served = serve()
-    with pytest.raises(RunError, match="stopped at the maximum cost of 0: 0 requests"):
+    with pytest.raises(RunError, match=naming("cost", 0)):
         served.encoder(price_per_million=1.0, max_cost=0)
     assert served.server.seen == 0

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.causal_module import reading_for
 from stickytoken.encoders.prompted import (
@@ -73,10 +74,10 @@ def test_an_own_template_has_its_placeholder_before_the_quotation_or_the_sentenc
 @pytest.mark.parametrize(
     ("prompt", "reason"),
     [
-        ("promteol", "no place for the sentence"),
-        ("", "no place for the sentence"),
-        ("{sentence} {sentence} {sentence}", "3 places"),
-        (f"{PLACEHOLDER} {PLACEHOLDER} {{sentence}}", "more than one <PST>"),
+        ("promteol", naming("'promteol'", "{sentence}")),
+        ("", naming("''", "{sentence}")),
+        ("{sentence} {sentence} {sentence}", naming(3)),
+        (f"{PLACEHOLDER} {PLACEHOLDER} {{sentence}}", naming(PLACEHOLDER)),
     ],
 )
 def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):

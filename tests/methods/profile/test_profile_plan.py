@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import profiled
+from naming import naming
 from stickytoken.data import load_sentences, open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
@@ -116,7 +116,7 @@ def test_carriers_leave_room_for_the_copies(encoder):
         settings = replace(profiled.SMALL, copies=copies, insertion=Insertion(insertion))
         carriers = choose_carriers(Short(), settings, group, count, "test")
         assert max(map(len, encoder.content_ids(list(carriers)))) + room <= 60
-    with pytest.raises(InputError, match="60 tokens that short reads"):
+    with pytest.raises(InputError, match=naming(60, "short")):
         choose_carriers(Short(), settings, group, 119, "test")
 
 
@@ -184,9 +184,10 @@ SPELLINGS = [3, 3.0, np.int8(3), np.float32(3), Decimal("3"), Fraction(3)]
 BOUNDS = {"anchors": 2, "confirming_texts": 4, "screening_texts": 2, "seed": 0}
 
 
-def assert_refused(message, **values):
-    with pytest.raises(InputError, match=re.escape(message)):
-        ProfileSettings(**values)
+def assert_refused(said, **values):
+    ((name, value),) = values.items()
+    with pytest.raises(InputError, match=naming(name, *said)):
+        ProfileSettings(**{name: value})
 
 
 @pytest.mark.parametrize("value", SPELLINGS, ids=lambda value: type(value).__name__)
@@ -199,26 +200,25 @@ def test_every_spelling_of_a_number_becomes_one(value):
 
 @pytest.mark.parametrize("value", [2.5, "3", None, [3], 3j, math.nan], ids=repr)
 def test_what_is_not_a_whole_number_is_refused_by_its_name_and_value(value):
-    with pytest.raises(InputError, match=r"^count is .*: it must be a whole number$") as caught:
+    with pytest.raises(InputError, match=naming("count", value, "whole number")):
         whole_number("count", value, 0)
-    assert str(value) in str(caught.value)
     if isinstance(value, float):
         return
-    with pytest.raises(InputError, match=r"^size is .*: it must be a number$"):
+    with pytest.raises(InputError, match=naming("size", value, "number")):
         real_number("size", value)
 
 
 @pytest.mark.parametrize(("name", "least"), BOUNDS.items())
 def test_whole_numbers_are_taken_from_their_least_on(name, least):
     assert getattr(ProfileSettings(**{name: least}), name) == least
-    assert_refused(f"{name} is {least - 1}: ", **{name: least - 1})
-    assert_refused(f"{name} is nan: ", **{name: math.nan})
+    assert_refused([least - 1], **{name: least - 1})
+    assert_refused(["nan"], **{name: math.nan})
 
 
 @pytest.mark.parametrize("name", ["unusual", "budget"])
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
 def test_sizes_are_finite_and_above_zero(name, value):
-    assert_refused(f"{name} is {float(value)}: it must be a finite number above 0", **{name: value})
+    assert_refused([float(value), "above 0"], **{name: value})
 
 
 @pytest.mark.parametrize("name", ["confidence", "smallest_erased"])
@@ -226,28 +226,26 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     for value in (np.nextafter(0, 1), np.nextafter(1, 0)):
         assert getattr(ProfileSettings(**{name: value}), name) == value
     for value in (0, 1, math.nan):
-        assert_refused(
-            f"{name} is {float(value)}: it must be a finite number above 0 and below 1", **{name: value}
-        )
+        assert_refused([float(value), "above 0", "below 1"], **{name: value})
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "said"),
     [
-        ({"budget": "0.5"}, "budget is '0.5': it must be a number"),
-        ({"budget": 1.5}, "budget is 1.5 texts per token, but screening alone takes 2: "),
-        ({"anchors": 10.5}, "anchors is 10.5: it must be a whole number"),
-        ({"smallest_push": 1}, "smallest_push is 1"),
-        ({"documents": "most"}, "it must be some or all"),
-        ({"copies": ()}, "copies is empty: "),
-        ({"copies": (8, 0)}, "copies is 0: it must be at least 1"),
-        ({"copies": "84"}, "copies is '84': it must be a whole number"),
-        ({"insertion": "TEXT"}, "it must be text or ids or words"),
-        ({"screen_precision": "int8"}, "it must be tf32 or bfloat16 or float16"),
+        ({"budget": "0.5"}, ["'0.5'", "number"]),
+        ({"budget": 1.5}, [1.5, 2]),
+        ({"anchors": 10.5}, [10.5, "whole number"]),
+        ({"smallest_push": 1}, [1]),
+        ({"documents": "most"}, ["'most'", "some", "all"]),
+        ({"copies": ()}, ["empty"]),
+        ({"copies": (8, 0)}, [0, 1]),
+        ({"copies": "84"}, ["'84'", "whole number"]),
+        ({"insertion": "TEXT"}, ["'TEXT'", "text", "ids", "words"]),
+        ({"screen_precision": "int8"}, ["'int8'", "tf32", "bfloat16", "float16"]),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, message):
-    assert_refused(message, **values)
+def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, said):
+    assert_refused(said, **values)
 
 
 def test_spellings_of_the_same_values_are_the_same_settings():

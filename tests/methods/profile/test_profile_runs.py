@@ -10,6 +10,7 @@ import pytest
 import planted
 import profiled
 import tiny
+from naming import naming, says
 from stickytoken import load_encoder
 from stickytoken.data import SentencePair
 from stickytoken.detection import probe
@@ -37,22 +38,22 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
     assert run.sticky["token"].to_list() == ["qq qq"]
     (row,) = run.tokens.filter(token="qq").to_dicts()
     assert [row[name] for name in ("verdict", "push", "severity", "erased")] == [None] * 4
-    assert "reads 0% of its copies" in row["reason"]
+    assert "0%" in row["reason"]
     assert len(run.tokens) == run.available
     ((token_id, copies_seen),) = run.token("qq").select("token_id", "copies_seen").rows()
     assert copies_seen == 0
     assert run.result.looked_at == run.available - 1
     assert token_id not in read_effects(run.path).ids
-    assert any("1 token has no verdict" in note for note in run.method.notes(run))
+    assert any(says(note, "1 token", "no verdict") for note in run.method.notes(run))
     assert check(run).incomplete == ()
     unjudged = pl.col("token") == run.sticky["token"][0]
     run.tokens = run.tokens.with_columns(verdict=pl.when(~unjudged).then("verdict"))
-    assert any("no verdict on 1 of" in gap for gap in check(run).incomplete)
-    with pytest.raises(InputError, match=f"token id {token_id}"):
+    assert any(says(gap, "no verdict", 1) for gap in check(run).incomplete)
+    with pytest.raises(InputError, match=naming("token id", token_id)):
         probe(
             encoder, ["qq"], sentences=profiled.corpus(), settings=replace(profiled.SMALL, insertion="words")
         )
-    with pytest.raises(InputError, match="name other tokens"):
+    with pytest.raises(InputError, match="copies"):
         detect_profile(encoder, tmp_path / "one", insertion=Insertion.WORDS, tokens=[token_id])
 
 
@@ -245,12 +246,12 @@ def alike(noise):
 
 SAME = r"the same similarity \(1\.0000\), so no token can change it"
 REFUSED = {
-    "too few": ({"sentences": profiled.corpus(26)}, "besides 26 carriers"),
-    "far too few": ({"sentences": profiled.corpus(23)}, "26 are needed"),
+    "too few": ({"sentences": profiled.corpus(26)}, naming(26, "carriers")),
+    "far too few": ({"sentences": profiled.corpus(23)}, naming(23, 26)),
     "alike": ({"model": lambda: alike(1e-5)}, SAME),
     "pairs": (
         {"sentences": None, "pairs": [SentencePair("a bird", "a song", 0.1)]},
-        "takes no pairs: .* std",
+        naming("pairs", "std"),
     ),
 }
 

@@ -146,7 +146,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         """Record that a stage begins; if it is uncertain, keep the cost of the stages before it."""
         self._has_begun = True
         if self._uncertain is not None and stage == self._uncertain.first and self._certain is None:
-            self._certain = self._recorded_cost()
+            self._certain = self._sum_recorded_cost()
 
     def estimate(self) -> CostEstimate:
         """Return the estimate for the recorded texts.
@@ -154,7 +154,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         If a stage has begun whose texts depend on earlier results, the estimate covers only the stages before
         it. `CostEstimate.most` covers all stages, as if each text were as long as the longest.
         """
-        cost = self._recorded_cost()
+        cost = self._sum_recorded_cost()
         if self._certain is None or self._uncertain is None:
             return cost
         # Later stages may have recorded further texts, which are shown in a report.
@@ -168,7 +168,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         )
         return replace(self._certain, most=most)
 
-    def _recorded_cost(self) -> CostEstimate:
+    def _sum_recorded_cost(self) -> CostEstimate:
         """Return the requests and the cost of all texts recorded so far."""
         encoder = self._encoder
         server = encoder.server

@@ -448,7 +448,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
         model,
         name,
         prompt=_prompt_of(model, spec.prompting, name),
-        query_prompt=_named_or_text(model, spec.prompting.query_prompt, name),
+        query_prompt=_read_prompt(model, spec.prompting.query_prompt, name),
         token_budget=spec.token_budget,
         truncate_dim=spec.truncate_dim,
         layer=spec.prompting.layer,
@@ -640,7 +640,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     if precision is not None:
         resolution.require_cuda(model.device.type, name)
     prompt = _prompt_of(model, spec.prompting, name)
-    query_prompt = _named_or_text(model, spec.prompting.query_prompt, name)
+    query_prompt = _read_prompt(model, spec.prompting.query_prompt, name)
     encoder = SentenceTransformerEncoder(
         model,
         name,
@@ -801,10 +801,10 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
         if prompting.prompt_name not in saved_prompts:
             raise _unknown_prompt(prompting.prompt_name, name, saved_prompts)
         return str(saved_prompts[prompting.prompt_name] or "")
-    return _named_or_text(model, prompting.prompt, name)
+    return _read_prompt(model, prompting.prompt, name)
 
 
-def _named_or_text(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
+def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
     """Return the text of a saved prompt if ``prompt`` is the name of one, and else ``prompt`` itself."""
     saved_prompts: dict[str, Any] = model.prompts
     if prompt is None or not prompts.is_prompt_name(prompt):

@@ -217,7 +217,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
     table = pl.DataFrame(columns, schema_overrides=types).with_columns(pl.col(pl.Float64).fill_nan(None))
     table = table.join(job.vocabulary.frame(), on="token_id", how="left", validate="1:1")
     table = table.select(list(TOKEN_COLUMNS))
-    recognized_shares = _recognized_copies(measured)
+    recognized_shares = _find_recognized_copies(measured)
     if recognized_shares is not None:
         table = table.with_columns(pl.Series("copies_seen", recognized_shares))
     table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
@@ -232,24 +232,24 @@ def _of_documents(measured: Measured, name: str) -> list[float | int | None]:
     return [values.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
-def _recognized_copies(measured: Measured) -> Vector | None:
+def _find_recognized_copies(measured: Measured) -> Vector | None:
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
         return None
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     copies = np.array([cell.copies for cell in cells])
-    shares = _recognized_share(screened.copies_seen, copies[measured.screening_carriers])
+    shares = _measure_recognized(screened.copies_seen, copies[measured.screening_carriers])
     # The confirming carriers are all carriers except the screening carriers. A token may have been measured
     # in the first of them only.
     copies_in_confirming = np.delete(copies, measured.screening_carriers)[: confirmed.contractions.shape[1]]
     is_measured = ~np.isnan(confirmed.contractions)
     confirmed_rows = screened.rows_of(confirmed.ids)
-    shares[confirmed_rows] = _recognized_share(confirmed.copies_seen, copies_in_confirming * is_measured)
+    shares[confirmed_rows] = _measure_recognized(confirmed.copies_seen, copies_in_confirming * is_measured)
     return shares
 
 
-def _recognized_share(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
+def _measure_recognized(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
     planned = np.broadcast_to(inserted, recognized.shape)
     shares: Vector = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
     return shares

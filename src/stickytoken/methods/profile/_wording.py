@@ -53,11 +53,11 @@ def lines(run: Run) -> list[str]:
     if not result.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
     if run.plan.documents is not None:
-        sentences.append(_measured_in_documents(run))
+        sentences.append(_describe_documents(run))
     return sentences
 
 
-def _measured_in_documents(run: Run) -> str:
+def _describe_documents(run: Run) -> str:
     """Say how many tokens were measured in documents, and what the random ones imply for the others."""
     from scipy.stats import binomtest
 

@@ -125,7 +125,7 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
     return [combinations[carrier % len(combinations)] for carrier in range(carrier_count)]
 
 
-def _scaled(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
+def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
     """Return how many a job needs: ``most``, or fewer if it is over few tokens."""
     if not documents.measures_few(job):
         return most
@@ -134,7 +134,7 @@ def _scaled(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: in
 
 def pilots_needed(job: Job[ProfileSettings]) -> int:
     """Return the number of random tokens that are inserted into all carriers."""
-    return _scaled(job, PILOT_TOKENS, _LEAST_PILOTS, _TOKENS_PER_PILOT)
+    return _scale_count(job, PILOT_TOKENS, _LEAST_PILOTS, _TOKENS_PER_PILOT)
 
 
 def ordinary_tokens(job: Job[ProfileSettings], pilots: Sequence[int]) -> Sequence[int]:
@@ -245,7 +245,7 @@ def measure_rounds(
         measured = confirm_in_batches(
             measured, unconfirmed_ids, budgeted_tokens, measure_batch, first_ids=sorted(special_ids)
         )
-    undecided_ids = _undecided_ids(measured, job_ids)
+    undecided_ids = _find_undecided(measured, job_ids)
     if other_carriers and len(undecided_ids):
         further_ids = np.union1d(undecided_ids, pilot_ids)
         further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
@@ -277,7 +277,7 @@ def measure_rounds(
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
-def _undecided_ids(measured: Measured, job_ids: Ids) -> Ids:
+def _find_undecided(measured: Measured, job_ids: Ids) -> Ids:
     """Return the ids of the confirmed tokens whose interval includes their threshold."""
     measures = estimate(measured).measures_of(job_ids)
     threshold, _ = verdict.thresholds(measures.vector_deviation, measured.job.settings)
@@ -345,7 +345,7 @@ def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bo
     rows = screened.rows_of(ids)
     effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
     expected_push = predict_push(effects, panel)
-    count = _scaled(job, _MOST_SUSPECTS, _LEAST_SUSPECTS, _TOKENS_PER_SUSPECT)
+    count = _scale_count(job, _MOST_SUSPECTS, _LEAST_SUSPECTS, _TOKENS_PER_SUSPECT)
     suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
     suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
     suspects |= set(verdict.ids_of_largest(ids, expected_push, count))
@@ -388,7 +388,7 @@ def confirm_in_batches(
     ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings, first_ids)
     may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
     budgeted_ids = ordered_ids[:budgeted_tokens]
-    size = _scaled(measured.job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
+    size = _scale_count(measured.job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
     for batch, start in enumerate(range(0, len(budgeted_ids), size), start=1):
         batch_ids = budgeted_ids[start : start + size]
         measured = _with_batch(measured, batch_ids, batch, measure_batch)

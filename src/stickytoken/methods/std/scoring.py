@@ -448,10 +448,10 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
 def expected_texts(pairs: ScoringPairs, token_count: int, sample_size: int = SAMPLE) -> int:
     """Estimate how many texts `score_tokens` encodes."""
     sampled = sample_size if token_count >= _SAMPLED_FROM * sample_size else token_count
-    return token_count + sampled * len(pairs.text_indices) + _expected(pairs, token_count - sampled)
+    return token_count + sampled * len(pairs.text_indices) + _expect_texts(pairs, token_count - sampled)
 
 
-def _expected(pairs: ScoringPairs, token_count: int) -> int:
+def _expect_texts(pairs: ScoringPairs, token_count: int) -> int:
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
     return round(token_count * len(pairs.text_indices) * share)
 
@@ -515,7 +515,7 @@ def score_tokens(
         sample = np.sort(generator.choice(len(tokens), sample_size, replace=False))
     measure("sample", sample, [pairs.text_indices] * len(sample))
     if len(sample) < len(tokens):
-        run.announce(_expected(pairs, len(tokens) - len(sample)), validation_texts)
+        run.announce(_expect_texts(pairs, len(tokens) - len(sample)), validation_texts)
     if settings.scores is Scores.ALL:
         rest = np.flatnonzero(~state.is_complete)
         if len(rest):
