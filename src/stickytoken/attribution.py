@@ -106,7 +106,7 @@ class Why:
         declared_similarity: The similarity function that the model declares. All similarities in this object
             are cosines, even if the model declares another function.
 
-    Example:
+    Examples:
         >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
         >>> [part.text for part in answer.first.parts]
         ['the', 'wing', 'of', 'a', 'plane']
@@ -248,7 +248,7 @@ def why(
         EncodingError: A text has no tokens, or the model returns no usable vector for it.
         RunError: The run was made with another model.
 
-    Example:
+    Examples:
         >>> answer = stickytoken.why(model, "the wing of a plane", "a bird in flight", words=True)
         >>> round(answer.similarity, 2)
         0.57

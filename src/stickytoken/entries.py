@@ -73,7 +73,7 @@ class EntryWeights:
             unusual the row is, see `stickytoken.token_vectors`; null for entries that text cannot produce);
             and under_trained (whether the entry is under-trained).
 
-    Example:
+    Examples:
         >>> from stickytoken.entries import entry_weights
         >>> weights = entry_weights("all-MiniLM-L6-v2", stickytoken.analyze_vocabulary(model))
         >>> weights.tensor, weights.dtype
@@ -130,7 +130,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
             floating-point matrix with a row for every entry.
         InputError: A revision is passed, but the model is a folder.
 
-    Example:
+    Examples:
         >>> from stickytoken.entries import entry_weights
         >>> weights = entry_weights("all-MiniLM-L6-v2", stickytoken.analyze_vocabulary(model))
         >>> weights.dimensions, len(weights.untrained)
@@ -424,7 +424,7 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
         One row per script, with the most frequent script first. The columns are script (``none`` for entries
         without letters), entries (their number) and share (of all counted entries).
 
-    Example:
+    Examples:
         >>> from stickytoken.entries import script_shares
         >>> shares = script_shares(stickytoken.analyze_vocabulary(model))
         >>> shares["script"][0], round(shares["share"][0], 2)
@@ -452,7 +452,7 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
         (the number of tokens relative to English); and unknown (the number of unknown tokens, plus the number
         of characters that the tokenizer drops).
 
-    Example:
+    Examples:
         >>> from stickytoken.entries import fertility
         >>> fertility(model.tokenizer).select("language", "tokens").rows()[:2]
         [('English', 143), ('German', 268)]

@@ -16,7 +16,7 @@ KEPT_NOTE = "finished shards are kept"
 class StickyTokenError(Exception):
     """Base class of all errors that a user can cause and fix.
 
-    Example:
+    Examples:
         >>> try:
         ...     stickytoken.open_run("nowhere")
         ... except stickytoken.StickyTokenError as error:
@@ -28,7 +28,7 @@ class StickyTokenError(Exception):
 class StickyTokenWarning(UserWarning):
     """A caveat about results that are still usable.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> warnings.simplefilter("error", stickytoken.StickyTokenWarning)  # stop instead of warning
     """
@@ -37,7 +37,7 @@ class StickyTokenWarning(UserWarning):
 class InputError(StickyTokenError):
     """A sentence file, pair file, token or setting cannot be used.
 
-    Example:
+    Examples:
         >>> stickytoken.ProfileSettings(seed=-1)
         Traceback (most recent call last):
             ...
@@ -48,7 +48,7 @@ class InputError(StickyTokenError):
 class ModelError(StickyTokenError):
     """A model or tokenizer cannot be found, reached or used.
 
-    Example:
+    Examples:
         >>> stickytoken.load_encoder("no/such-model")
         Traceback (most recent call last):
             ...
@@ -59,7 +59,7 @@ class ModelError(StickyTokenError):
 class EncodingError(StickyTokenError):
     """The model returned no usable vector for a text.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> def embed(texts):
         ...     return np.zeros((len(texts), 2), dtype=np.float32)
@@ -73,7 +73,7 @@ class EncodingError(StickyTokenError):
 class RunError(StickyTokenError):
     """A run folder cannot be read, written or continued.
 
-    Example:
+    Examples:
         >>> stickytoken.open_run("nowhere")
         Traceback (most recent call last):
             ...
@@ -84,7 +84,7 @@ class RunError(StickyTokenError):
 class RepairError(StickyTokenError):
     """A model or tokenizer cannot be repaired as requested, or its repaired copy cannot be saved.
 
-    Example:
+    Examples:
         >>> stickytoken.repair(run, ["river"], out="mended", strategy="plain-specials", encoder=model)
         Traceback (most recent call last):
             ...
@@ -95,7 +95,7 @@ class RepairError(StickyTokenError):
 class MissingExtraError(StickyTokenError):
     """An optional dependency is not installed.
 
-    Example:
+    Examples:
         >>> raise stickytoken.MissingExtraError("a report", "report")
         Traceback (most recent call last):
             ...

@@ -20,7 +20,7 @@ JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, J
 class Level(StrEnum):
     """The severity of a finding.
 
-    Example:
+    Examples:
         >>> from stickytoken.findings import Level
         >>> list(map(str, Level))
         ['error', 'warning', 'note']
@@ -41,7 +41,7 @@ class Rule:
         help: what a finding means and what to do about it, in full sentences.
         level: the usual severity of a finding under this rule.
 
-    Example:
+    Examples:
         >>> stickytoken.check(run).rules[0].id
         'sticky-token'
     """
@@ -70,7 +70,7 @@ class Finding:
         identity: values that identify the finding across runs, such as the model and the token.
         properties: further values to include in JSON and SARIF output.
 
-    Example:
+    Examples:
         >>> from stickytoken.findings import Finding, Level
         >>> finding = Finding(
         ...     rule="copies", level=Level.WARNING, message="the word is repeated", path="a.txt", line=3,

@@ -53,7 +53,7 @@ class Side(StrEnum):
         DOCUMENT: The documents, or the second sentence of each pair.
         BOTH: The queries and the documents, or both sentences of each pair.
 
-    Example:
+    Examples:
         >>> from stickytoken.impacts import Side
         >>> list(map(str, Side))
         ['query', 'document', 'both']

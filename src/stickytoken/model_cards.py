@@ -33,7 +33,7 @@ def card_block(run: Run) -> str:
     The same run always gives the same block. The block contains no paths of local folders and no addresses of
     endpoints.
 
-    Example:
+    Examples:
         >>> from stickytoken.model_cards import card_block
         >>> card_block(run).splitlines()[0]
         '<!-- stickytoken:begin -->'
@@ -144,7 +144,7 @@ def table_row(run: Run) -> str:
 
     The cost is the number of encoded texts, and the time of the whole run on its device.
 
-    Example:
+    Examples:
         >>> from stickytoken.model_cards import table_row
         >>> print(table_row(run))
         | all-MiniLM-L6-v2 | ... | 18 of 23,699 | ...
@@ -245,7 +245,7 @@ def write_block(block: str, card: str | Path) -> bool:
             markers.
         RunError: the file cannot be read or written.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.model_cards import card_block, write_block
         >>> _ = Path("README.md").write_text("# My model")
@@ -361,7 +361,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
             entries of other tasks.
         RunError: the file cannot be read or written.
 
-    Example:
+    Examples:
         >>> from stickytoken.model_cards import write_eval_results
         >>> write_eval_results(run, "me/my-benchmark", "results.yaml")
         True
@@ -421,7 +421,7 @@ def push_card(
             markers in the card are damaged.
         ModelError: the hub cannot be reached, or rejects the commit.
 
-    Example:
+    Examples:
         >>> from stickytoken.model_cards import push_card
         >>> push_card(run, "me/my-model")  # doctest: +SKIP
     """

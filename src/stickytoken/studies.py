@@ -79,7 +79,7 @@ class Study:
         stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
             correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
 
-    Example:
+    Examples:
         >>> measured = stickytoken.study(model, sample=300)  # doctest: +SKIP
         >>> measured.harm  # doctest: +SKIP
     """
@@ -146,7 +146,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the folder contains something other than this study.
         MissingExtraError: the ``figures`` extra is not installed, or a task needs another one.
 
-    Example:
+    Examples:
         >>> measured = stickytoken.study(model, tasks=["sts.jsonl"], sample=300)  # doctest: +SKIP
         >>> measured.harm  # doctest: +SKIP
     """

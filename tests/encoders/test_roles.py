@@ -14,6 +14,7 @@ import tiny_architectures as architectures
 from naming import naming
 from stickytoken import ImpactSettings, audit, impact, load_encoder
 from stickytoken.audits import AuditSettings, _index
+from stickytoken.data.documents import Document
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
 from stickytoken.detection.run import restored_settings
@@ -24,7 +25,7 @@ from stickytoken.evaluation import compare
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.measurement.ray_engine import chosen_engine
-from stickytoken.methods.base import Job
+from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.scanning import _passes
 from stickytoken.settings.prompting import Prompting
@@ -227,7 +228,7 @@ def test_a_run_searches_documents_with_query_vectors(run, library):
         restricted=True,
         sampled=False,
     )
-    panel = encode_documents(job, run.plan)
+    panel = encode_documents(job, run.plan.documents, MemoryRunner(encoder, ignore_progress))
     queries = library.encode_query(list(choose_collection(job).queries), normalize_embeddings=True)
     np.testing.assert_allclose(panel.search.queries, queries, **CLOSE)
 
@@ -256,7 +257,8 @@ def test_an_audit_searches_with_query_vectors(run, library, collection, tmp_path
 
 def test_effects_are_measured_with_query_vectors(library):
     documents = tiny.sentences(40)
-    texts = _passes.PanelTexts(TEXTS, documents, "these")
+    reference = [Document(number, str(number), text) for number, text in enumerate(documents)]
+    texts = _passes.PanelTexts(TEXTS, reference, "these")
     effects = _passes.EffectPass(
         kind=_passes.Effect.MEASURED,
         encoder=load_for_documents(library),

@@ -42,7 +42,7 @@ def guard(
         InputError: The model is not a SentenceTransformer, or the cleaner is not valid.
         RunError: The folder is not a run, is damaged or is not finished.
 
-    Example:
+    Examples:
         >>> guarded = stickytoken.guard(model.model, run)
         >>> bool((guarded.encode("a [SEP] bird") == model.model.encode("a bird")).all())
         True

@@ -89,7 +89,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: a run is damaged or belongs to another model, or the folder contains something other than
             this audit.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
         >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
         >>> audit.result.searched, audit.result.with_copies

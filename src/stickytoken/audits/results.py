@@ -189,7 +189,7 @@ class Audit:
     Raises:
         RunError: the folder holds no audit, is damaged or is not finished.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
         >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
         >>> audit.words
@@ -252,7 +252,7 @@ def open_audit(path: str | Path) -> Audit:
     Raises:
         RunError: the folder holds no audit, is damaged or is not finished.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.AuditSettings(tokens=2, stuffed=5)
         >>> audit = stickytoken.audit(run, documents, encoder=model, settings=settings, out="audit")
         >>> stickytoken.open_audit("audit").result.searched
@@ -279,7 +279,7 @@ def audits_in(run: Path) -> tuple[tuple[Audit, ...], tuple[str, ...]]:
     Returns:
         The audits, the newest first, and a sentence on each audit that cannot be read.
 
-    Example:
+    Examples:
         >>> from stickytoken.audits import audits_in
         >>> audits_in(run.path)
         ((), ())

@@ -62,7 +62,7 @@ class Removal:
         kind: Kind of the finding.
         what: The word, phrase or special token that was found.
 
-    Example:
+    Examples:
         >>> (removal,) = stickytoken.Cleaner.from_run(run).clean("a [SEP] bird").removals
         >>> removal.what, removal.start, removal.end
         ('[SEP]', 2, 8)
@@ -84,7 +84,7 @@ class Cleaned:
             a repetition is not removed.
         reported: The findings that were left in the text, with offsets in the cleaned text.
 
-    Example:
+    Examples:
         >>> cleaned = stickytoken.Cleaner.from_run(run).clean("a [SEP] bird")
         >>> cleaned.text, len(cleaned.removals), cleaned.reported
         ('a bird', 1, ())
@@ -110,7 +110,7 @@ class Cleaner:
     Raises:
         InputError: An argument has the wrong type.
 
-    Example:
+    Examples:
         >>> cleaner = stickytoken.Cleaner.from_run(run)
         >>> cleaner("a [SEP] bird")
         'a bird'

@@ -47,7 +47,7 @@ class CleaningRules:
         allowed: Words and special tokens that are no finding.
         known: Digests of texts that have no finding; see `text_digest`.
 
-    Example:
+    Examples:
         >>> from stickytoken.cleaning import CleaningRules
         >>> stickytoken.Cleaner(CleaningRules(specials=("<pad>",)))("a <pad> bird")
         'a bird'

@@ -24,7 +24,7 @@ from stickytoken.cleaning.rules import CleaningRules, alternation, text_digest
 class SpanKind(StrEnum):
     """The kinds of findings, in order of precedence: where findings overlap, the kind listed first wins.
 
-    Example:
+    Examples:
         >>> from stickytoken.cleaning import SpanKind
         >>> list(map(str, SpanKind))
         ['flagged', 'special', 'repetition', 'suspected']
@@ -68,7 +68,7 @@ _CAUSES = {
 class Fix(StrEnum):
     """Whether a finding can be removed.
 
-    Example:
+    Examples:
         >>> from stickytoken.cleaning import Fix
         >>> list(map(str, Fix))
         ['safe', 'unsafe', 'none']
@@ -95,7 +95,7 @@ class Span:
         first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
         fix: Whether the span can be removed.
 
-    Example:
+    Examples:
         >>> from stickytoken.cleaning import CleaningRules, find_spans
         >>> (span,) = find_spans("a <pad> bird", CleaningRules(specials=("<pad>",)))
         >>> span.start, span.end, span.is_certain
@@ -127,7 +127,7 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     Returns:
         The spans in order, without overlaps.
 
-    Example:
+    Examples:
         >>> from stickytoken.cleaning import CleaningRules, find_spans
         >>> [span.what for span in find_spans("a <pad> bird", CleaningRules(specials=("<pad>",)))]
         ['<pad>']

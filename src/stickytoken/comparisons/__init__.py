@@ -622,7 +622,7 @@ class Comparison:
         tokens: The tokens that at least one run calls sticky. Tokens that are sticky in more runs come
             first.
 
-    Example:
+    Examples:
         >>> stickytoken.compare([run, "tampered"]).table.columns[:2]
         ['run', 'folder']
     """
@@ -796,7 +796,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
         InputError: Fewer than two runs were passed, or a run was passed twice.
         RunError: A folder is not a run, is damaged or is not finished.
 
-    Example:
+    Examples:
         >>> comparison = stickytoken.compare([run, "tampered"])
         >>> comparison.names
         ('all-MiniLM-L6-v2', 'tampered all-MiniLM-L6-v2')

@@ -77,7 +77,7 @@ class Sentences:
         bundled: Whether this is the package's own corpus.
         reading: What was read of a file, in words; empty if the sentences come from elsewhere.
 
-    Example:
+    Examples:
         >>> stickytoken.load_sentences("documents.jsonl").texts[0]
         'A plain text about rivers and boats.'
     """
@@ -151,7 +151,7 @@ def load_sentences(
         InputError: The corpus cannot be read or is empty.
         MissingExtraError: A Hub dataset is requested, but the ``hub`` extra is not installed.
 
-    Example:
+    Examples:
         >>> sentences = stickytoken.load_sentences(["the river", "a boat"])
         >>> sentences.texts
         ('the river', 'a boat')
@@ -281,7 +281,7 @@ def bundled_frame() -> pl.DataFrame:
 
     Two sentences with the same pair_id are paraphrases of each other.
 
-    Example:
+    Examples:
         >>> from stickytoken.data import bundled_frame
         >>> bundled_frame().columns
         ['pair_id', 'topic', 'sentence']
@@ -297,7 +297,7 @@ def _read_bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFra
 def bundled_sentences() -> Sentences:
     """Return the bundled corpus: 840 English sentences on 64 topics, and a paraphrase of each.
 
-    Example:
+    Examples:
         >>> from stickytoken.data import bundled_sentences
         >>> len(bundled_sentences().texts)
         1680
@@ -317,7 +317,7 @@ def text_kinds_frame() -> pl.DataFrame:
     the kind rather than a subject. All texts were written for this project. Apart from historical figures,
     all people, companies and cases in the texts are fictitious.
 
-    Example:
+    Examples:
         >>> from stickytoken.data import text_kinds_frame
         >>> text_kinds_frame().columns
         ['kind', 'text']
@@ -328,7 +328,7 @@ def text_kinds_frame() -> pl.DataFrame:
 def text_kinds() -> Sentences:
     """Return the texts of `text_kinds_frame` as a corpus whose topics are the kinds.
 
-    Example:
+    Examples:
         >>> from stickytoken.data import text_kinds
         >>> sorted(set(text_kinds().topics))[:3]
         ['chat', 'code', 'email']
@@ -437,7 +437,7 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
         InputError: The file cannot be read, a column is missing, a sentence is blank, or a similarity is
             not between -1 and 1.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.data import pairs_from_file
         >>> pairs_from_file(Path("pairs.csv"))

@@ -34,7 +34,7 @@ class Collection:
         queries: the M queries.
         answers: for each query, the index of the document that answers it, shape (M,).
 
-    Example:
+    Examples:
         >>> from stickytoken.data.collection import bundled_collection
         >>> bundled_collection().documents[0][:40]
         'Thousands of passengers were stuck for u'
@@ -58,7 +58,7 @@ def bundled_collection() -> Collection:
     The documents have 80 to 160 words. The first query of each names its subject, the second asks for the
     same in other words.
 
-    Example:
+    Examples:
         >>> from stickytoken.data.collection import bundled_collection
         >>> collection = bundled_collection()
         >>> len(collection.documents), len(collection.queries)
@@ -91,7 +91,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
         source: where they come from, for messages.
         most_documents: number of documents to stop at.
 
-    Example:
+    Examples:
         >>> from stickytoken.data.collection import join_collection
         >>> texts = [f"Text {number} of several that are long enough to search." for number in range(30)]
         >>> collection = join_collection(texts, "my texts", 10)

@@ -552,7 +552,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
         InputError: There is no such task, or it cannot be used.
         MissingExtraError: An MTEB task is named, but MTEB is not installed.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import find_task
         >>> task, notes = find_task("sts.jsonl")
         >>> task.units

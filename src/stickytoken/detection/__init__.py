@@ -141,7 +141,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         RunError: The folder contains another run or other files, is in use by another process, or cannot be
             written.
 
-    Example:
+    Examples:
         >>> opened = stickytoken.detect(model, out="run")  # the run is finished, so it is opened
         >>> len(opened.sticky)
         18
@@ -331,7 +331,7 @@ def probe(
     Raises:
         InputError: A token cannot be probed, or an input cannot be used.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> def embed(texts):
         ...     counts = [[1 + text.count(letter) for letter in "aeioudlnrst"] for text in texts]

@@ -38,7 +38,7 @@ class Run:
     Raises:
         RunError: The folder is not a run, is damaged or is not finished.
 
-    Example:
+    Examples:
         >>> run.model_name, len(run.tokens), len(run.sticky)
         ('all-MiniLM-L6-v2', 23699, 18)
         >>> run.sticky["token"].to_list()[:3]
@@ -323,7 +323,7 @@ def open_run(path: Run | str | Path) -> Run:
         InputError: The argument is not a path.
         RunError: The folder is not a run, is damaged or is not finished.
 
-    Example:
+    Examples:
         >>> run = stickytoken.open_run("run")
         >>> run.is_profile
         True

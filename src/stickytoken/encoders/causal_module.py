@@ -42,7 +42,7 @@ class CausalPrompt(InputModule):
         ModelError: The model is not decoder-only.
         InputError: The model does not support one of the options.
 
-    Example:
+    Examples:
         >>> decoder.sentence_transformer()[0].reading.prompt.name
         'prompteol'
     """

@@ -32,7 +32,7 @@ class MeanSimilarity(NamedTuple):
             reads, or no usable vector.
         error: standard error of u; 0 if u was computed from all entries rather than estimated from a sample.
 
-    Example:
+    Examples:
         >>> from stickytoken.encoders import mean_similarity
         >>> round(mean_similarity(model, most=500).value, 1)
         0.2
@@ -159,7 +159,7 @@ def mean_similarity(encoder: Encoder, most: int | None = None) -> MeanSimilarity
     Raises:
         EncodingError: Fewer than two entries can be encoded.
 
-    Example:
+    Examples:
         >>> from stickytoken.encoders import mean_similarity
         >>> mean_similarity(model, most=500).entries
         500
@@ -184,7 +184,7 @@ def isoscore(vectors: NDArray[np.floating]) -> float | None:
         0 if one dimension has all the variance, 1 if all dimensions have the same. None if there is only one
         dimension or no variance.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from stickytoken.encoders import isoscore
         >>> isoscore(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))

@@ -36,7 +36,7 @@ class EncoderIdentity:
         max_length: maximum input length in tokens, including special tokens; None if there is no limit.
         dimension: number of components in each vector.
 
-    Example:
+    Examples:
         >>> model.identity.dtype, model.identity.dimension
         ('float32', 384)
     """
@@ -57,7 +57,7 @@ class Encoder(Protocol):
     Detection with text insertion needs only these members. `stickytoken.load_encoder` turns an object that
     has only `encode` into an encoder.
 
-    Example:
+    Examples:
         >>> model.name
         'all-MiniLM-L6-v2'
         >>> model.encode(["the river", "a boat"]).shape
@@ -150,7 +150,7 @@ class IdReader(WordEncoder, Protocol):
 class IdEncoder(IdReader, Protocol):
     """An encoder of a model in this process, which reads token ids and can compute at another precision.
 
-    Example:
+    Examples:
         >>> river = model.content_ids(["the river"])
         >>> river
         [[1996, 2314]]

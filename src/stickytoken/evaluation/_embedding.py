@@ -47,7 +47,7 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
     Raises:
         InputError: The file cannot be read, or none of its records.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import read_text_file
         >>> read_text_file("documents.jsonl").texts[0]
         'A plain text about rivers and boats.'
@@ -73,7 +73,7 @@ def read_text_file(source: DocumentSource, column: ColumnChoice = None) -> TextF
 def require_new_file(path: Path) -> None:
     """Raise an error unless vectors can be written to a new file at this path.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import require_new_file
         >>> require_new_file(Path("new.parquet"))
@@ -99,7 +99,7 @@ class EmbeddedFile:
         without_vector: Texts without a vector: a server returned none, or the model's is zero.
         truncated: Number of texts that were truncated to the length that the model reads.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import embed_file
         >>> embed_file(model, ["the river", None], Path("more.parquet")).truncated
@@ -132,7 +132,7 @@ def embed_file(
     Raises:
         InputError: The file exists or cannot be written.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import embed_file
         >>> embed_file(model, ["the river", None], Path("vectors.parquet")).dimension

@@ -56,7 +56,7 @@ class Score:
         scores: Scores times 100, keyed by metric; None where a metric is undefined.
         seconds: Time taken to encode the texts and compute the scores, in seconds.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import compare, find_task
         >>> comparison = compare(model, find_task("sts.jsonl")[0])
         >>> comparison.scores[0].encoding
@@ -91,7 +91,7 @@ class Difference:
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import Difference
         >>> Difference("token prepending", layer=3, plain_layer=3, value=1.8, low=0.9, high=2.6).low
         0.9
@@ -122,7 +122,7 @@ class Comparison:
             without queries, the key is ``text``. None for an MTEB task, where MTEB chooses the prompts, and
             for a language model, whose prompt surrounds every text.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import compare, find_task
         >>> comparison = compare(model, find_task("sts.jsonl")[0])
         >>> comparison.differences
@@ -209,7 +209,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
         InputError: The data of an MTEB task cannot be loaded.
         EncodingError: The model cannot encode a text.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import compare, find_task
         >>> comparison = compare(model, find_task("sts.jsonl")[0])
         >>> [(score.encoding, sorted(score.scores)) for score in comparison.scores]
@@ -335,7 +335,7 @@ class TaskMean:
             task is undefined.
         differences: Differences between the means, as in `Comparison`; empty if any task is an MTEB task.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import average, compare, find_task
         >>> comparison = compare(model, find_task("sts.jsonl")[0])
         >>> average([comparison, comparison]).differences
@@ -350,7 +350,7 @@ class TaskMean:
 def average(comparisons: Sequence[Comparison]) -> TaskMean:
     """Average the main scores over several tasks. All comparisons must be of the same encoder.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import average, compare, find_task
         >>> comparison = compare(model, find_task("sts.jsonl")[0])
         >>> average([comparison, comparison]).encodings
@@ -380,7 +380,7 @@ def guess_note(comparison: Comparison | TaskMean) -> str | None:
     The result is None if the prompt scores no worse at the encoder's layer than after the last layer, or if
     the difference may be due to chance.
 
-    Example:
+    Examples:
         >>> from stickytoken.evaluation import compare, find_task, guess_note
         >>> comparison = compare(model, find_task("sts.jsonl")[0])
         >>> guess_note(comparison) is None

@@ -31,7 +31,7 @@ def read_similarity(path: Path) -> SimilarityTask:
     Raises:
         InputError: The file cannot be used, or it holds a different kind of task.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import read_similarity
         >>> read_similarity(Path("sts.jsonl")).units
@@ -55,7 +55,7 @@ class Tried:
         layer: 1-based layer from which the vector is read.
         spearman: Spearman correlation times 100; None if all cosines are equal.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import read_similarity, tune
         >>> tuning = tune(decoder, read_similarity(Path("sts.jsonl")))
@@ -86,7 +86,7 @@ class Tuning:
         plain: The plain prompt at its best layer.
         plain_at_tuned: The plain prompt at the layer of ``tuned``.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import read_similarity, tune
         >>> tuning = tune(decoder, read_similarity(Path("sts.jsonl")))
@@ -126,7 +126,7 @@ def tune(
     Raises:
         InputError: The prompt is an echo prompt, or the model has no layer ``start``.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import read_similarity, tune
         >>> tuning = tune(decoder, read_similarity(Path("sts.jsonl")))
@@ -203,7 +203,7 @@ def layers_scored(
     Returns:
         The setting with its score at each layer from which the vector can be read, in ascending order.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from stickytoken.evaluation import layers_scored, read_similarity
         >>> [tried.layer for tried in layers_scored(decoder, read_similarity(Path("sts.jsonl")), None)]

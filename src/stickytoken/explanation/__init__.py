@@ -70,7 +70,7 @@ def explain(
         RunError: The run belongs to another model, ``out`` holds another explanation of a token, or ``out``
             cannot be written.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.ExplainSettings(carriers=3, benign=3, attribution=False)
         >>> explanation = stickytoken.explain(model, ["[CLS]"], texts=documents[:3], settings=settings)
         >>> [token.token for token in explanation.tokens]

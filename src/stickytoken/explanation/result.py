@@ -243,7 +243,7 @@ class Explanation:
         pooling: Name of the model's pooling; None if unknown.
         contents: Record and tables of each token, keyed by token id.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.ExplainSettings(carriers=3, benign=3, attribution=False)
         >>> explanation = stickytoken.explain(model, ["[CLS]"], texts=documents[:3], settings=settings)
         >>> explanation.document()["model"]

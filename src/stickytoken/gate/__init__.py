@@ -87,7 +87,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
 
-    Example:
+    Examples:
         >>> result = stickytoken.check(run, fail_on="severe")
         >>> result.outcome.value, result.counted
         ('passed', 0)

@@ -21,7 +21,7 @@ class Outcome(StrEnum):
         CLOSED: A finding makes the check fail, so the gate is closed.
         INCONCLUSIVE: No finding makes the check fail, but something could not be checked.
 
-    Example:
+    Examples:
         >>> from stickytoken.gate import Outcome
         >>> list(map(str, Outcome))
         ['passed', 'closed', 'inconclusive']
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 class FailOn(StrEnum):
     """The mildest grade of sticky token that counts against a model; with `NONE`, no token does.
 
-    Example:
+    Examples:
         >>> from stickytoken.gate import FailOn
         >>> list(map(str, FailOn))
         ['sticky', 'mild', 'serious', 'severe', 'none']
@@ -98,7 +98,7 @@ class Check:
         available: number of tokens in the vocabulary that the run could have examined.
         rules_file: rules file that documents were checked against; None if a run or a cleaner was passed.
 
-    Example:
+    Examples:
         >>> stickytoken.check(run, max_tokens=20).headline()
         'passed: all-MiniLM-L6-v2 has 18 sticky tokens (20 tolerated)'
     """

@@ -90,7 +90,7 @@ def impact(
         RunError: the run belongs to another model, or the folder belongs to another measurement or is in use.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.ImpactSettings(benign=2)
         >>> impact = stickytoken.impact(model, "sts.jsonl", tokens=["[CLS]"], settings=settings, out="impact")
         >>> impact.effects["metric"].to_list()

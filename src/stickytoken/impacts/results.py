@@ -141,7 +141,7 @@ class Impact:
     Raises:
         RunError: the folder holds no impact measurement, or one that is damaged or not finished.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.ImpactSettings(benign=2)
         >>> impact = stickytoken.impact(model, "sts.jsonl", tokens=["[CLS]"], settings=settings, out="impact")
         >>> impact.failed
@@ -199,7 +199,7 @@ def open_impact(path: str | Path) -> Impact:
     Raises:
         RunError: the folder holds no impact measurement, or one that is damaged or not finished.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.ImpactSettings(benign=2)
         >>> impact = stickytoken.impact(model, "sts.jsonl", tokens=["[CLS]"], settings=settings, out="impact")
         >>> stickytoken.open_impact("impact").path.name

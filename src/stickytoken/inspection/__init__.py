@@ -30,7 +30,7 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         ModelError: The encoder wraps neither a SentenceTransformer nor a prompted language model, so the
             internal states of the model cannot be read.
 
-    Example:
+    Examples:
         >>> from stickytoken.inspection import inspector_of
         >>> inspector_of(model).embedding_matrix().shape
         (30522, 384)

@@ -124,7 +124,7 @@ def repair(
         RunError: the run belongs to another model, ``out`` is neither empty nor the folder of this repair, or
             ``out`` cannot be written.
 
-    Example:
+    Examples:
         >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
         >>> repaired.tokens.select("token", "strategy").rows()
         [('[CLS]', 'plain-specials')]

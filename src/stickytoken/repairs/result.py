@@ -253,7 +253,7 @@ class Repair:
     Raises:
         RunError: the folder holds no repaired model, or its record is damaged.
 
-    Example:
+    Examples:
         >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
         >>> repaired.verified is None
         True
@@ -365,7 +365,7 @@ def open_repair(path: str | Path) -> Repair:
     Raises:
         RunError: the folder holds no repaired model, or its record is damaged.
 
-    Example:
+    Examples:
         >>> repaired = stickytoken.repair(run, ["[CLS]"], out="repaired", encoder=model, verify=False)
         >>> stickytoken.open_repair("repaired").path.name
         'repaired'

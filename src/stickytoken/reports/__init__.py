@@ -33,7 +33,7 @@ REPORT_FILE = "report.html"
 class Format(StrEnum):
     """The format of a report.
 
-    Example:
+    Examples:
         >>> from stickytoken.reports import Format
         >>> list(map(str, Format))
         ['html', 'md', 'json']
@@ -75,7 +75,7 @@ def report(
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.
 
-    Example:
+    Examples:
         >>> stickytoken.report(run, out="report.md").splitlines()[0]
         '# Sticky tokens of all-MiniLM-L6-v2'
     """

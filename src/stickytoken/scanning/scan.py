@@ -332,7 +332,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         ModelError: the model cannot be found or used.
         RunError: the run is damaged or not finished, or the folder contains something else.
 
-    Example:
+    Examples:
         >>> stickytoken.scan(run, documents).select("id", "kinds").rows()
         [('1', ['repetition']), ('2', ['special'])]
     """

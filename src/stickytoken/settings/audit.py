@@ -30,7 +30,7 @@ class AuditSettings:
     Raises:
         InputError: A value is out of range.
 
-    Example:
+    Examples:
         >>> stickytoken.AuditSettings(tokens=4).tokens
         4
     """

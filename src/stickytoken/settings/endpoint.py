@@ -35,7 +35,7 @@ class EndpointOptions:
     Raises:
         InputError: A value is out of range, or `max_cost` is set without a price.
 
-    Example:
+    Examples:
         >>> stickytoken.EndpointOptions(price_per_million=0.02, max_cost=0.5).max_cost
         0.5
     """

@@ -46,7 +46,7 @@ class ExplainSettings:
     Raises:
         InputError: A value is out of range.
 
-    Example:
+    Examples:
         >>> stickytoken.ExplainSettings(copies=4).copies
         4
     """

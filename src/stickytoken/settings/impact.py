@@ -51,7 +51,7 @@ class ImpactSettings:
     Raises:
         InputError: A value is out of range.
 
-    Example:
+    Examples:
         >>> stickytoken.ImpactSettings(copies=4).copies
         4
     """

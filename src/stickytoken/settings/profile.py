@@ -79,7 +79,7 @@ class ProfileSettings:
     Raises:
         InputError: A value is out of range, or two settings contradict each other.
 
-    Example:
+    Examples:
         >>> settings = stickytoken.ProfileSettings(smallest_push=1.3)
         >>> settings.smallest_push, settings.smallest_erased
         (1.3, 0.4)

@@ -43,7 +43,7 @@ class Prompting:
     Raises:
         InputError: A value has the wrong type or is out of range.
 
-    Example:
+    Examples:
         >>> from stickytoken.encoders import Prompting
         >>> Prompting("prompteol", token_prepending=True).decoder_options
         {'token_prepending': True}

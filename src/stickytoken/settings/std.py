@@ -97,7 +97,7 @@ class StdSettings:
     Raises:
         InputError: A value is out of range.
 
-    Example:
+    Examples:
         >>> stickytoken.StdSettings(scores="all").scores.value
         'all'
     """

@@ -171,7 +171,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         InputError: An option is not supported, such as an unknown prompt name, precision or device. Where
             possible, options are checked before the model is loaded.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> def embed(texts):
         ...     return np.array([[len(text), text.count("e")] for text in texts], dtype=np.float32)
@@ -777,7 +777,7 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
         InputError: The argument is not a model.
         ModelError: The model cannot be found, reached or used, or has no tokenizer.
 
-    Example:
+    Examples:
         >>> vocabulary = stickytoken.analyze_vocabulary(model)
         >>> len(vocabulary.tokens), len(vocabulary.available)
         (30522, 23699)

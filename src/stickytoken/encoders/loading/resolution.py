@@ -458,7 +458,7 @@ def load_tokenizer(
         ModelError: The model has no tokenizer, or cannot be found or reached.
         InputError: A revision is passed for a folder, or the model has no such route.
 
-    Example:
+    Examples:
         >>> tokenizer = stickytoken.load_tokenizer("all-MiniLM-L6-v2")
         >>> tokenizer.encode_many(["the river"])
         [[1996, 2314]]
