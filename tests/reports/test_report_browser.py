@@ -214,7 +214,7 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
             save_figures(figures, tmp_path)
     assert contents() == {old.name: b"old"}
     save_figures(figures, tmp_path)
-    assert list(contents().values()) == [b"new"] * 2
+    assert list(contents().values()) == [b"new"] * 3  # png, svg and pdf
     with pytest.raises(InputError, match="figures"):
         save_figures([], tmp_path)
 

@@ -378,7 +378,10 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     runs_of.require_same_model(run, encoder)
     settings = runs_of.restored_settings(run)
     no_corpus = readers.Sentences((), "the plan of the run")
-    job = base.Job(encoder, settings, no_corpus, vocabulary, [], restricted=True, sampled=False)
+    measured_ids = set(run.tokens["token_id"])
+    tokens = [token for token in vocabulary.available if token.id in measured_ids]
+    restricted = run.record.identity_parts["tokens"] is not None
+    job = base.Job(encoder, settings, no_corpus, vocabulary, tokens, restricted=restricted, sampled=False)
     return Reopened(run, job, run.method.evidence_stage(job, run.plan))
 
 
