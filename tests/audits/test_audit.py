@@ -510,8 +510,10 @@ def test_the_report_of_the_run_shows_the_audit(finished, tampered_run):
     markdown = report(tampered_run, format="md")
     html = report(tampered_run, format="html")
     document = json.loads(report(tampered_run, format="json"))
-    (shown,) = [audit for audit in document["audits"] if audit["basis"] == wording.basis(finished)][:1]
-    assert shown["conclusions"] == wording.conclusions(finished)
+    # Other audits of this run may be based on the same.
+    conclusions = wording.conclusions(finished)
+    (shown,) = [audit for audit in document["audits"] if audit["conclusions"] == conclusions][:1]
+    assert shown["basis"] == wording.basis(finished)
     assert "## Search results with copies" in markdown
     assert '<h2 id="results">Search results with copies' in html
     assert shown["tokens"]["rows"][0][0] == scanned.STICKY
