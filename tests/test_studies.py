@@ -13,7 +13,7 @@ import profiled
 from planted import command
 from stickytoken import load_encoder, study
 from stickytoken.errors import InputError
-from stickytoken.studies import _latex
+from stickytoken.studies import _harm_in_documents, _latex
 
 pytestmark = pytest.mark.slow
 SENTENCES = profiled.sentences(1100)
@@ -40,21 +40,28 @@ def test_both_methods_measure_the_same_tokens(finished):
     assert finished.std.tokens["sticky_score"].null_count() == 0
 
 
-def test_harm_in_documents_is_that_of_the_audit(finished):
-    ids = finished.profile.sticky["token_id"]
+def test_harm_in_documents_is_compared_with_that_of_random_tokens(finished):
     audited = finished.audit.tokens
-    of_list = audited.filter(pl.col("token_id").is_in(ids.implode()))
-    random_tokens = audited.filter(group="random")
-    assert of_list.height == len(ids) > 2
-    rows = finished.harm.filter(list="profile").to_dicts()
-    for row, column in zip(rows, ("found", "push"), strict=False):
-        test = ttest_ind(of_list[column], random_tokens[column], equal_var=False)
-        assert row["value"] == pytest.approx(of_list[column].mean())
-        assert row["otherwise"] == pytest.approx(random_tokens[column].mean())
+    ids = audited.filter(group="random")["token_id"].to_list()[::4]
+    of_list = audited.filter(pl.col("token_id").is_in(ids))
+    others = audited.filter(pl.col("group") == "random", ~pl.col("token_id").is_in(ids))
+    is_listed = pl.col("token_id").is_in(ids)
+    labels = pl.when(is_listed).then(pl.lit("some")).otherwise(pl.col("lists"))
+    rows = list(_harm_in_documents(finished.tokens.with_columns(lists=labels), {"some": ids}))
+    for row, column in zip(rows, ("found", "push"), strict=True):
+        test = ttest_ind(of_list[column], others[column], equal_var=False)
+        assert (row["tokens"], row["value"]) == (len(ids), pytest.approx(of_list[column].mean()))
+        assert row["otherwise"] == pytest.approx(others[column].mean())
         assert (row["low"], row["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
-    hidden, pushed = rows[:2]
+    hidden, pushed = rows
     assert hidden["predicts"] == (hidden["high"] < 0)
     assert pushed["predicts"] == (pushed["low"] > 0)
+
+
+def test_two_tokens_have_no_interval(finished):
+    row = finished.harm.filter(list="profile").row(0, named=True)
+    assert row["tokens"] == finished.profile.sticky.height == 2
+    assert (row["low"], row["high"], row["predicts"]) == (None, None, None)
 
 
 def test_harm_on_a_task_is_that_of_the_impact(finished):
