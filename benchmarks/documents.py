@@ -552,7 +552,7 @@ def again(
         flagged=both.filter(pl.col("token_id").is_in(union)).to_dicts(),
     )
     for measure in ("erased", "push"):
-        compared = both.drop_nulls(measure)
+        compared = both.drop_nulls([measure, f"{measure}_again"])
         correlation = spearman(compared[measure], compared[f"{measure}_again"])
         results.check(f"Spearman of {measure}", "shown", f"{correlation:.2f}")
     results.finish(strict=False)

@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 
-import numpy as np
 import polars as pl
 import pytest
 from scipy.stats import spearmanr, ttest_ind
@@ -14,8 +13,9 @@ import profiled
 from planted import command
 from stickytoken import load_encoder, study
 from stickytoken.errors import InputError
-from stickytoken.studies import _latex
+from stickytoken.studies import _harm_in_documents, _latex
 
+pytestmark = pytest.mark.slow
 SENTENCES = profiled.sentences(1100)
 
 
@@ -30,31 +30,38 @@ def encoder(tmp_path_factory):
 def finished(encoder, browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     task = impact_files.mixed_tasks(folder)[0]
-    return study(encoder, tasks=[task], sentences=SENTENCES, sample=60, sets=1, out=folder / "study")
+    return study(encoder, tasks=[task], sentences=SENTENCES, sets=1, out=folder / "study")
 
 
 def test_both_methods_measure_the_same_tokens(finished):
     std_ids = set(finished.std.tokens["token_id"])
-    assert len(std_ids) == 60
-    assert std_ids <= set(finished.profile.tokens["token_id"])
+    assert std_ids == set(finished.profile.tokens["token_id"])
+    assert len(std_ids) == finished.std.available
     assert finished.std.tokens["sticky_score"].null_count() == 0
 
 
-def test_harm_in_documents_is_that_of_the_audit(finished):
-    ids = finished.profile.sticky["token_id"]
+def test_harm_in_documents_is_compared_with_that_of_random_tokens(finished):
     audited = finished.audit.tokens
-    of_list = audited.filter(pl.col("token_id").is_in(ids.implode()))
-    random_tokens = audited.filter(group="random")
-    assert of_list.height == len(ids) > 1
-    rows = finished.harm.filter(list="profile").to_dicts()
-    for row, column in zip(rows, ("found", "push"), strict=False):
-        test = ttest_ind(of_list[column], random_tokens[column], equal_var=False)
-        assert row["value"] == pytest.approx(of_list[column].mean())
-        assert row["otherwise"] == pytest.approx(random_tokens[column].mean())
+    ids = audited.filter(group="random")["token_id"].to_list()[::4]
+    of_list = audited.filter(pl.col("token_id").is_in(ids))
+    others = audited.filter(pl.col("group") == "random", ~pl.col("token_id").is_in(ids))
+    is_listed = pl.col("token_id").is_in(ids)
+    labels = pl.when(is_listed).then(pl.lit("some")).otherwise(pl.col("lists"))
+    rows = list(_harm_in_documents(finished.tokens.with_columns(lists=labels), {"some": ids}))
+    for row, column in zip(rows, ("found", "push"), strict=True):
+        test = ttest_ind(of_list[column], others[column], equal_var=False)
+        assert (row["tokens"], row["value"]) == (len(ids), pytest.approx(of_list[column].mean()))
+        assert row["otherwise"] == pytest.approx(others[column].mean())
         assert (row["low"], row["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
-    hidden, pushed = rows[:2]
+    hidden, pushed = rows
     assert hidden["predicts"] == (hidden["high"] < 0)
     assert pushed["predicts"] == (pushed["low"] > 0)
+
+
+def test_two_tokens_have_no_interval(finished):
+    row = finished.harm.filter(list="profile").row(0, named=True)
+    assert row["tokens"] == finished.profile.sticky.height == 2
+    assert (row["low"], row["high"], row["predicts"]) == (None, None, None)
 
 
 def test_harm_on_a_task_is_that_of_the_impact(finished):
@@ -67,28 +74,31 @@ def test_harm_on_a_task_is_that_of_the_impact(finished):
     assert row["predicts"] == (effect["difference_low"] > 0)
 
 
-def test_stability_compares_the_scores_of_shared_tokens(finished):
+def test_stability_compares_scores_and_sticky_tokens(finished):
     (row,) = finished.stability.to_dicts()
     other = pl.read_parquet(finished.path / "set-1" / "tokens.parquet").sort("token_id")
-    assert row["shared"] == other.height == 60
-    scores = finished.std.tokens.sort("token_id")["sticky_score"]
-    assert row["spearman_score"] == pytest.approx(spearmanr(scores, other["sticky_score"]).statistic)
+    std = finished.std.tokens.sort("token_id")
+    assert row["shared"] == std.height == other.height
+    assert row["spearman_score"] == pytest.approx(
+        spearmanr(std["sticky_score"], other["sticky_score"]).statistic
+    )
     assert row["spearman_score"] < 1
-    assert "jaccard" not in row
-
-
-def test_given_pairs_are_halved_for_another_set_and_sticky_tokens_are_compared(encoder, finished, tmp_path):
-    pairs = {(pair.sentence1, pair.sentence2, pair.similarity) for pair in finished.std.plan.validation}
-    whole = study(encoder, pairs=sorted(pairs), sets=1, out=tmp_path / "study")
-    plan = json.loads((whole.path / "set-1" / "plan.json").read_text("utf-8"))
-    used = {(pair["sentence1"], pair["sentence2"]) for pair in plan["validation"]}
-    assert used < {pair[:2] for pair in pairs}
-    assert len(used) <= len(pairs) / 2
-    other = pl.read_parquet(whole.path / "set-1" / "tokens.parquet")
-    sticky = [set(table.filter(verdict="sticky")["token_id"]) for table in (whole.std.tokens, other)]
-    (row,) = whole.stability.to_dicts()
+    sticky = [set(table.filter(verdict="sticky")["token_id"]) for table in (std, other)]
     assert row["sticky_in_both"] == len(sticky[0] & sticky[1])
     assert row["jaccard"] == pytest.approx(len(sticky[0] & sticky[1]) / len(sticky[0] | sticky[1]))
+
+
+def test_given_pairs_are_halved_and_a_sample_is_scored_in_part(encoder, finished, tmp_path):
+    pairs = {(pair.sentence1, pair.sentence2, pair.similarity) for pair in finished.std.plan.validation}
+    sampled = study(encoder, pairs=sorted(pairs), sample=70, sets=1, out=tmp_path / "study")
+    plan = json.loads((sampled.path / "set-1" / "plan.json").read_text("utf-8"))
+    used = {(pair["sentence1"], pair["sentence2"]) for pair in plan["scoring"]}
+    assert used < {pair[:2] for pair in pairs}
+    other = pl.read_parquet(sampled.path / "set-1" / "tokens.parquet")
+    assert set(other["token_id"]) < set(sampled.std.tokens["token_id"])
+    (row,) = sampled.stability.to_dicts()
+    assert row["shared"] == other.height == 64
+    assert "jaccard" not in row
 
 
 def test_tables_and_figures_are_files(finished):
@@ -125,14 +135,13 @@ def test_the_command_continues_a_study(encoder, finished, tmp_path):
     shutil.rmtree(copy / "set-1")
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("\n".join(SENTENCES), "utf-8")
-    options = ["--sentences", str(sentences), "--sample", "60", "--set", "sets=1", "--device", "cpu"]
+    options = ["--sentences", str(sentences), "--set", "sets=1", "--device", "cpu"]
     kept = (copy / "profile" / "time.json").stat().st_mtime_ns
     result = command("study", encoder.name, *options, "--out", str(copy), "--format", "json")
     document = json.loads(result.stdout)
     again = pl.DataFrame(document["stability"])["spearman_score"][0]
     assert again == pytest.approx(finished.stability["spearman_score"][0])
     assert (copy / "profile" / "time.json").stat().st_mtime_ns == kept
-    assert not np.isnan(again)
 
 
 def test_a_study_refuses_a_negative_number_of_sets(encoder):

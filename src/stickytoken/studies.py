@@ -416,7 +416,7 @@ def _escape_latex(value: Any) -> str:
 def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
     result = study.audit.result
     index = study.audit.record.index
-    counts = [f"- **{name}**: {len(ids)} {_LISTS[name]}." for name, ids in lists.items()]
+    counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in lists.items()]
     without = "" if result.found_without is None else f" Without copies, {result.found_without:.3f}."
     sections = [
         f"# Which sticky tokens of {markdown(study.std.record.model.title)} predict harm?",
@@ -424,8 +424,8 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
         f"{len(study.std.tokens):,} of {study.std.available:,} tokens were measured.",
         "## Which list predicts what?",
         _markdown_table(study.harm),
-        f"In documents ({markdown(index.name)}), {COPIES} copies of a token were written into "
-        f"{len(result.stuffed_ids)} documents, one at a time, of at most {_MOST_TOKENS} tokens of a list. "
+        f"Of {index.documents:,} documents, {COPIES} copies of a token were written into "
+        f"{len(result.stuffed_ids)}, one at a time, for at most {_MOST_TOKENS} tokens of a list. "
         f"*Found*: the share of the queries that a document answers that find it among the first {TOP}."
         f"{without} *Pushed*: in how many times as many wrong results it is. *Otherwise*: with copies "
         f"of random tokens. The interval covers {_CONFIDENCE:.0%}, over tokens.",
@@ -450,5 +450,8 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
 
 def _markdown_table(table: pl.DataFrame) -> str:
     headings = [column.replace("_", " ") for column in table.columns]
-    rows = ([markdown(_text(value)) for value in row] for row in table.iter_rows())
+    rows = (
+        [markdown(value) if isinstance(value, str) else _text(value) for value in row]
+        for row in table.iter_rows()
+    )
     return markdown_table(headings, rows)

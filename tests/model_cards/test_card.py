@@ -181,7 +181,8 @@ def test_a_row_names_the_worst_token_of_each_measure_and_the_cost(run):
     assert sticky == f"1 of {profiled.AVAILABLE}"
     worst = run.sticky.row(0, named=True)
     assert hides.startswith(f"{worst['token']!r} {100 * worst['erased']:.0f}% (")
-    largest = run.tokens.filter("confirmed").drop_nulls("push").sort("push", descending=True).row(0, named=True)
+    confirmed = run.tokens.filter("confirmed")
+    largest = confirmed.sort("push", descending=True, nulls_last=True).row(0, named=True)
     assert pushes.startswith(f"{largest['token']!r} {largest['push']:.1f}× (")
     assert cost == f"{run.result.sequences:,} texts, 1 minute, 1 CPU thread"
 

@@ -284,8 +284,7 @@ def study(
 ) -> None:
     """Do for a model what Chen et al. (2025) do, and say which list of sticky tokens predicts what.
 
-    Runs std and profile, measures both lists in documents and on tasks, and repeats std with other pairs. Run
-    the same command again to continue an interrupted study. Needs Chrome or Chromium.
+    Run the same command again to continue an interrupted study. The figures need Chrome or Chromium.
 
     Example: stickytoken study all-MiniLM-L6-v2 --sample 300 --task sts.jsonl
 
