@@ -197,10 +197,10 @@ def _make_routed_model(
         modules=named_modules,
         device=str(model.device),
         prompts=prompts,
-        default_prompt_name=default_prompt,
         similarity_fn_name=model.similarity_fn_name,
         truncate_dim=model.truncate_dim,
     )
+    flat.default_prompt_name = default_prompt  # the library would announce it if it were passed
     flat.module_kwargs = model.module_kwargs
     flat.route = route
     flat.task = task
