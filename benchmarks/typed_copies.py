@@ -191,7 +191,9 @@ def measure(
         "words": words,
         "rows": rows,
     }
-    write_json(RESULT_NAME, models=models)
+    # The paths of this machine say nothing.
+    command = "python benchmarks/typed_copies.py measure MODEL WORDS --name NAME --repaired FOLDER"
+    write_json(RESULT_NAME, command=command, models=models)
     for row in rows:
         print(row)
 

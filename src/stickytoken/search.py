@@ -76,14 +76,6 @@ class ExactSearch:
         replaced_above = is_above & (replaced >= 0)
         return 1 + documents_above - replaced_above
 
-    def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
-        """Return the ranks, among all documents, of the documents at ``places``; shape (Q, len(places))."""
-        of_documents = self.similarities[:, list(places)]
-        ranks = np.empty(of_documents.shape, dtype=np.int64)
-        for query, ascending in enumerate(self._ascending):
-            ranks[query] = 1 + len(ascending) - np.searchsorted(ascending, of_documents[query], side="right")
-        return ranks
-
     def limits(self, places: Sequence[int], depth: int) -> NDArray[np.float64]:
         """Return the similarity that a document must exceed to be among the first results of each query.
 

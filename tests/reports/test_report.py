@@ -91,6 +91,23 @@ def test_the_strip_of_a_card_has_one_scale(run):
     assert np.polyval(line, shares) == pytest.approx(positions, abs=0.02)
 
 
+def test_the_mark_of_an_ordinary_token_is_at_its_push(run_copy):
+    path = run_copy / "tokens.parquet"
+    tokens = pl.read_parquet(path)
+    pushed = [
+        pl.lit(value).alias(name) for name, value in (("push", 60.0), ("push_low", 50.0), ("push_high", 70.0))
+    ]
+    tokens.with_columns(pushed).write_parquet(path)
+    content = read_content(run_copy)
+    (card,) = cards(content)
+    strip = next(measure.strip for measure in card.measures if measure.title == "push")
+    ordinary = content.run.result.ordinary_push
+    values = (50.0, 60.0, 70.0, ordinary, content.run.thresholds()["push"])
+    positions = (strip.low, strip.value, strip.high, strip.ordinary, strip.threshold)
+    line = np.polyfit(values, positions, 1)
+    assert np.polyval(line, values) == pytest.approx(positions, abs=0.02)
+
+
 def test_no_card_argues_against_its_verdict(run_copy):
     path = run_copy / "tokens.parquet"
     numbers = {"erased": 0.72, "erased_low": 0.7, "erased_high": 0.74}

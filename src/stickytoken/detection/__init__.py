@@ -235,6 +235,8 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
     tokens = job.tokens if job.restricted else None
     queries = protocol.identity_of_queries(encoder) if method == "profile" else None
     parts = identity_parts(model, method, job.settings, fingerprint, tokens, queries)
+    if isinstance(job.corpus, readers.Sentences) and not job.corpus.bundled and method == "profile":
+        parts["carriers"] = "as long as those of the bundled corpus"
     capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,

@@ -176,7 +176,10 @@ class Run:
         deviation = None if row is None else row["vector_deviation"]
         is_unusual = deviation is not None and deviation >= settings.number("unusual")
         share = UNUSUAL_SHARE if is_unusual else 1.0
-        return {measure.key: share * settings.number(measure.setting) for measure in MEASURES}
+        return {
+            measure.key: float(measure.lowered(settings.number(measure.setting), share))
+            for measure in MEASURES
+        }
 
     @property
     def vocabulary(self) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 
 from stickytoken.comparisons import shown_interval
 from stickytoken.methods import Column, wording
-from stickytoken.methods.measures import Measure
+from stickytoken.methods.measures import PUSH, Measure
 from stickytoken.reports.content import RunContent
 
 MOST_CARDS = 12
@@ -29,7 +29,7 @@ class Strip:
         low: Position of the lower end of the interval.
         value: Position of the measured value.
         high: Position of the upper end of the interval.
-        ordinary: Position of the value 0, which an ordinary token has.
+        ordinary: Position of the value that an ordinary token has.
         threshold: Position of the threshold.
     """
 
@@ -134,21 +134,24 @@ class _Scale:
 
     start: float
     end: float
+    ordinary: float  # the value of an ordinary token
 
     @classmethod
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
-        """Return the smallest range that contains 0, all intervals and all thresholds.
-
-        Ordinary tokens have the value 0.
-        """
-        values = [0.0]
+        """Return the smallest range that contains the ordinary token, all intervals and all thresholds."""
+        ordinary = 0.0
+        if column.key == PUSH.key:
+            result: Any = content.run.result  # the record of the method that has this column
+            ordinary_push = result.ordinary_push
+            ordinary = PUSH.none if ordinary_push is None else ordinary_push
+        values = [ordinary]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
             values += [end for end in ends if end is not None]
             thresholds = content.run.thresholds(row)
             if column.key in thresholds:
                 values.append(thresholds[column.key])
-        return cls(min(values), max(values))
+        return cls(min(values), max(values), ordinary)
 
     def position(self, value: float) -> float:
         """Return the position of a value in percent of the width, leaving a margin of 2% at both ends."""
@@ -187,7 +190,7 @@ def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, 
         low=scale.position(low),
         value=scale.position(value),
         high=scale.position(high),
-        ordinary=scale.position(0.0),
+        ordinary=scale.position(scale.ordinary),
         threshold=scale.position(threshold),
     )
     return replace(measure, threshold=f"sticky from {column.text(threshold)}", strip=strip)

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 import profiled
 from naming import naming
 from stickytoken.data import load_sentences, open_ended
-from stickytoken.encoders import analyze_vocabulary
+from stickytoken.encoders import analyze_vocabulary, load_encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision
@@ -99,6 +99,25 @@ def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
     topics = [f"rare {k}" if k < 2 else topic for k, topic in enumerate(corpus.topics)]
     plan = planned(foreign, replace(corpus, topics=tuple(topics)))
     assert len(plan.carriers) == 26
+
+
+def test_carriers_are_as_long_as_asked(encoder):
+    texts = [" ".join(profiled.WORDS[k : k + 2 + k % 40]) for k in range(120)]
+    lengths = dict(zip(texts, map(len, encoder.content_ids(texts)), strict=True))
+    carriers = choose_carriers(encoder, profiled.SMALL, [TextGroup("own", texts)], 20, "test", 9.0)
+    farthest = sorted(abs(length - 9) for length in lengths.values())[19]
+    assert all(abs(lengths[carrier] - 9) <= farthest for carrier in carriers)
+
+
+def test_carriers_of_other_texts_are_as_long_as_those_of_the_bundled_corpus():
+    model = load_encoder("all-MiniLM-L6-v2", device="cpu")
+    bundled = planned(model, load_sentences(None))
+    short = [f"{word} {number}" for number in range(300) for word in ("yes", "no")]
+    usual = [f"boats {number} near the {word}" for number in range(300) for word in ("pier", "mill")]
+    other = planned(model, load_sentences([*short, *usual]))
+    lengths = [np.mean([len(ids) for ids in model.content_ids(plan.carriers)]) for plan in (bundled, other)]
+    assert lengths[1] == pytest.approx(lengths[0], abs=1.5)
+    assert set(other.carriers) <= set(usual)
 
 
 def test_carriers_leave_room_for_the_copies(encoder):

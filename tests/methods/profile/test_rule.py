@@ -1,19 +1,24 @@
 """The rule: who is flagged, how severe, why; and in which order tokens are measured closely."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+import stickytoken
 from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     Measures,
     apply_rule,
     may_erase_enough,
     order_to_confirm,
+    thresholds,
 )
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
+EXAMPLE = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
 SETTINGS = ProfileSettings(smallest_erased=0.4, smallest_push=1.5, unusual=6.0)
 
 
@@ -131,3 +136,15 @@ def test_all_tokens_are_ordered_once():
 )
 def test_a_token_may_erase_enough_up_to_the_upper_end_of_its_interval(erased, deviation, expected):
     assert may_erase_enough(measures(erased=[erased], deviation=[deviation]), SETTINGS).tolist() == [expected]
+
+
+def test_what_a_run_says_of_its_thresholds_is_the_rule():
+    run = stickytoken.open_run(EXAMPLE)
+    rows = run.tokens.filter(vector_deviation=run.tokens["vector_deviation"].max()).to_dicts()
+    rows += run.tokens.head(20).to_dicts()
+    deviations = np.array([row["vector_deviation"] for row in rows])
+    erased, push = thresholds(deviations, ProfileSettings())
+    said = [run.thresholds(row) for row in rows]
+    assert [each["erased"] for each in said] == pytest.approx(erased.tolist())
+    assert [each["push"] for each in said] == pytest.approx(push.tolist())
+    assert said[0] == {"erased": pytest.approx(0.2), "push": pytest.approx(1.25)}

@@ -77,7 +77,8 @@ def make_profile_plan(
     groups = texts.group_texts(encoder, corpus)
     if is_allowed is not None:
         groups = texts.keep_allowed(groups, is_allowed)
-    source_of_carrier = texts.choose_carriers(encoder, settings, groups, needed, corpus.source)
+    length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, needed)
+    source_of_carrier = texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length)
     carrier_texts = list(source_of_carrier)
     spread = _spread_of_similarities(encoder, carrier_texts, corpus.source)
     # A text must not be compared with a carrier that was taken from it.

@@ -10,7 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import LARGEST_UNKNOWN, Sentences, as_read, open_ended, text_kinds
+from stickytoken.data import (
+    LARGEST_UNKNOWN,
+    Sentences,
+    as_read,
+    bundled_sentences,
+    open_ended,
+    text_kinds,
+)
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
 from stickytoken.methods.probes import AnchorPanel, Vector, balanced, room_for
@@ -108,8 +115,28 @@ class _ShortText(NamedTuple):
     source: str
 
 
+def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, needed: int) -> float | None:
+    """Return the mean number of tokens of the carriers that a run with the bundled corpus has.
+
+    Copies erase more of a shorter text, and some tokens' copies gain more by it than others'. So the
+    thresholds mean the same in other texts only if these are as long. The result is None if the tokenizer
+    cannot read the bundled texts.
+    """
+    kinds = as_read(text_kinds(), encoder.tokenizer)
+    if (kinds.unknown or 0.0) > LARGEST_UNKNOWN:
+        return None
+    corpus = bundled_sentences()
+    carriers = choose_carriers(encoder, settings, group_texts(encoder, corpus), needed, corpus.source)
+    return float(np.mean([len(ids) for ids in encoder.content_ids(list(carriers))]))
+
+
 def choose_carriers(
-    encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
+    encoder: Encoder,
+    settings: ProfileSettings,
+    groups: Sequence[TextGroup],
+    needed: int,
+    source: str,
+    length: float | None = None,
 ) -> dict[str, str]:
     """Draw short texts from all groups in turn.
 
@@ -122,6 +149,7 @@ def choose_carriers(
         groups: the groups to draw from.
         needed: number of carriers.
         source: name of the corpus, for the error message.
+        length: number of tokens that carriers should have. If None, the shortest texts are used.
 
     Returns:
         The corpus text from which each carrier was taken, keyed by the carrier. Carriers from different
@@ -134,9 +162,9 @@ def choose_carriers(
     pool: list[_ShortText] = []
     group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
-        shortest = _shortest_of_group(encoder, settings, group, share)
-        pool += shortest
-        group_names += [group.name] * len(shortest)
+        of_group = _short_texts_of_group(encoder, settings, group, share, length or 0.0)
+        pool += of_group
+        group_names += [group.name] * len(of_group)
     source_of_carrier: dict[str, str] = {}
     # Without a limit, `balanced` returns the indices of all texts in the pool, one from each group in turn.
     for index in balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY]):
@@ -152,10 +180,10 @@ def choose_carriers(
     return source_of_carrier
 
 
-def _shortest_of_group(
-    encoder: Encoder, settings: ProfileSettings, group: TextGroup, share: int
+def _short_texts_of_group(
+    encoder: Encoder, settings: ProfileSettings, group: TextGroup, share: int, length: float
 ) -> list[_ShortText]:
-    """Return a group's share of short texts that leave room for the copies, shortest first.
+    """Return a group's share of texts that leave room for the copies, those nearest to a length first.
 
     Long texts are shortened to their first sentence. Of several texts that differ only in their final
     punctuation, one is returned. Texts that a server returns no vector for are left out.
@@ -175,8 +203,8 @@ def _shortest_of_group(
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
-    shortest = sorted(accepted, key=lengths.__getitem__)
-    return [_ShortText(text, source_of_text[text]) for text in shortest[:share]]
+    nearest = sorted(accepted, key=lambda text: abs(lengths[text] - length))
+    return [_ShortText(text, source_of_text[text]) for text in nearest[:share]]
 
 
 def _share_per_group(sizes: Sequence[int], needed: int) -> int:
