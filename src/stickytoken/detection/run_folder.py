@@ -294,11 +294,8 @@ def require_usable(path: Path, method: str, settings: base.MethodSettings) -> No
         return
     requested: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}
     earlier = {name: claim.identity_parts.get(name) for name in requested}
-    different = resume.differences(requested, earlier)
-    if different:
-        raise RunError(
-            f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
-        )
+    if resume.differences(requested, earlier):
+        resume.refuse_different(path, RUN.name, requested, earlier)
 
 
 def _is_finished(record: RunRecord, folder: store.ResultFolder) -> bool:

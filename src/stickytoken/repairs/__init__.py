@@ -161,11 +161,7 @@ def repair(
     finished = result.finished_repair(folder)
     if finished is not None:
         if finished.identity != digest(identity_parts):
-            different = ", ".join(resume.differences(identity_parts, finished.identity_parts))
-            raise RunError(
-                f"{folder} contains a different repair (it differs in {different or 'its identity'}): choose "
-                "another folder"
-            )
+            resume.refuse_different(folder, "repair", identity_parts, finished.identity_parts)
         model_folder.clear_workshop(folder)
         if finished not in result.repairs_in(opened.path)[0]:
             # An earlier process finished the repair, but was killed before it copied the record into the run
