@@ -16,7 +16,6 @@ from stickytoken.detection.run_folder import (
     EVIDENCE_SCHEMA,
     EvidenceRecord,
     RunEvidence,
-    flagged_ids,
 )
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Token
@@ -62,7 +61,7 @@ def measured_evidence(
     ids = worst_ids if named is None else list(named)
     ordinary_ids: list[int] = []
     if with_ordinary:
-        excluded = {*flagged_ids(run.tokens), *worst_ids, *ids}
+        excluded = {*run.sticky_ids, *worst_ids, *ids}
         count = _ORDINARY_IN_FEW if job.restricted else _ORDINARY_TOKENS
         ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), count))
     tokens_by_id = {token.id: token for token in job.vocabulary.available}

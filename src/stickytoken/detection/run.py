@@ -102,6 +102,11 @@ class Run:
             return base.worst_first(sticky)
         return sticky.sort(self.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
 
+    @property
+    def sticky_ids(self) -> frozenset[int]:
+        """The ids of the sticky tokens."""
+        return frozenset(self.tokens.filter(pl.col("verdict") == "sticky")["token_id"])
+
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are not sticky.
 
@@ -109,23 +114,23 @@ class Run:
         confirmed tokens before those that were only screened. The second half has the largest pushes. A run
         of std measures no push, so all tokens are chosen by the ranking column.
         """
-        unflagged = self.tokens.filter(~run_folder.is_flagged())
-        if "confirmed" not in unflagged.columns:
-            unflagged = unflagged.with_columns(confirmed=pl.lit(value=False))
+        others = self.tokens.filter(pl.col("verdict").ne_missing("sticky"))
+        if "confirmed" not in others.columns:
+            others = others.with_columns(confirmed=pl.lit(value=False))
         measures = [self.method.RANKED_BY.key]
-        if "push" in unflagged.columns:
+        if "push" in others.columns:
             measures.append("push")
         count_per_measure = max(1, count // len(measures))
         ids: list[int] = []
         for measure in measures:
             order = ["confirmed"] if measure == self.method.RANKED_BY.key else []
-            remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
+            remaining = others.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
             ranked = remaining.sort(
                 *order, measure, "token_id", descending=[True] * (len(order) + 1) + [False]
             )
             ids += ranked["token_id"].head(count_per_measure).to_list()
         strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
-        return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
+        return strongest.join(others, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Return the columns to show in a short table of the given rows, without empty text columns."""
@@ -144,7 +149,7 @@ class Run:
     @property
     def model_title(self) -> str:
         """The model as the user named it, with the layer and dimensions if they are not the defaults."""
-        return self.record.model.long_title
+        return self.record.model.title
 
     @property
     def available(self) -> int:
@@ -332,11 +337,6 @@ def open_run(path: Run | str | Path) -> Run:
         True
     """
     return path if isinstance(path, Run) else Run(file_path("the run", path))
-
-
-def flagged_tokens(run: Run | None) -> frozenset[int]:
-    """Return the ids of the sticky tokens of a run; an empty set if there is no run."""
-    return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
 
 
 _NORMALIZER_FILE = "normalizer.json"
