@@ -14,7 +14,7 @@ from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, restored_settings
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
+from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, MemoryRunner
@@ -35,7 +35,7 @@ from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.vocabulary import Vocabulary, count_copies_read
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
@@ -73,21 +73,21 @@ def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token
         of them when they are glued together. A token whose copies are separate words has its text without the
         surrounding spaces.
     """
-    written = []
-    for token in tokens:
-        as_word = Token(token.id, token.text.strip(), Joining.WORDS)
-        glued = replace(token, joining=Joining.GLUED)
-        if _copies_read(encoder, glued) > _copies_read(encoder, as_word):
-            written.append(glued)
-        else:
-            written.append(as_word)
-    return written
+    # `stickytoken.vocabulary.written` tries ATTACHED instead, which leaves the last word of a text whole. A
+    # recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy of a token that
+    # continues a word.
+    as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]
+    glued = [replace(token, joining=Joining.GLUED) for token in tokens]
+    read_as_words = _copies_read(encoder, as_words)
+    read_glued = _copies_read(encoder, glued)
+    return [
+        glued[index] if read_glued[index] > read_as_words[index] else as_words[index]
+        for index in range(len(tokens))
+    ]
 
 
-def _copies_read(encoder: Encoder, token: Token) -> int:
-    text = copies_as_text(token, _SAMPLE_TEXT, Placement.SUFFIX, _SAMPLE_COPIES)
-    (ids,) = encoder.tokenizer.encode_many([text])
-    return list(ids).count(token.id)
+def _copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
+    return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,8 @@ class Recheck:
         )
         measures = estimates.measures
         # Tokens that the tokenizer no longer produces: it splits the text of their copies into other tokens.
-        split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
+        copies_read = _copies_read(self.job.encoder, copies.as_text)
+        split_ids = [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
         # token do, and therefore erase more, whatever the pieces are. So such a token is judged by push
