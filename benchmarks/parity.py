@@ -45,7 +45,7 @@ from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine
 from stickytoken.methods.base import SHARD_PROBES, FolderRunner, Job, MemoryRunner
 from stickytoken.methods.std import (
-    CountedRun,
+    CountedRunner,
     Metric,
     Scores,
     StdEvidence,
@@ -304,8 +304,8 @@ def score_job(job: Job[StdSettings]) -> tuple[pl.DataFrame, ShardCost]:
     with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
         runner = FolderRunner(LocalEngine(encoder), ResultFolder(Path(work)), progress, shard_probes)
         plan = make_plan(encoder, job.settings, job.corpus, runner)
-        run_stage = CountedRun(runner, truncate=True)
-        table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), run_stage)
+        counted = CountedRunner(runner, truncate=True)
+        table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), counted)
         return table, runner.cost
 
 

@@ -15,7 +15,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, Shard, compute_shard, ignore_progress
 from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
-from stickytoken.methods.std import CountedRun, ScoreConstants, Scores, StdSettings, candidate_threshold
+from stickytoken.methods.std import CountedRunner, ScoreConstants, Scores, StdSettings, candidate_threshold
 from stickytoken.methods.std._scores import has_risen, score_bounds, scores_behind_threshold, sticky_score
 from stickytoken.methods.std.placement import validation_order
 from stickytoken.methods.std.plan import make_plan
@@ -94,7 +94,7 @@ def test_the_threshold_depends_on_the_best_scores_only(tokens, share):
     assert candidate_threshold(changed, share) == candidate_threshold(scores, share)
 
 
-class PlainRun:
+class PlainRunner:
     """Runs stages over tokens in one piece, and counts their texts."""
 
     def __init__(self, encoder):
@@ -132,9 +132,9 @@ def scored(request, encoder):
         job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
         runner = MemoryRunner(encoder, ignore_progress)
         plan = make_plan(encoder, std_settings, planted.small_corpus(), runner)
-        run = PlainRun(encoder)
-        table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12)
-        result_of[scores] = table, run.texts
+        runner = PlainRunner(encoder)
+        table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), runner, sample_size=12)
+        result_of[scores] = table, runner.texts
     return result_of
 
 
@@ -195,8 +195,10 @@ def scored_in(folder, encoder, stop=None):
     job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
     plan = make_plan(encoder, std_settings, planted.small_corpus(), MemoryRunner(encoder, ignore_progress))
     runner = FolderRunner(LocalEngine(encoder), ResultFolder(folder), progress, shard_probes=64)
-    run = CountedRun(runner, truncate=True)
-    return score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12), len(reports)
+    counted = CountedRunner(runner, truncate=True)
+    return score_tokens(job, scoring_pairs(encoder, std_settings, plan), counted, sample_size=12), len(
+        reports
+    )
 
 
 @pytest.mark.slow

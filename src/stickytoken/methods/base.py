@@ -295,12 +295,12 @@ _FIRST_SAMPLE = 256
 _LARGEST_SAMPLE = 2048
 
 
-def model_mean(encoder: Encoder, run: Runner, tolerance: float | None = None) -> MeanSimilarity:
+def model_mean(encoder: Encoder, runner: Runner, tolerance: float | None = None) -> MeanSimilarity:
     """Return the model's mean similarity u.
 
     Args:
         encoder: the model.
-        run: encodes the vocabulary entries, and keeps what it has encoded.
+        runner: encodes the vocabulary entries, and keeps what it has encoded.
         tolerance: u is estimated from twice as many random entries until its standard error is at most
             ``tolerance``, or the largest sample is used. If None, all entries are encoded.
     """
@@ -309,19 +309,19 @@ def model_mean(encoder: Encoder, run: Runner, tolerance: float | None = None) ->
         blocks = sampled_entries(encoder, _FIRST_SAMPLE, _LARGEST_SAMPLE)
         count = 1
         while True:
-            similarity = _mean_of_blocks(encoder, run, blocks[:count], entries)
+            similarity = _mean_of_blocks(encoder, runner, blocks[:count], entries)
             if similarity.error <= tolerance or count >= len(blocks):
                 return similarity
             count *= 2
-    return _mean_of_blocks(encoder, run, blocks_of_entries(encoder), entries)
+    return _mean_of_blocks(encoder, runner, blocks_of_entries(encoder), entries)
 
 
 def _mean_of_blocks(
-    encoder: Encoder, run: Runner, blocks: Sequence[tuple[tuple[str, ...], ...]], entries: int
+    encoder: Encoder, runner: Runner, blocks: Sequence[tuple[tuple[str, ...], ...]], entries: int
 ) -> MeanSimilarity:
     shards = [EntryShard(index, groups) for index, groups in enumerate(blocks)]
     parts = []
-    for frame in run.run_work(EntryWork(), shards, _ROWS_OF_ENTRIES):
+    for frame in runner.run_work(EntryWork(), shards, _ROWS_OF_ENTRIES):
         sums = np.array(frame["sum"].to_list(), dtype=np.float64)
         parts.append(VectorSums(sums, frame["entries"].to_numpy()))
     return mean_of_sums(encoder.name, parts, sum(shard.size for shard in shards), entries)
@@ -456,10 +456,10 @@ class Method(Protocol):
     RANKED_BY: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
     GLOSSARY: Mapping[str, str]  # explanations of the terms in reports, keyed by term
 
-    def make_plan(self, job: Job[Any], run: Runner) -> Any:
+    def make_plan(self, job: Job[Any], runner: Runner) -> Any:
         """Choose what tokens are measured in, and return the plan, a `PLAN_RECORD`."""
 
-    def compute(self, job: Job[Any], plan: Any, run: FolderRunner) -> tuple[pl.DataFrame, Any]:
+    def compute(self, job: Job[Any], plan: Any, runner: FolderRunner) -> tuple[pl.DataFrame, Any]:
         """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`."""
 
     def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:

@@ -261,12 +261,12 @@ class Recheck:
         text_stage = replace(
             ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
-        run = MemoryRunner(self.job.encoder, self.progress)
+        runner = MemoryRunner(self.job.encoder, self.progress)
         curves: dict[int, list[float]] = {}
         for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
                 # The column "below" holds the curve over the pairs of unrelated texts.
-                curves |= {row["token_id"]: row["below"] for row in run(stage, tokens).to_dicts()}
+                curves |= {row["token_id"]: row["below"] for row in runner(stage, tokens).to_dicts()}
         return curves
 
     def ordinary_curve(self) -> list[float]:
@@ -289,8 +289,8 @@ class Recheck:
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
-        run = MemoryRunner(self.job.encoder, self.progress)
-        return encode_documents(self.job, self.plan.documents, run)
+        runner = MemoryRunner(self.job.encoder, self.progress)
+        return encode_documents(self.job, self.plan.documents, runner)
 
     @cached_property
     def _ordinary_in_documents(self) -> InDocuments | None:
@@ -302,7 +302,7 @@ class Recheck:
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
         if self._documents is None:
             return None
-        run = MemoryRunner(self.job.encoder, self.progress)
+        runner = MemoryRunner(self.job.encoder, self.progress)
         parts: list[InDocuments | None] = []
         written = replace(self._documents, carriers=self._documents.texts)
         for panel, tokens in ((self._documents, copies.as_ids), (written, copies.as_text)):
@@ -311,7 +311,9 @@ class Recheck:
                 never = dict.fromkeys(ids, np.inf)
                 always = dict.fromkeys(ids, len(panel.places))
                 label = f"{self.name}: {which} in documents"
-                part = measure_in_documents(panel, run, tokens, never, self.job.settings, label, least=always)
+                part = measure_in_documents(
+                    panel, runner, tokens, never, self.job.settings, label, least=always
+                )
                 parts.append(part)
         return join_documents(parts)
 
@@ -326,10 +328,10 @@ class Recheck:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
     def _measure(self, copies: Copies) -> Measurements:
-        run = MemoryRunner(self.job.encoder, self.progress)
+        runner = MemoryRunner(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [
-            measurements(run(stage, tokens))
+            measurements(runner(stage, tokens))
             for stage, tokens in ((self._stage, copies.as_ids), (as_text, copies.as_text))
             if tokens
         ]

@@ -118,9 +118,9 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restr
     assert len(indexed) == record.documents == (64 if restricted else whole)
     assert whole > 64
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
-    run = MemoryRunner(job.encoder, ignore_progress)
+    runner = MemoryRunner(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, run, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
+        panel, runner, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
     )
     push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
@@ -129,10 +129,10 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restr
 
 
 def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(job, panel):
-    run = MemoryRunner(job.encoder, ignore_progress)
+    runner = MemoryRunner(job.encoder, ignore_progress)
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
-    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x", shown=10)
+    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x", shown=10)
     assert sorted(set(measured.documents.tolist())) == [4, 32]
     assert (measured.documents == 32).sum() == 10  # those that are shown
     shown = measured.push.value[measured.documents == 32]
@@ -140,10 +140,10 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
 
 
 def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job, panel):
-    run = MemoryRunner(job.encoder, ignore_progress)
+    runner = MemoryRunner(job.encoder, ignore_progress)
     tokens = job.tokens[:30]
     thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
-    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x")
+    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x")
     pushing = measured.push.value > 0
     assert pushing.any()
     assert set(measured.documents[pushing].tolist()) == {64}
@@ -182,12 +182,12 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     vocabulary = analyze_vocabulary(encoder)
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
-    run = MemoryRunner(encoder, ignore_progress)
-    panel = encode_documents(job, make_profile_plan(job, run).documents, run)
+    runner = MemoryRunner(encoder, ignore_progress)
+    panel = encode_documents(job, make_profile_plan(job, runner).documents, runner)
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
     measured = measure_in_documents(
-        written, run, [token], {token.id: np.inf}, job.settings, "written", least={token.id: 64}
+        written, runner, [token], {token.id: np.inf}, job.settings, "written", least={token.id: 64}
     )
     assert measured.documents.tolist() == [len(panel.places)]
 

@@ -101,17 +101,17 @@ COLUMNS = tuple(TOKEN_COLUMNS)
 
 
 def compute(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: base.FolderRunner
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: base.FolderRunner
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
-    measured = rounds.measure_rounds(job, plan, run, deviations)
-    estimates.write_effects(run.folder, measured.screened)
+    measured = rounds.measure_rounds(job, plan, runner, deviations)
+    estimates.write_effects(runner.folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
     tokens = token_table(measured, numbers, judged)
     judged_count = tokens["verdict"].count()
-    cost = run.cost
+    cost = runner.cost
     random_tokens = _random_in_documents(measured, numbers)
     return tokens, ProfileResultRecord(
         looked_at=judged_count,
@@ -129,7 +129,7 @@ def compute(
         screening_carriers=measured.screening_carriers,
         texts_per_token=round(cost.sequences / max(1, judged_count), 2),
         sequences=cost.sequences,
-        seconds=round(run.seconds, 1),
+        seconds=round(runner.seconds, 1),
     )
 
 
@@ -384,7 +384,9 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     return evidence
 
 
-def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
+def _curves(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: MemoryRunner
+) -> dict[int, SymptomCurve]:
     """Measure the symptom curve of each token, and the mean curve of a few ordinary tokens as a control.
 
     Returns:
@@ -401,7 +403,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     panel = texts.anchor_panel(encoder, plan)
     compared = panel.against(unit_vectors(encoder.encode(carriers)), plan.mean_similarity)
     stage = probes.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
-    rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
+    rows = {row["token_id"]: row for row in runner(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
         """Return the ordinary tokens' mean curve over unrelated (``below``) or other pairs (``above``)."""

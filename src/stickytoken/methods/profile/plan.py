@@ -30,7 +30,7 @@ _PILOTS_KEY = 2
 
 def make_profile_plan(
     job: Job[ProfileSettings],
-    run: Runner,
+    runner: Runner,
     *,
     carriers: int | None = None,
     is_allowed: Callable[[str], bool] | None = None,
@@ -43,7 +43,7 @@ def make_profile_plan(
 
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
-        run: measures special tokens and the mean similarity, and keeps what it has measured.
+        runner: measures special tokens and the mean similarity, and keeps what it has measured.
         carriers: number of carriers. If ``carriers`` is None, as many carriers are chosen as the rounds need.
         is_allowed: returns whether a text may be used. If ``is_allowed`` is None, all texts may be used.
         similarity: the model's mean similarity. If ``similarity`` is None, it is estimated.
@@ -92,8 +92,8 @@ def make_profile_plan(
         )
     searched = documents.plan_documents(job, is_allowed)
     if similarity is None:
-        measure_special_tokens(job, searched, run, announce=True)
-        similarity = model_mean(encoder, run, _ERROR_SHARE * spread)
+        measure_special_tokens(job, searched, runner, announce=True)
+        similarity = model_mean(encoder, runner, _ERROR_SHARE * spread)
     return ProfilePlanRecord(
         mean_similarity=similarity.value,
         mean_similarity_entries=similarity.entries,

@@ -85,7 +85,7 @@ class StdResultRecord(base.ResultRecord):
 
 
 @dataclass
-class CountedRun:
+class CountedRunner:
     """Runs stages, and reports the progress of the whole run in texts.
 
     A stage reports its own progress in tokens, which take different numbers of texts in different stages.
@@ -221,13 +221,13 @@ GLOSSARY: Mapping[str, str] = {
 }
 
 
-def make_plan(job: Job[StdSettings], run: base.Runner) -> StdPlanRecord:
+def make_plan(job: Job[StdSettings], runner: base.Runner) -> StdPlanRecord:
     """Choose the pairs on which tokens are scored, and those on which candidates are validated."""
-    return planning.make_plan(job.encoder, job.settings, job.corpus, run)
+    return planning.make_plan(job.encoder, job.settings, job.corpus, runner)
 
 
 def compute(
-    job: Job[StdSettings], plan: StdPlanRecord, run: base.FolderRunner
+    job: Job[StdSettings], plan: StdPlanRecord, runner: base.FolderRunner
 ) -> tuple[pl.DataFrame, StdResultRecord]:
     """Score the tokens, validate those with the best scores, and mark the outliers among them as sticky.
 
@@ -238,12 +238,12 @@ def compute(
     stage = validation.validation_stage(job.encoder, settings, plan)
     pairs = scoring.scoring_pairs(job.encoder, settings, plan)
     candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
-    run_stage = CountedRun(
-        run,
+    counted = CountedRunner(
+        runner,
         truncate=planning.truncates(job.encoder, settings.insertion),
         expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
     )
-    scores = scoring.score_tokens(job, pairs, run_stage, candidate_texts)
+    scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
 
     # Choose the tokens with the best cosine scores as candidates. A token without an exact score is
     # represented by its upper bound, which is below the threshold.
@@ -264,12 +264,12 @@ def compute(
 
     # The number of candidates is now known, so the total number of texts is no longer an estimate.
     validation_texts = len(candidates) * stage.probes_per_token
-    run_stage.expected = run_stage.done + validation_texts
-    validations = run_stage(stage, candidates, validation_texts)
+    counted.expected = counted.done + validation_texts
+    validations = counted(stage, candidates, validation_texts)
     outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
     tokens = _token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
-    run.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
-    cost = run.cost
+    runner.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
+    cost = runner.cost
     return tokens, StdResultRecord(
         scored=len(job.tokens),
         candidates=len(candidates),
@@ -278,7 +278,7 @@ def compute(
         rate_threshold=outlier_bound,
         exact_scores=int(tokens["sticky_score"].count()),
         sequences=cost.sequences,
-        seconds=round(run.seconds, 1),
+        seconds=round(runner.seconds, 1),
     )
 
 
