@@ -138,6 +138,8 @@ _ROWS_OF_TOKENS: engines.Rows[engines.Shard] = engines.Rows(
     size=lambda shard: len(shard.tokens),
     unit="tokens",
 )
+# Beginning of the reason why a token has no verdict, if the server gave no vector for one of its texts.
+UNANSWERED_REASON = "not judged: the server gives no vector for the text"
 # Columns of a token table that come from the vocabulary. All other columns hold measurements.
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
@@ -198,8 +200,7 @@ class FolderRunner:
         table = table.with_columns(cleared)
         if "reason" in table.columns:
             reasons = {
-                token_id: f"not judged: the server gives no vector for the text {shown(text)}"
-                for token_id, text in self.unanswered.items()
+                token_id: f"{UNANSWERED_REASON} {shown(text)}" for token_id, text in self.unanswered.items()
             }
             reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
             table = table.with_columns(
@@ -411,6 +412,13 @@ Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
+@dataclass(frozen=True)
+class Preparation(Generic[Plan_co]):
+    """What a method has chosen and measured before it measures all tokens: its plan, and what it adds."""
+
+    plan: Plan_co
+
+
 class ProbedToken(Protocol):  # the results of probing a token: a dataclass with at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -456,10 +464,14 @@ class Method(Protocol):
     RANKED_BY: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
     GLOSSARY: Mapping[str, str]  # explanations of the terms in reports, keyed by term
 
-    def make_plan(self, job: Job[Any], runner: Runner) -> Any:
-        """Choose what tokens are measured in, and return the plan, a `PLAN_RECORD`."""
+    def prepare(self, job: Job[Any], runner: Runner, stored: Any | None) -> Preparation[Any]:
+        """Choose what tokens are measured in, and measure what comes before all tokens.
 
-    def compute(self, job: Job[Any], plan: Any, runner: FolderRunner) -> tuple[pl.DataFrame, Any]:
+        ``stored`` is the plan of an interrupted session, a `PLAN_RECORD`; None if there is none, and one is
+        made.
+        """
+
+    def compute(self, job: Job[Any], preparation: Any, runner: FolderRunner) -> tuple[pl.DataFrame, Any]:
         """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`."""
 
     def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:

@@ -29,7 +29,7 @@ from stickytoken.methods.profile.documents import (
     measure_in_documents,
 )
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
-from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
@@ -382,8 +382,7 @@ def make_recheck(
         left_out=0,
         error=run.plan.mean_similarity_error,
     )
-    runner = MemoryRunner(encoder, progress)
-    plan = make_profile_plan(job, runner, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
+    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused).plan(encoder, similarity)
     if plan.documents is not None:
         few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
         plan = plan.model_copy(update={"documents": few_documents})

@@ -24,7 +24,7 @@ from stickytoken.methods.profile.documents import (
     plan_documents,
     predict_push,
 )
-from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import Measuring
 
@@ -41,7 +41,7 @@ def job(encoder):
 
 @pytest.fixture(scope="module")
 def plan(job):
-    return make_profile_plan(job, MemoryRunner(job.encoder, ignore_progress))
+    return prepare(job, MemoryRunner(job.encoder, ignore_progress)).plan
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
     runner = MemoryRunner(encoder, ignore_progress)
-    panel = encode_documents(job, make_profile_plan(job, runner).documents, runner)
+    panel = prepare(job, runner).panel
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
     measured = measure_in_documents(

@@ -33,7 +33,7 @@ from stickytoken.methods.profile._wording import (
 )
 from stickytoken.methods.profile.documents import measures_few
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
-from stickytoken.methods.profile.plan import make_profile_plan as make_plan
+from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
@@ -59,10 +59,10 @@ __all__ = [
     "headline",
     "key_facts",
     "lines",
-    "make_plan",
     "notes",
     "plan_facts",
     "plan_texts",
+    "prepare",
     "probe",
     "probe_lines",
     "token_vector_deviations",
@@ -101,11 +101,11 @@ COLUMNS = tuple(TOKEN_COLUMNS)
 
 
 def compute(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: base.FolderRunner
+    job: Job[ProfileSettings], preparation: rounds.ProfilePreparation, runner: base.FolderRunner
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
-    measured = rounds.measure_rounds(job, plan, runner, deviations)
+    measured = rounds.measure_rounds(job, preparation, runner, deviations)
     estimates.write_effects(runner.folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
@@ -356,10 +356,11 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     distinct_tokens = list({token.id: token for token in job.tokens}.values())
     job_without_repeats = replace(job, tokens=distinct_tokens)
     runner = MemoryRunner(job.encoder, progress)
-    plan = make_plan(job_without_repeats, runner)
+    preparation = prepare(job_without_repeats, runner)
+    plan = preparation.plan
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
-    measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
+    measured = rounds.measure_rounds(job_without_repeats, preparation, runner, deviations, confirm_all=True)
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))

@@ -25,7 +25,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job, Preparation, Runner
 from stickytoken.methods.measures import PUSH, UNUSUAL_SHARE
 from stickytoken.methods.probes import Carrier, Path
 from stickytoken.methods.profile import documents, texts, verdict
@@ -182,9 +182,22 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
 
 
+@dataclass(frozen=True)
+class ProfilePreparation(Preparation[ProfilePlanRecord]):
+    """The plan, and what is measured before the pilots.
+
+    Attributes:
+        panel: the encoded collection of documents; None if there is none.
+        special: special tokens in documents; None if none was measured.
+    """
+
+    panel: DocumentPanel | None
+    special: InDocuments | None
+
+
 def measure_rounds(
     job: Job[ProfileSettings],
-    plan: ProfilePlanRecord,
+    preparation: ProfilePreparation,
     runner: Runner,
     vector_deviations: Mapping[int, float] | None,
     *,
@@ -195,7 +208,7 @@ def measure_rounds(
     Args:
         job: provides the model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as
             other entries are not measured.
-        plan: provides the carriers, the documents and the pilots.
+        preparation: provides the carriers, the documents, the pilots and the special tokens in documents.
         runner: executes a stage for the given tokens.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
@@ -206,12 +219,14 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
+    plan = preparation.plan
+    panel = preparation.panel
+    special = preparation.special
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     job_ids = np.array(spelled_ids, dtype=np.int64)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
-    panel, special = measure_special_tokens(job, plan.documents, runner)
     special_ids = set() if special is None else set(special.ids.tolist())
 
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> Measurements:

@@ -63,11 +63,11 @@ __all__ = [
     "headline",
     "key_facts",
     "lines",
-    "make_plan",
     "notes",
     "outlier_threshold",
     "plan_facts",
     "plan_texts",
+    "prepare",
     "probe",
     "probe_lines",
     "sticky_score",
@@ -221,13 +221,16 @@ GLOSSARY: Mapping[str, str] = {
 }
 
 
-def make_plan(job: Job[StdSettings], runner: base.Runner) -> StdPlanRecord:
+def prepare(
+    job: Job[StdSettings], runner: base.Runner, stored: StdPlanRecord | None
+) -> base.Preparation[StdPlanRecord]:
     """Choose the pairs on which tokens are scored, and those on which candidates are validated."""
-    return planning.make_plan(job.encoder, job.settings, job.corpus, runner)
+    plan = stored or planning.make_plan(job.encoder, job.settings, job.corpus, runner)
+    return base.Preparation(plan)
 
 
 def compute(
-    job: Job[StdSettings], plan: StdPlanRecord, runner: base.FolderRunner
+    job: Job[StdSettings], preparation: base.Preparation[StdPlanRecord], runner: base.FolderRunner
 ) -> tuple[pl.DataFrame, StdResultRecord]:
     """Score the tokens, validate those with the best scores, and mark the outliers among them as sticky.
 
@@ -235,6 +238,7 @@ def compute(
         The table tokens.parquet, with one row for each token of the job, and the result for run.json.
     """
     settings = job.settings
+    plan = preparation.plan
     stage = validation.validation_stage(job.encoder, settings, plan)
     pairs = scoring.scoring_pairs(job.encoder, settings, plan)
     candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
