@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -144,18 +144,29 @@ UNANSWERED_REASON = "not judged: the server gives no vector for the text"
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 
+# Number of texts in a shard that is kept in memory; small, so that progress is reported often.
+_MEMORY_SHARD_PROBES = 2048
+
+
 @dataclass
-class FolderRunner:
-    """Runs stages on an engine and stores their shards in a run folder."""
+class Runner:
+    """Runs the stages of a measurement on an engine, and keeps their shards."""
 
     engine: Engine
-    folder: ResultFolder
+    store: engines.ShardStore  # a run folder, or memory
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
     # For each token that could not be measured: a text that the server gave no vector for, keyed by token id.
     unanswered: dict[int, str] = field(default_factory=dict)
     # Called before any work, when nothing can be refused any more.
     begin: Callable[[], object] = lambda: None
+
+    @classmethod
+    def in_memory(
+        cls, encoder: Encoder, progress: ProgressCallback, shard_probes: int = _MEMORY_SHARD_PROBES
+    ) -> Runner:
+        """Return a runner that computes in this process and writes no files."""
+        return cls(engines.LocalEngine(encoder), engines.MemoryShards(), progress, shard_probes)
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
@@ -172,16 +183,16 @@ class FolderRunner:
     def run_work(
         self, work: engines.Work[S, P], shards: Sequence[S], rows: engines.Rows[S]
     ) -> list[pl.DataFrame]:
-        """Compute the shards that the folder lacks, and return the tables of all."""
+        """Compute the shards that the store lacks, and return the tables of all."""
         self.begin()
         return engines.run_work(
-            work.name, lambda: (work, _FREE), shards, rows, self.engine, self.folder, self.progress
+            work.name, lambda: (work, _FREE), shards, rows, self.engine, self.store, self.progress
         )
 
     def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Encode texts of a role, and keep their vectors in the folder under a name; shape (texts, d)."""
+        """Encode texts of a role, and keep their vectors in the store under a name; shape (texts, d)."""
         self.begin()
-        return engines.encode_in_shards(name, probes, self.engine, self.folder, self.progress, role)
+        return engines.encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table without the measurements and verdicts of the tokens in `unanswered`.
@@ -207,53 +218,6 @@ class FolderRunner:
                 pl.when(is_unanswered).then(reason).otherwise("reason").alias("reason")
             )
         return table
-
-    @property
-    def cost(self) -> ShardCost:
-        """Cost of all shards, including shards of earlier sessions."""
-        return self.folder.total_cost()
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the run so far in seconds, including earlier sessions."""
-        return self.folder.seconds
-
-
-@dataclass
-class MemoryRunner:
-    """Runs stages in this process and keeps their shards in memory."""
-
-    encoder: Encoder
-    progress: ProgressCallback
-    shard_probes: int = 2048  # number of texts in a shard; small, so that progress is reported often
-    _shards: engines.MemoryShards = field(default_factory=engines.MemoryShards)
-
-    def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
-        """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
-        size = max(1, self.shard_probes // stage.probes_per_token)
-        shards = []
-        for index, start in enumerate(range(0, len(tokens), size)):
-            shards.append(engines.Shard(index, tuple(tokens[start : start + size])))
-        frames = self.run_work(engines.TokenWork(stage, truncate), shards, _ROWS_OF_TOKENS)
-        return pl.concat(frames, how="diagonal")
-
-    def run_work(
-        self, work: engines.Work[S, P], shards: Sequence[S], rows: engines.Rows[S]
-    ) -> list[pl.DataFrame]:
-        """Compute the shards that are not in memory, and return the tables of all."""
-        engine = engines.LocalEngine(self.encoder)
-        return engines.run_work(
-            work.name, lambda: (work, _FREE), shards, rows, engine, self._shards, self.progress
-        )
-
-    def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Encode texts of a role, and keep their vectors in memory under a name; shape (texts, d)."""
-        engine = engines.LocalEngine(self.encoder)
-        return engines.encode_in_shards(name, probes, engine, self._shards, self.progress, role)
-
-
-Runner: TypeAlias = FolderRunner | MemoryRunner
-"""Runs the stages of a measurement, and keeps what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,8 +435,13 @@ class Method(Protocol):
         made.
         """
 
-    def compute(self, job: Job[Any], preparation: Any, runner: FolderRunner) -> tuple[pl.DataFrame, Any]:
-        """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`."""
+    def compute(
+        self, job: Job[Any], preparation: Any, runner: Runner, folder: ResultFolder
+    ) -> tuple[pl.DataFrame, Any]:
+        """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`.
+
+        ``folder`` keeps the shards, and gets what else the method writes.
+        """
 
     def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
         """Measure the job's tokens without a run folder. Return one result per token, in the same order."""

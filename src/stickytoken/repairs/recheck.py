@@ -17,7 +17,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.measures import ERASED, PUSH
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
@@ -261,7 +261,7 @@ class Recheck:
         text_stage = replace(
             ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
-        runner = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         curves: dict[int, list[float]] = {}
         for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
@@ -289,7 +289,7 @@ class Recheck:
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
-        runner = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         return encode_documents(self.job, self.plan.documents, runner)
 
     @cached_property
@@ -302,7 +302,7 @@ class Recheck:
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
         if self._documents is None:
             return None
-        runner = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         parts: list[InDocuments | None] = []
         written = replace(self._documents, carriers=self._documents.texts)
         for panel, tokens in ((self._documents, copies.as_ids), (written, copies.as_text)):
@@ -328,7 +328,7 @@ class Recheck:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
     def _measure(self, copies: Copies) -> Measurements:
-        runner = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [
             measurements(runner(stage, tokens))

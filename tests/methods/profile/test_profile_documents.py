@@ -14,7 +14,7 @@ from stickytoken.data.collection import bundled_collection, join_collection
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.profile.documents import (
     Announcer,
     PushRatio,
@@ -41,12 +41,12 @@ def job(encoder):
 
 @pytest.fixture(scope="module")
 def plan(job):
-    return prepare(job, MemoryRunner(job.encoder, ignore_progress)).plan
+    return prepare(job, Runner.in_memory(job.encoder, ignore_progress)).plan
 
 
 @pytest.fixture(scope="module")
 def panel(job, plan):
-    return encode_documents(job, plan.documents, MemoryRunner(job.encoder, ignore_progress))
+    return encode_documents(job, plan.documents, Runner.in_memory(job.encoder, ignore_progress))
 
 
 def test_the_bundled_collection_has_short_queries_for_documents_of_all_kinds():
@@ -112,13 +112,13 @@ def slow_push(model, job, panel, text, indexed, copies=8):
 def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restricted):
     job = replace(job, restricted=restricted)
     record = plan_documents(job)
-    panel = encode_documents(job, record, MemoryRunner(job.encoder, ignore_progress))
+    panel = encode_documents(job, record, Runner.in_memory(job.encoder, ignore_progress))
     whole = len(choose_collection(job).documents)
     indexed = record.indexed or range(whole)
     assert len(indexed) == record.documents == (64 if restricted else whole)
     assert whole > 64
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
-    runner = MemoryRunner(job.encoder, ignore_progress)
+    runner = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(
         panel, runner, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
     )
@@ -129,7 +129,7 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restr
 
 
 def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(job, panel):
-    runner = MemoryRunner(job.encoder, ignore_progress)
+    runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
     measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x", shown=10)
@@ -140,7 +140,7 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
 
 
 def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job, panel):
-    runner = MemoryRunner(job.encoder, ignore_progress)
+    runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:30]
     thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
     measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x")
@@ -182,7 +182,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     vocabulary = analyze_vocabulary(encoder)
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
-    runner = MemoryRunner(encoder, ignore_progress)
+    runner = Runner.in_memory(encoder, ignore_progress)
     panel = prepare(job, runner).panel
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)

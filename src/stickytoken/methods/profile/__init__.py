@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import PlanTexts, Verdict, base, probes
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import estimates, rounds, texts
 from stickytoken.methods.profile._wording import (
@@ -101,17 +102,20 @@ COLUMNS = tuple(TOKEN_COLUMNS)
 
 
 def compute(
-    job: Job[ProfileSettings], preparation: rounds.ProfilePreparation, runner: base.FolderRunner
+    job: Job[ProfileSettings],
+    preparation: rounds.ProfilePreparation,
+    runner: base.Runner,
+    folder: ResultFolder,
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     measured = rounds.measure_rounds(job, preparation, runner, deviations)
-    estimates.write_effects(runner.folder, measured.screened)
+    estimates.write_effects(folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
     tokens = token_table(measured, numbers, judged)
     judged_count = tokens["verdict"].count()
-    cost = runner.cost
+    cost = folder.total_cost()
     random_tokens = _random_in_documents(measured, numbers)
     return tokens, ProfileResultRecord(
         looked_at=judged_count,
@@ -129,7 +133,7 @@ def compute(
         screening_carriers=measured.screening_carriers,
         texts_per_token=round(cost.sequences / max(1, judged_count), 2),
         sequences=cost.sequences,
-        seconds=round(runner.seconds, 1),
+        seconds=round(folder.seconds, 1),
     )
 
 
@@ -355,7 +359,7 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     # If a token was named twice, measure it only once.
     distinct_tokens = list({token.id: token for token in job.tokens}.values())
     job_without_repeats = replace(job, tokens=distinct_tokens)
-    runner = MemoryRunner(job.encoder, progress)
+    runner = Runner.in_memory(job.encoder, progress)
     preparation = prepare(job_without_repeats, runner)
     plan = preparation.plan
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
@@ -385,9 +389,7 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     return evidence
 
 
-def _curves(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: MemoryRunner
-) -> dict[int, SymptomCurve]:
+def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) -> dict[int, SymptomCurve]:
     """Measure the symptom curve of each token, and the mean curve of a few ordinary tokens as a control.
 
     Returns:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stickytoken.insertion import Token
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, Stage
 from stickytoken.methods import (
     Column,
@@ -91,7 +92,8 @@ class CountedRunner:
     A stage reports its own progress in tokens, which take different numbers of texts in different stages.
     """
 
-    runner: base.FolderRunner
+    runner: base.Runner
+    folder: ResultFolder  # keeps the shards of the runner, with their cost
     truncate: bool  # whether texts that are too long for the model are truncated
     expected: int = 0  # estimated number of texts to encode in the whole run
     done: int = 0  # number of texts in the finished stages, including texts encoded in earlier sessions
@@ -135,7 +137,7 @@ class CountedRunner:
         """
         remaining_texts = scoring_texts + validation_texts
         self.expected = self.done + remaining_texts
-        cost = self.runner.cost
+        cost = self.folder.total_cost()
         hours = remaining_texts * cost.seconds / max(1, cost.sequences) / 3600
         how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
         rate = cost.sequences / max(cost.seconds, 1e-9)
@@ -230,7 +232,10 @@ def prepare(
 
 
 def compute(
-    job: Job[StdSettings], preparation: base.Preparation[StdPlanRecord], runner: base.FolderRunner
+    job: Job[StdSettings],
+    preparation: base.Preparation[StdPlanRecord],
+    runner: base.Runner,
+    folder: ResultFolder,
 ) -> tuple[pl.DataFrame, StdResultRecord]:
     """Score the tokens, validate those with the best scores, and mark the outliers among them as sticky.
 
@@ -244,6 +249,7 @@ def compute(
     candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
     counted = CountedRunner(
         runner,
+        folder,
         truncate=planning.truncates(job.encoder, settings.insertion),
         expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
     )
@@ -272,8 +278,8 @@ def compute(
     validations = counted(stage, candidates, validation_texts)
     outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
     tokens = _token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
-    runner.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
-    cost = runner.cost
+    folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
+    cost = folder.total_cost()
     return tokens, StdResultRecord(
         scored=len(job.tokens),
         candidates=len(candidates),
@@ -282,7 +288,7 @@ def compute(
         rate_threshold=outlier_bound,
         exact_scores=int(tokens["sticky_score"].count()),
         sequences=cost.sequences,
-        seconds=round(runner.seconds, 1),
+        seconds=round(folder.seconds, 1),
     )
 
 
