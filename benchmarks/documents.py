@@ -36,7 +36,7 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Role, in_role, require_ids
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.profile.documents import DOCUMENT_COUNTS, encode_documents
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import ProfileSettings
@@ -270,7 +270,7 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
     vocabulary = categorize(encoder.tokenizer)
     job = Job(encoder, ProfileSettings(), load_sentences(), vocabulary, [], restricted=True, sampled=False)
     with progress_bar() as progress:
-        runner = MemoryRunner(encoder, progress, shard_probes=SHARD)
+        runner = Runner.in_memory(encoder, progress, shard_probes=SHARD)
         panel = encode_documents(job, run.plan_of(ProfilePlanRecord).documents, runner)
         if panel is None:
             refuse("the run has no documents")

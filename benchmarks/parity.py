@@ -43,9 +43,9 @@ from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
 from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine
-from stickytoken.methods.base import SHARD_PROBES, FolderRunner, Job, MemoryRunner
+from stickytoken.methods.base import SHARD_PROBES, Job, Runner
 from stickytoken.methods.std import (
-    CountedRun,
+    CountedRunner,
     Metric,
     Scores,
     StdEvidence,
@@ -164,7 +164,7 @@ def replayed_rates(
     candidates = [tokens_by_id[token_id] for token_id in validation_order(scores)]
     tokens = [tokens_by_id[token_id] for token_id in token_ids]
     with progress_bar() as progress:
-        runner = MemoryRunner(encoder, progress, shard_probes=1)
+        runner = Runner.in_memory(encoder, progress, shard_probes=1)
         plan = make_plan(encoder, settings, choose_corpus(None, pairs), runner)
         paths = published_paths(encoder, settings, plan, vocabulary.available, candidates)
         stage = validation_stage(encoder, settings, plan, paths)
@@ -302,11 +302,12 @@ def score_job(job: Job[StdSettings]) -> tuple[pl.DataFrame, ShardCost]:
     encoder = job.encoder
     shard_probes = SHARD_PROBES if encoder.device == "cpu" else ACCELERATOR_SHARD
     with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
-        runner = FolderRunner(LocalEngine(encoder), ResultFolder(Path(work)), progress, shard_probes)
+        folder = ResultFolder(Path(work))
+        runner = Runner(LocalEngine(encoder), folder, progress, shard_probes)
         plan = make_plan(encoder, job.settings, job.corpus, runner)
-        run_stage = CountedRun(runner, truncate=True)
-        table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), run_stage)
-        return table, runner.cost
+        counted = CountedRunner(runner, folder, truncate=True)
+        table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), counted)
+        return table, folder.total_cost()
 
 
 def check_costs(results: Results, costs: dict[Scores, list[ShardCost]], token_count: int) -> None:

@@ -27,7 +27,7 @@ from models import planted_ids
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import bundled_sentences, text_kinds
 from stickytoken.detection import Run, open_run
-from stickytoken.detection.run import encoder_for, flagged_tokens
+from stickytoken.detection.run import encoder_for
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ignore_progress
@@ -187,7 +187,7 @@ def check_truth(
         vocabulary,
         bundled_sentences(),
         seed=repair.record.settings["seed"],
-        excluded=flagged_tokens(run).union(not_ordinary),
+        excluded=run.sticky_ids.union(not_ordinary),
         progress=ignore_progress,
     )
     true_tokens = recheck.of_model(truth, vocabulary, "truth").judged(Copies(tokens, [])).tokens

@@ -29,7 +29,7 @@ from stickytoken.data import choose_corpus
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import Shard, compute_shard, cut_into_shards, ignore_progress
-from stickytoken.methods.base import MemoryRunner
+from stickytoken.methods.base import Runner
 from stickytoken.methods.std import StdSettings
 from stickytoken.methods.std.placement import walk_vocabulary
 from stickytoken.methods.std.plan import make_plan
@@ -96,7 +96,7 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     """
     available = categorize(encoder.tokenizer).available
     settings = StdSettings(sentence_count=500)
-    plan = make_plan(encoder, settings, choose_corpus(None, None), MemoryRunner(encoder, ignore_progress))
+    plan = make_plan(encoder, settings, choose_corpus(None, None), Runner.in_memory(encoder, ignore_progress))
     indices = np.random.default_rng(0).permutation(len(available))[: count + 2]
     random_tokens = [available[index] for index in indices]
     pairs = scoring_pairs(encoder, settings, plan)

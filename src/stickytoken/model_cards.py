@@ -109,7 +109,7 @@ def _facts(row: Mapping[str, Any]) -> str:
 def _rows(run: Run) -> list[tuple[str, str]]:
     """Return the rows of the card's table; each row has the name of a measure and its value."""
     record = run.record
-    compared = comparisons.ComparedRun(record.model.title, run)
+    compared = comparisons.ComparedRun(record.model.short_title, run)
     level = f"{100 * compared.confidence:.4g}% interval"
     count = f"{len(run.sticky):,} of {len(run.tokens):,} examined ({compared.examined.value})"
     rows = [("sticky tokens", count)]
@@ -150,7 +150,7 @@ def table_row(run: Run) -> str:
         | all-MiniLM-L6-v2 | ... | 18 of 23,699 | ...
     """
     record = run.record
-    compared = comparisons.ComparedRun(record.model.title, run)
+    compared = comparisons.ComparedRun(record.model.short_title, run)
     whole = compared.examined is comparisons.Examined.WHOLE
     sticky = f"{len(run.sticky):,} of {len(run.tokens):,}"
     worst = []
@@ -167,7 +167,7 @@ def table_row(run: Run) -> str:
     if device == "cpu":
         device = counted(int(record.hardware["torch_threads"]), "CPU thread")
     cells = (
-        record.model.title,
+        record.model.short_title,
         f"{record.started[:10]}, stickytoken {record.versions.get('stickytoken', 'of unknown version')}",
         sticky if whole else f"{sticky} ({compared.examined.value})",
         *worst,

@@ -419,7 +419,7 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
     counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in lists.items()]
     without = "" if result.found_without is None else f" Without copies, {result.found_without:.3f}."
     sections = [
-        f"# Which sticky tokens of {markdown(study.std.record.model.title)} predict harm?",
+        f"# Which sticky tokens of {markdown(study.std.record.model.short_title)} predict harm?",
         "\n".join(counts),
         f"{len(study.std.tokens):,} of {study.std.available:,} tokens were measured.",
         "## Which list predicts what?",

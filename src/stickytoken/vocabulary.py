@@ -576,9 +576,13 @@ def _copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
-    texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
+    return dict(zip(indices, count_copies_read(tokenizer, tokens, "a", _COPIES), strict=True))
+
+
+def count_copies_read(
+    tokenizer: RoundTripTokenizer, tokens: Sequence[Token], text: str, copies: int
+) -> list[int]:
+    """Return for each token how many of its copies after a text the tokenizer reads as the token."""
+    texts = [copies_as_text(token, text, Placement.SUFFIX, copies) for token in tokens]
     encoded = tokenizer.encode_many(texts)
-    counts = {}
-    for index, token, ids in zip(indices, tokens, encoded, strict=True):
-        counts[index] = ids.count(token.id)
-    return counts
+    return [list(ids).count(token.id) for token, ids in zip(tokens, encoded, strict=True)]

@@ -17,7 +17,7 @@ from naming import naming
 from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
-from stickytoken.detection.run_folder import RunFolder, flagged_ids
+from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import default_folder, folder_name
@@ -150,14 +150,6 @@ def test_cut_texts_have_the_vectors_that_the_model_gives_whole_ones(encoder, ber
     model = SentenceTransformer(str(bert_folder), device="cpu")
     ours = encode_texts(encoder, texts, Insertion.TEXT)
     assert ours == pytest.approx(model.encode(texts, normalize_embeddings=True), abs=1e-5)
-
-
-def test_sticky_tokens_are_flagged_in_the_order_of_the_rows(small_run):
-    tokens = pl.DataFrame(
-        {"token_id": [9, 2, 5, 7, 1], "verdict": ["benign", "benign", "sticky", None, "sticky"]}
-    )
-    assert flagged_ids(tokens) == [5, 1]
-    assert set(flagged_ids(small_run.tokens)) == set(small_run.sticky["token_id"])
 
 
 def test_another_model_is_refused_by_what_differs(small_run, encoder):

@@ -25,7 +25,7 @@ from stickytoken.evaluation import compare
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.measurement.ray_engine import chosen_engine
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.scanning import _passes
 from stickytoken.settings.prompting import Prompting
@@ -228,7 +228,7 @@ def test_a_run_searches_documents_with_query_vectors(run, library):
         restricted=True,
         sampled=False,
     )
-    panel = encode_documents(job, run.plan.documents, MemoryRunner(encoder, ignore_progress))
+    panel = encode_documents(job, run.plan.documents, Runner.in_memory(encoder, ignore_progress))
     queries = library.encode_query(list(choose_collection(job).queries), normalize_embeddings=True)
     np.testing.assert_allclose(panel.search.queries, queries, **CLOSE)
 

@@ -14,7 +14,7 @@ from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
-from stickytoken.methods.base import MemoryRunner
+from stickytoken.methods.base import Runner
 from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.validation import validation_stage
 from stickytoken.vocabulary import categorize
@@ -99,7 +99,7 @@ def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
 
 def a_stage(encoder):
     settings = replace(planted.SMALL, insertion=Insertion.IDS)
-    plan = make_plan(encoder, settings, planted.small_corpus(), MemoryRunner(encoder, ignore_progress))
+    plan = make_plan(encoder, settings, planted.small_corpus(), Runner.in_memory(encoder, ignore_progress))
     return validation_stage(encoder, settings, plan), categorize(encoder.tokenizer).available
 
 

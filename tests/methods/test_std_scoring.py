@@ -14,8 +14,8 @@ from stickytoken.encoders import load_encoder
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, Shard, compute_shard, ignore_progress
-from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
-from stickytoken.methods.std import CountedRun, ScoreConstants, Scores, StdSettings, candidate_threshold
+from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.std import CountedRunner, ScoreConstants, Scores, StdSettings, candidate_threshold
 from stickytoken.methods.std._scores import has_risen, score_bounds, scores_behind_threshold, sticky_score
 from stickytoken.methods.std.placement import validation_order
 from stickytoken.methods.std.plan import make_plan
@@ -94,7 +94,7 @@ def test_the_threshold_depends_on_the_best_scores_only(tokens, share):
     assert candidate_threshold(changed, share) == candidate_threshold(scores, share)
 
 
-class PlainRun:
+class PlainRunner:
     """Runs stages over tokens in one piece, and counts their texts."""
 
     def __init__(self, encoder):
@@ -130,11 +130,11 @@ def scored(request, encoder):
         corpus = planted.small_corpus()
         tokens = vocabulary.available
         job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
-        runner = MemoryRunner(encoder, ignore_progress)
+        runner = Runner.in_memory(encoder, ignore_progress)
         plan = make_plan(encoder, std_settings, planted.small_corpus(), runner)
-        run = PlainRun(encoder)
-        table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12)
-        result_of[scores] = table, run.texts
+        runner = PlainRunner(encoder)
+        table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), runner, sample_size=12)
+        result_of[scores] = table, runner.texts
     return result_of
 
 
@@ -193,10 +193,15 @@ def scored_in(folder, encoder, stop=None):
     corpus = planted.small_corpus()
     tokens = vocabulary.available
     job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
-    plan = make_plan(encoder, std_settings, planted.small_corpus(), MemoryRunner(encoder, ignore_progress))
-    runner = FolderRunner(LocalEngine(encoder), ResultFolder(folder), progress, shard_probes=64)
-    run = CountedRun(runner, truncate=True)
-    return score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12), len(reports)
+    plan = make_plan(
+        encoder, std_settings, planted.small_corpus(), Runner.in_memory(encoder, ignore_progress)
+    )
+    result_folder = ResultFolder(folder)
+    runner = Runner(LocalEngine(encoder), result_folder, progress, shard_probes=64)
+    counted = CountedRunner(runner, result_folder, truncate=True)
+    return score_tokens(job, scoring_pairs(encoder, std_settings, plan), counted, sample_size=12), len(
+        reports
+    )
 
 
 @pytest.mark.slow
@@ -238,7 +243,7 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
         encoder,
         std_settings,
         choose_corpus(None, shared / "paper" / "minilm_pairs.csv"),
-        MemoryRunner(encoder, ignore_progress),
+        Runner.in_memory(encoder, ignore_progress),
     )
     order = validation_order(dict(rows.select("token_id", "sticky_score").iter_rows()))
     candidates = [by_id[token_id] for token_id in order]

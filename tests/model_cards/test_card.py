@@ -176,7 +176,7 @@ def cells_of(row):
 
 def test_a_row_names_the_worst_token_of_each_measure_and_the_cost(run):
     name, measured, sticky, hides, pushes, cost = cells_of(cards.table_row(run))
-    assert name == run.record.model.title
+    assert name == run.record.model.short_title
     assert measured.startswith(run.record.started[:10])
     assert sticky == f"1 of {profiled.AVAILABLE}"
     worst = run.sticky.row(0, named=True)

@@ -8,7 +8,6 @@ import pytest
 import planted
 import profiled
 import repaired
-from stickytoken.detection.run import flagged_tokens
 from stickytoken.encoders import load_encoder
 from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
@@ -43,7 +42,7 @@ def recheck(run, encoder, vocabulary):
         vocabulary,
         profiled.corpus(300),
         seed=1,
-        excluded=flagged_tokens(run),
+        excluded=run.sticky_ids,
         progress=ignore_progress,
     )
 
@@ -63,10 +62,10 @@ def test_the_texts_are_those_that_the_run_has_not_used(run, recheck):
     assert without_full_stops(texts).isdisjoint(without_full_stops(list_used_texts(run)))
 
 
-def test_flagged_tokens_are_not_ordinary(run, recheck):
+def test_sticky_tokens_are_not_ordinary(run, recheck):
     ids = {token.id for token in recheck.ordinary_tokens}
     assert len(ids) > 25
-    assert ids.isdisjoint(flagged_tokens(run))
+    assert ids.isdisjoint(run.sticky_ids)
 
 
 def test_a_planted_token_is_sticky_again(recheck, vocabulary):

@@ -20,7 +20,7 @@ from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.measurement import engine as engines, resume
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
-from stickytoken.methods.base import FolderRunner
+from stickytoken.methods.base import Runner
 from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.verdict import Measures, apply_rule, thresholds
 from stickytoken.methods.statistics import Estimates
@@ -62,7 +62,7 @@ def measure(
     predicted = predicted_by_id(candidates, panel)
     groups = choose_tokens(run, candidates, predicted, _copies.words_found(scan), settings)
     tokens = [candidates.tokens[token_id] for token_id in groups]
-    runner = FolderRunner(engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
+    runner = Runner(engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
     stuffed = _stuffing.measure_stuffed(
         tokens, panel, _stuffing.WordsOfQueries(index), runner, rule.confidence, settings
     )
@@ -100,7 +100,7 @@ def measure(
         causes=certain_kinds(scan.result.kinds),
         searched=scan.result.documents,
         ranked=copies_now.ranked,
-        sequences=runner.cost.sequences,
+        sequences=folder.total_cost().sequences,
         seconds=round(folder.seconds, 1),
     )
     held.finish(held.record.model_copy(update={"result": result, "notes": notes}))

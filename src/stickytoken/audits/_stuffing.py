@@ -16,7 +16,7 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.methods.base import FolderRunner
+from stickytoken.methods.base import Runner
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
 from stickytoken.methods.statistics import Estimates
@@ -161,7 +161,7 @@ def measure_stuffed(
     tokens: Sequence[Token],
     panel: DocumentPanel,
     words: WordsOfQueries,
-    runner: FolderRunner,
+    runner: Runner,
     confidence: float,
     settings: AuditSettings,
 ) -> Stuffed:

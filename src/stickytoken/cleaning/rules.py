@@ -233,7 +233,6 @@ def rules_of_run(run: Run) -> CleaningRules:
     """Return the rules for the tokens that a run flags and the special tokens of its model."""
     import polars as pl
 
-    from stickytoken.detection.run_folder import is_flagged
     from stickytoken.vocabulary import Kind, WordMark, kind_of
 
     vocabulary = run.vocabulary.filter(pl.col("category").is_in(("OK", "OK_SPECIAL")))
@@ -243,8 +242,9 @@ def rules_of_run(run: Run) -> CleaningRules:
         is_special = kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
         if is_special and len(text) >= _SHORTEST_SPECIAL:
             specials.append(text)
-    flagged = [str(text).strip() for text in run.tokens.filter(is_flagged())["decoded"]]
-    words = [text for text in flagged if text and text not in specials]
+    sticky = run.tokens.filter(pl.col("verdict") == "sticky")["decoded"]
+    texts = [str(text).strip() for text in sticky]
+    words = [text for text in texts if text and text not in specials]
     return CleaningRules(
         words=tuple(dict.fromkeys(words)),
         specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS])),

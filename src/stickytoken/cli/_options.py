@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -21,7 +21,7 @@ import typer
 import stickytoken
 from stickytoken.cli import console
 from stickytoken.cli.console import Verbosity
-from stickytoken.errors import InputError, ModelError, StickyTokenError
+from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.settings import PositiveCount, descriptions, part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import LoadingSettings
@@ -29,7 +29,7 @@ from stickytoken.settings.prompting import Prompting
 from stickytoken.words import counted
 
 if TYPE_CHECKING:
-    from stickytoken.detection.run_folder import LoadingRecord, RunRecord
+    from stickytoken.detection.run_folder import RunRecord
     from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.measurement.engine import ProgressCallback
@@ -297,6 +297,7 @@ def load(
     model: str,
     loading: ModelOptions | AnyModelOptions,
     *,
+    run: RunRecord | None = None,
     tokenizer_needed: bool = True,
     for_documents: bool = True,
 ) -> stickytoken.Encoder:
@@ -305,14 +306,15 @@ def load(
     Args:
         model: The model as the user named it.
         loading: The options that the user passed.
+        run: The record of the run whose model this is, from which the options come that the user did not
+            pass; None if there is no run.
         tokenizer_needed: Whether the command needs the vocabulary. A command that does not need the
             vocabulary can use a model behind an endpoint without a tokenizer.
         for_documents: Whether the texts are documents. Otherwise, they have no role.
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
-    options = asdict(part_of(loading, LoadingSettings))
-    options["dtype"] = loading.dtype or "float32"
+    options = asdict(part_of(loading, LoadingSettings)) | {"prompt": part_of(loading, Prompting)}
     if isinstance(loading, AnyModelOptions):
         if at_endpoint:
             options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
@@ -326,17 +328,22 @@ def load(
             from stickytoken.encoders.loading import refuse_endpoint_options
 
             refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
+    if run is not None:
+        from stickytoken.detection.run import recorded_options
+
+        options = recorded_options(run, model, options)
+    options["dtype"] = options["dtype"] or "float32"
     verb = "asking" if at_endpoint else "loading"
     with console.status(f"{verb} {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
         from stickytoken.encoders.loading import load_for_documents
 
         load_in_role: Any = load_for_documents if for_documents else load_encoder
-        encoder: Any = load_in_role(model, prompt=part_of(loading, Prompting), **options)
+        encoder: Any = load_in_role(model, **options)
     if at_endpoint:
         _announce_server(encoder)
     else:
-        _announce_model(encoder, model, loading.revision)
+        _announce_model(encoder, model, options["revision"])
     if for_documents:
         tell_prompts(encoder)
     loaded: stickytoken.Encoder = encoder
@@ -407,25 +414,10 @@ def load_for(
     """
     if run is None:
         return load(source, loading)
-    from stickytoken.detection.run import recorded_loading
+    from stickytoken.detection.run import naming_model
 
-    with _name_model_in_errors(source):
-        return load(model or run.model.location, _with_recorded(loading, recorded_loading(run)))
-
-
-def _with_recorded(
-    loading: ModelOptions | AnyModelOptions, recorded: LoadingRecord
-) -> ModelOptions | AnyModelOptions:
-    # The prompting options belong together, so the recorded ones are used only if the user passed none.
-    if part_of(loading, Prompting) == Prompting():
-        loading = replace(loading, **asdict(recorded.prompting))
-    values = asdict(recorded.settings)
-    endpoint = recorded.endpoint
-    if endpoint is not None and isinstance(loading, AnyModelOptions):
-        values |= endpoint.model_dump()
-        if loading.tokenizer or loading.candidates:  # an endpoint has either, not both
-            del values["tokenizer"], values["candidates"]
-    return replace(loading, **{name: getattr(loading, name) or value for name, value in values.items()})
+    with naming_model(source, "--model"):
+        return load(model or run.model.location, loading, run=run)
 
 
 def require_found(
@@ -444,7 +436,7 @@ def require_found(
     Returns:
         The name of the model.
     """
-    from stickytoken.detection.run import recorded_loading
+    from stickytoken.detection.run import naming_model, recorded_loading
     from stickytoken.encoders.loading import require_model
 
     name = source if run is None else model or run.model.location
@@ -452,16 +444,8 @@ def require_found(
         return name
     if run is None:
         return require_model(source, loading.revision)
-    with _name_model_in_errors(source):
+    with naming_model(source, "--model"):
         return require_model(name, loading.revision or recorded_loading(run).settings.revision)
-
-
-@contextmanager
-def _name_model_in_errors(source: str) -> Iterator[None]:
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:

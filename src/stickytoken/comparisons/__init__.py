@@ -16,7 +16,7 @@ import polars as pl
 
 from stickytoken.detection import IDENTITY_VERSION
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import LoadingRecord, is_flagged
+from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods import METHODS, Column
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
@@ -102,9 +102,9 @@ class ComparedRun:
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
-            # Flagged tokens are kept even if they are not confirmed, because an older rule did not confirm
+            # Sticky tokens are kept even if they are not confirmed, because an older rule did not confirm
             # tokens.
-            measured = measured.filter(pl.col("confirmed") | is_flagged())
+            measured = measured.filter(pl.col("confirmed") | (pl.col("verdict") == "sticky"))
         if measured.is_empty():
             return None
         row = measured.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
@@ -181,7 +181,7 @@ def tone_of(sticky: pl.DataFrame) -> str:
 
 def short_headline(run: Run) -> str:
     """Return the headline of a run with the short name of its model."""
-    return run.method.headline(run).replace(run.model_title, run.record.model.title)
+    return run.method.headline(run).replace(run.model_title, run.record.model.short_title)
 
 
 def rule_lines(run: Run) -> list[str]:
@@ -827,11 +827,11 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    titles = [run.record.model.title for run in runs]
-    long_titles = [run.model_title for run in runs]
-    with_methods = [f"{title} ({run.record.method})" for title, run in zip(titles, runs, strict=True)]
-    with_folders = [f"{title} ({run.path.name})" for title, run in zip(titles, runs, strict=True)]
-    for names in (titles, long_titles, with_methods, with_folders):
+    short_titles = [run.record.model.short_title for run in runs]
+    titles = [run.model_title for run in runs]
+    with_methods = [f"{title} ({run.record.method})" for title, run in zip(short_titles, runs, strict=True)]
+    with_folders = [f"{title} ({run.path.name})" for title, run in zip(short_titles, runs, strict=True)]
+    for names in (short_titles, titles, with_methods, with_folders):
         if len(set(names)) == len(names):
             return names
     return [f"{number}: {name}" for number, name in enumerate(with_folders, start=1)]

@@ -19,7 +19,7 @@ import stickytoken.measurement as store
 from stickytoken.data import Sentences
 from stickytoken.detection import Reopened, reopen
 from stickytoken.detection.naming import available_tokens, find_named
-from stickytoken.detection.run import Run, flagged_tokens, model_difference
+from stickytoken.detection.run import Run, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.loading import load_encoder
 from stickytoken.encoders.protocol import IdReader
@@ -122,7 +122,7 @@ def find_runs(
     for example in examples:
         if (example / store.RUN_FILE).is_file():
             record = RunFolder(example).read_run()
-            runs.append(ListedRun(f"{record.model.title} (example)", example, record))
+            runs.append(ListedRun(f"{record.model.short_title} (example)", example, record))
     left_out = [" ".join(visible(str(error)).split()) for error in errors]
     return RunLibrary(_with_distinct_labels(runs), left_out)
 
@@ -200,9 +200,11 @@ class SharedModel:
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
         """Return at most `count` benign tokens that are matched to the given token.
 
-        Tokens that the run flags, and tokens that do not fit into the model's input, are excluded.
+        Sticky tokens of the run, and tokens that do not fit into the model's input, are excluded.
         """
-        excluded = flagged_tokens(run) | self._unread | {token_id}
+        excluded = self._unread | {token_id}
+        if run is not None:
+            excluded |= run.sticky_ids
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
     def name_of(self, token_id: int) -> str:

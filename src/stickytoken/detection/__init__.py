@@ -192,13 +192,12 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
                     shard_probes = base.shard_probes_for(encoder.device)
                 unfinished = held.record.model_copy(update={"result": None})
                 begin = cache(partial(held.begin, unfinished))  # once
-                runner = base.FolderRunner(opened, folder, progress, shard_probes, begin=begin)
-                plan = folder.read_plan(name)
-                if plan is None:
-                    plan = without_refused_texts(encoder, lambda: chosen_method.make_plan(job, runner))
-                folder.write_record(store.PLAN_FILE, plan)
+                runner = base.Runner(opened, folder, progress, shard_probes, begin=begin)
+                stored = folder.read_plan(name)
+                prepared = without_refused_texts(encoder, lambda: chosen_method.prepare(job, runner, stored))
+                folder.write_record(store.PLAN_FILE, prepared.plan)
                 folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
-                table, result = chosen_method.compute(job, plan, runner)
+                table, result = chosen_method.compute(job, prepared, runner, folder)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)

@@ -16,11 +16,10 @@ from stickytoken.detection.run_folder import (
     EVIDENCE_SCHEMA,
     EvidenceRecord,
     RunEvidence,
-    flagged_ids,
 )
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import UNANSWERED, ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import base
 from stickytoken.methods.probes import EvidenceStage, similarity_counts
 
@@ -62,14 +61,14 @@ def measured_evidence(
     ids = worst_ids if named is None else list(named)
     ordinary_ids: list[int] = []
     if with_ordinary:
-        excluded = {*flagged_ids(run.tokens), *worst_ids, *ids}
+        excluded = {*run.sticky_ids, *worst_ids, *ids}
         count = _ORDINARY_IN_FEW if job.restricted else _ORDINARY_TOKENS
         ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), count))
     tokens_by_id = {token.id: token for token in job.vocabulary.available}
     tokens = [tokens_by_id[token_id] for token_id in (*ids, *ordinary_ids)]
     # One shard for all tokens would fill batches best, but small shards need less memory.
-    measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
-    rows = _rows_with_all_vectors(measure(stage, tokens)).to_dicts()
+    runner = base.Runner.in_memory(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    rows = [row for row in runner(stage, tokens).to_dicts() if row["token_id"] not in runner.unanswered]
     for row in rows:
         row["ordinary"] = row["token_id"] in ordinary_ids
         row["copies"] = [0, *stage.copies]
@@ -84,12 +83,6 @@ def measured_evidence(
         similarities_before=tuple(similarity_counts(stage.panel.before)),
     )
     return RunEvidence(record, pl.DataFrame(rows, schema=EVIDENCE_SCHEMA))
-
-
-def _rows_with_all_vectors(table: pl.DataFrame) -> pl.DataFrame:
-    if UNANSWERED not in table.columns:
-        return table
-    return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
 
 
 def _ids_to_measure(run: Run) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import stickytoken.measurement as store
 from stickytoken.detection import detect
-from stickytoken.detection.run import Run, is_run, load_recorded, model_difference, open_run, recorded_loading
+from stickytoken.detection.run import Run, is_run, load_recorded, model_difference, open_run
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
@@ -97,7 +97,7 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
     for path, record in candidates.items():
         if record.model.name != model:
             continue
-        encoder = load_recorded(model, recorded_loading(record))
+        encoder = load_recorded(record)
         is_same = model_difference(record, encoder.identity) == []
         if is_same and isinstance(encoder, EndpointEncoder):
             # The identity comes from cached answers, so check that the server still gives these answers.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ import polars as pl
 
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
+from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.loading import AnyModel, load_for_documents
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
@@ -23,6 +25,7 @@ from stickytoken.methods import Column, base, method_named, wording
 from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
 
@@ -99,6 +102,11 @@ class Run:
             return base.worst_first(sticky)
         return sticky.sort(self.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
 
+    @property
+    def sticky_ids(self) -> frozenset[int]:
+        """The ids of the sticky tokens."""
+        return frozenset(self.tokens.filter(pl.col("verdict") == "sticky")["token_id"])
+
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are not sticky.
 
@@ -106,23 +114,23 @@ class Run:
         confirmed tokens before those that were only screened. The second half has the largest pushes. A run
         of std measures no push, so all tokens are chosen by the ranking column.
         """
-        unflagged = self.tokens.filter(~run_folder.is_flagged())
-        if "confirmed" not in unflagged.columns:
-            unflagged = unflagged.with_columns(confirmed=pl.lit(value=False))
+        others = self.tokens.filter(pl.col("verdict").ne_missing("sticky"))
+        if "confirmed" not in others.columns:
+            others = others.with_columns(confirmed=pl.lit(value=False))
         measures = [self.method.RANKED_BY.key]
-        if "push" in unflagged.columns:
+        if "push" in others.columns:
             measures.append("push")
         count_per_measure = max(1, count // len(measures))
         ids: list[int] = []
         for measure in measures:
             order = ["confirmed"] if measure == self.method.RANKED_BY.key else []
-            remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
+            remaining = others.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
             ranked = remaining.sort(
                 *order, measure, "token_id", descending=[True] * (len(order) + 1) + [False]
             )
             ids += ranked["token_id"].head(count_per_measure).to_list()
         strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
-        return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
+        return strongest.join(others, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Return the columns to show in a short table of the given rows, without empty text columns."""
@@ -141,7 +149,7 @@ class Run:
     @property
     def model_title(self) -> str:
         """The model as the user named it, with the layer and dimensions if they are not the defaults."""
-        return self.record.model.long_title
+        return self.record.model.title
 
     @property
     def available(self) -> int:
@@ -334,11 +342,6 @@ def open_run(path: Run | str | Path) -> Run:
     return path if isinstance(path, Run) else Run(file_path("the run", path))
 
 
-def flagged_tokens(run: Run | None) -> frozenset[int]:
-    """Return the ids of the sticky tokens of a run; an empty set if there is no run."""
-    return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
-
-
 _NORMALIZER_FILE = "normalizer.json"
 
 
@@ -392,6 +395,56 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
     return LoadingRecord.model_validate(options)
 
 
+def recorded_options(run: RunRecord, model: str, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options of `load_encoder` that load the model of a run as the run records it.
+
+    Args:
+        run: The record of the run.
+        model: Where the model is now. The run's options for an endpoint are used only if this is one.
+        chosen: Options of `load_encoder` that the user set, which take precedence. Empty ones and a default
+            `Prompting` count as not set.
+    """
+    recorded = recorded_loading(run)
+    chosen = chosen or {}
+    options: dict[str, Any] = {"prompt": recorded.prompting} | asdict(recorded.settings)
+    endpoint_options = {}
+    if recorded.endpoint is not None and names_endpoint(model):
+        endpoint_options = recorded.endpoint.model_dump()
+        options["max_length"] = endpoint_options.pop("max_length")
+        vocabulary = {name: endpoint_options.pop(name) for name in ("tokenizer", "candidates")}
+        if not (chosen.get("tokenizer") or chosen.get("candidates")):  # an endpoint has either, not both
+            options |= vocabulary
+    for name, value in chosen.items():
+        is_set = value and value != Prompting()
+        if is_set or name not in options:
+            options[name] = value
+    if endpoint_options:
+        own = chosen.get("endpoint") or EndpointOptions()
+        own_or_recorded = {name: getattr(own, name) or value for name, value in endpoint_options.items()}
+        options["endpoint"] = replace(own, **own_or_recorded)
+    return options
+
+
+def load_recorded(run: RunRecord) -> Encoder:
+    """Load the model of a run, or connect to its endpoint, with the options that the run records."""
+    location = run.model.location
+    return load_for_documents(location, **recorded_options(run, location))
+
+
+@contextmanager
+def naming_model(run: object, replacement: str) -> Iterator[None]:
+    """Add to an error about loading the model of a run whose model it is, and how to pass it if it has moved.
+
+    Args:
+        run: The run, as the user named it.
+        replacement: What the user can pass instead, such as ``--model``.
+    """
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"the model of {run}: {error} (if it has moved, pass {replacement})") from error
+
+
 def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
     """Return the encoder that the caller passed, or else the model of the run, loaded as in the run.
 
@@ -412,33 +465,10 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     if model is not None:
         encoder = load_for_documents(model)
     else:
-        try:
-            encoder = load_recorded(run.record.model.location, recorded_loading(run.record))
-        except ModelError as error:
-            advice = "(if it has moved, pass it as encoder)"
-            raise ModelError(f"the model of {run.path}: {error} {advice}") from error
+        with naming_model(run.path, "it as encoder"):
+            encoder = load_recorded(run.record)
     require_same_model(run, encoder)
     return encoder
-
-
-def load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
-    """Load a model, or connect to its endpoint, with the options that a run records."""
-    endpoint = recorded.endpoint
-    if endpoint is None:
-        return load_for_documents(name, prompt=recorded.prompting, **asdict(recorded.settings))
-    return load_for_documents(
-        name,
-        prompt=recorded.prompting,
-        max_length=endpoint.max_length,
-        truncate_dim=recorded.settings.truncate_dim,
-        tokenizer=endpoint.tokenizer,
-        candidates=endpoint.candidates,
-        endpoint=EndpointOptions(
-            request_dimensions=endpoint.request_dimensions,
-            request_fields=endpoint.request_fields,
-            key_variable=endpoint.key_variable,
-        ),
-    )
 
 
 def restored_settings(run: Run) -> base.MethodSettings:

@@ -23,7 +23,7 @@ import stickytoken.measurement as store
 from stickytoken.errors import RunError
 from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
-from stickytoken.methods import METHODS, Verdict, base, method_named
+from stickytoken.methods import METHODS, base, method_named
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
@@ -116,12 +116,12 @@ class ModelRecord(resume.Record):
         return ", ".join(phrases)
 
     @property
-    def title(self) -> str:
+    def short_title(self) -> str:
         """The short name, with the layer and dimensions if they are not the defaults."""
         return f"{self.short_name} ({self.reading})" if self.reading else self.short_name
 
     @property
-    def long_title(self) -> str:
+    def title(self) -> str:
         """The name as the user typed it, with the layer and dimensions if they are not the defaults."""
         return f"{self.name} ({self.reading})" if self.reading else self.name
 
@@ -294,11 +294,8 @@ def require_usable(path: Path, method: str, settings: base.MethodSettings) -> No
         return
     requested: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}
     earlier = {name: claim.identity_parts.get(name) for name in requested}
-    different = resume.differences(requested, earlier)
-    if different:
-        raise RunError(
-            f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
-        )
+    if resume.differences(requested, earlier):
+        resume.refuse_different(path, RUN.name, requested, earlier)
 
 
 def _is_finished(record: RunRecord, folder: store.ResultFolder) -> bool:
@@ -321,20 +318,6 @@ class EvidenceRecord(resume.Record):
     sequences: int  # number of encoded texts
     seconds: float
     similarities_before: tuple[int, ...]  # carrier-anchor pairs without copies, per bin of `SIMILARITY_EDGES`
-
-
-FLAGGED = (Verdict.STICKY.value,)
-
-
-def is_flagged() -> pl.Expr:
-    """Return a Polars expression that is true in the rows of sticky tokens."""
-    return pl.col("verdict").is_in(FLAGGED).fill_null(value=False)
-
-
-def flagged_ids(tokens: pl.DataFrame) -> list[int]:
-    """Return the ids of the sticky tokens of a table."""
-    ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
-    return ids
 
 
 EVIDENCE_FILE = "evidence.parquet"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stickytoken.data import SentenceSource, load_sentences, readable
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids as named_ids
-from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
+from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
@@ -99,7 +99,7 @@ def explain(
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _choose_ids(encoder, vocabulary, tokens)
     # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
-    not_benign = set(token_ids) if run is None else flagged_tokens(run)
+    not_benign = set(token_ids) if run is None else run.sticky_ids
     excluded = _unreadable_ids(encoder, vocabulary) | not_benign
     matches = {
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)

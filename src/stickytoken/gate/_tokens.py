@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import stickytoken.measurement as store
 from stickytoken.detection.run import Run
-from stickytoken.detection.run_folder import FLAGGED
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
@@ -164,15 +163,15 @@ def _change(
 
     Returns:
         ``known`` if no interval lies above the interval of the same measure in the baseline. Otherwise
-        ``worse`` if the baseline flags the token, and ``new`` if not. A token is also ``new`` if the two
-        runs have no measure of it in common.
+        ``worse`` if the token is sticky in the baseline, and ``new`` if not. A token is also ``new`` if the
+        two runs have no measure of it in common.
     """
     shared = effects.keys() & baseline_effects.keys()
     if baseline_row is None or not shared:
         return "new"
     if all(effects[name].low <= baseline_effects[name].high for name in shared):
         return "known"
-    return "worse" if baseline_row["verdict"] in FLAGGED else "new"
+    return "worse" if baseline_row["verdict"] == "sticky" else "new"
 
 
 def _properties(token: _JudgedToken) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from stickytoken.data import tasks as task_data
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids
-from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run, worst_tokens
+from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import similarity_of
@@ -286,7 +286,7 @@ def _tokens(
             "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
         )
     sticky = available_tokens(vocabulary, measured_ids)
-    barred = set(flagged_tokens(run))
+    barred: set[int] = set() if run is None else set(run.sticky_ids)
     excluded = list_of("token ids or texts", "exclude", exclude, ordered=False)
     if excluded:
         excluded_ids = token_ids(vocabulary, excluded)

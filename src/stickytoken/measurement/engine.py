@@ -323,7 +323,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
     """Replace vectors that a server did not return, so that methods need not handle missing vectors.
 
     If the vector of a token's n-th probe is missing, the mean over the other tokens' n-th probes takes its
-    place. The results of tokens with a missing vector are removed later; see `FolderRunner.unanswered`.
+    place. The results of tokens with a missing vector are removed later; see `Runner.unanswered`.
 
     Returns:
         For each token with a missing vector, its first text for which the server gave no vector. The texts

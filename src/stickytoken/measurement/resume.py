@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
@@ -54,6 +54,14 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
         elif our_value != their_value:
             keys.append(f"{prefix}{key}")
     return keys
+
+
+def refuse_different(
+    path: Path, called: str, requested: Mapping[str, Any], present: Mapping[str, Any]
+) -> NoReturn:
+    """Raise a RunError that says in what the measurement in a folder differs from the requested one."""
+    differing = ", ".join(differences(requested, present)) or "its identity"
+    raise RunError(f"{path} contains a different {called} (it differs in {differing}): choose another folder")
 
 
 class Record(BaseModel):
@@ -176,11 +184,7 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
         else:
             owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
         if owner is not None and owner.identity != record.identity:
-            differing = ", ".join(differences(record.identity_parts, owner.identity_parts)) or "its identity"
-            raise RunError(
-                f"{folder.path} contains a different {kind.name} (it differs in {differing}): choose another "
-                "folder"
-            )
+            refuse_different(folder.path, kind.name, record.identity_parts, owner.identity_parts)
         finished = earlier is not None and kind.finished(earlier, folder)
         try:
             yield Resumed(folder, earlier or record, finished, kind)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -138,22 +138,35 @@ _ROWS_OF_TOKENS: engines.Rows[engines.Shard] = engines.Rows(
     size=lambda shard: len(shard.tokens),
     unit="tokens",
 )
+# Beginning of the reason why a token has no verdict, if the server gave no vector for one of its texts.
+UNANSWERED_REASON = "not judged: the server gives no vector for the text"
 # Columns of a token table that come from the vocabulary. All other columns hold measurements.
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 
+# Number of texts in a shard that is kept in memory; small, so that progress is reported often.
+_MEMORY_SHARD_PROBES = 2048
+
+
 @dataclass
-class FolderRunner:
-    """Runs stages on an engine and stores their shards in a run folder."""
+class Runner:
+    """Runs the stages of a measurement on an engine, and keeps their shards."""
 
     engine: Engine
-    folder: ResultFolder
+    store: engines.ShardStore  # a run folder, or memory
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
     # For each token that could not be measured: a text that the server gave no vector for, keyed by token id.
     unanswered: dict[int, str] = field(default_factory=dict)
     # Called before any work, when nothing can be refused any more.
     begin: Callable[[], object] = lambda: None
+
+    @classmethod
+    def in_memory(
+        cls, encoder: Encoder, progress: ProgressCallback, shard_probes: int = _MEMORY_SHARD_PROBES
+    ) -> Runner:
+        """Return a runner that computes in this process and writes no files."""
+        return cls(engines.LocalEngine(encoder), engines.MemoryShards(), progress, shard_probes)
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
@@ -170,16 +183,16 @@ class FolderRunner:
     def run_work(
         self, work: engines.Work[S, P], shards: Sequence[S], rows: engines.Rows[S]
     ) -> list[pl.DataFrame]:
-        """Compute the shards that the folder lacks, and return the tables of all."""
+        """Compute the shards that the store lacks, and return the tables of all."""
         self.begin()
         return engines.run_work(
-            work.name, lambda: (work, _FREE), shards, rows, self.engine, self.folder, self.progress
+            work.name, lambda: (work, _FREE), shards, rows, self.engine, self.store, self.progress
         )
 
     def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Encode texts of a role, and keep their vectors in the folder under a name; shape (texts, d)."""
+        """Encode texts of a role, and keep their vectors in the store under a name; shape (texts, d)."""
         self.begin()
-        return engines.encode_in_shards(name, probes, self.engine, self.folder, self.progress, role)
+        return engines.encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table without the measurements and verdicts of the tokens in `unanswered`.
@@ -198,61 +211,13 @@ class FolderRunner:
         table = table.with_columns(cleared)
         if "reason" in table.columns:
             reasons = {
-                token_id: f"not judged: the server gives no vector for the text {shown(text)}"
-                for token_id, text in self.unanswered.items()
+                token_id: f"{UNANSWERED_REASON} {shown(text)}" for token_id, text in self.unanswered.items()
             }
             reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
             table = table.with_columns(
                 pl.when(is_unanswered).then(reason).otherwise("reason").alias("reason")
             )
         return table
-
-    @property
-    def cost(self) -> ShardCost:
-        """Cost of all shards, including shards of earlier sessions."""
-        return self.folder.total_cost()
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the run so far in seconds, including earlier sessions."""
-        return self.folder.seconds
-
-
-@dataclass
-class MemoryRunner:
-    """Runs stages in this process and keeps their shards in memory."""
-
-    encoder: Encoder
-    progress: ProgressCallback
-    shard_probes: int = 2048  # number of texts in a shard; small, so that progress is reported often
-    _shards: engines.MemoryShards = field(default_factory=engines.MemoryShards)
-
-    def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
-        """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
-        size = max(1, self.shard_probes // stage.probes_per_token)
-        shards = []
-        for index, start in enumerate(range(0, len(tokens), size)):
-            shards.append(engines.Shard(index, tuple(tokens[start : start + size])))
-        frames = self.run_work(engines.TokenWork(stage, truncate), shards, _ROWS_OF_TOKENS)
-        return pl.concat(frames, how="diagonal")
-
-    def run_work(
-        self, work: engines.Work[S, P], shards: Sequence[S], rows: engines.Rows[S]
-    ) -> list[pl.DataFrame]:
-        """Compute the shards that are not in memory, and return the tables of all."""
-        engine = engines.LocalEngine(self.encoder)
-        return engines.run_work(
-            work.name, lambda: (work, _FREE), shards, rows, engine, self._shards, self.progress
-        )
-
-    def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
-        """Encode texts of a role, and keep their vectors in memory under a name; shape (texts, d)."""
-        engine = engines.LocalEngine(self.encoder)
-        return engines.encode_in_shards(name, probes, engine, self._shards, self.progress, role)
-
-
-Runner: TypeAlias = FolderRunner | MemoryRunner
-"""Runs the stages of a measurement, and keeps what it has computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +260,12 @@ _FIRST_SAMPLE = 256
 _LARGEST_SAMPLE = 2048
 
 
-def model_mean(encoder: Encoder, run: Runner, tolerance: float | None = None) -> MeanSimilarity:
+def model_mean(encoder: Encoder, runner: Runner, tolerance: float | None = None) -> MeanSimilarity:
     """Return the model's mean similarity u.
 
     Args:
         encoder: the model.
-        run: encodes the vocabulary entries, and keeps what it has encoded.
+        runner: encodes the vocabulary entries, and keeps what it has encoded.
         tolerance: u is estimated from twice as many random entries until its standard error is at most
             ``tolerance``, or the largest sample is used. If None, all entries are encoded.
     """
@@ -309,19 +274,19 @@ def model_mean(encoder: Encoder, run: Runner, tolerance: float | None = None) ->
         blocks = sampled_entries(encoder, _FIRST_SAMPLE, _LARGEST_SAMPLE)
         count = 1
         while True:
-            similarity = _mean_of_blocks(encoder, run, blocks[:count], entries)
+            similarity = _mean_of_blocks(encoder, runner, blocks[:count], entries)
             if similarity.error <= tolerance or count >= len(blocks):
                 return similarity
             count *= 2
-    return _mean_of_blocks(encoder, run, blocks_of_entries(encoder), entries)
+    return _mean_of_blocks(encoder, runner, blocks_of_entries(encoder), entries)
 
 
 def _mean_of_blocks(
-    encoder: Encoder, run: Runner, blocks: Sequence[tuple[tuple[str, ...], ...]], entries: int
+    encoder: Encoder, runner: Runner, blocks: Sequence[tuple[tuple[str, ...], ...]], entries: int
 ) -> MeanSimilarity:
     shards = [EntryShard(index, groups) for index, groups in enumerate(blocks)]
     parts = []
-    for frame in run.run_work(EntryWork(), shards, _ROWS_OF_ENTRIES):
+    for frame in runner.run_work(EntryWork(), shards, _ROWS_OF_ENTRIES):
         sums = np.array(frame["sum"].to_list(), dtype=np.float64)
         parts.append(VectorSums(sums, frame["entries"].to_numpy()))
     return mean_of_sums(encoder.name, parts, sum(shard.size for shard in shards), entries)
@@ -411,6 +376,13 @@ Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
+@dataclass(frozen=True)
+class Preparation(Generic[Plan_co]):
+    """What a method has chosen and measured before it measures all tokens: its plan, and what it adds."""
+
+    plan: Plan_co
+
+
 class ProbedToken(Protocol):  # the results of probing a token: a dataclass with at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -456,11 +428,20 @@ class Method(Protocol):
     RANKED_BY: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
     GLOSSARY: Mapping[str, str]  # explanations of the terms in reports, keyed by term
 
-    def make_plan(self, job: Job[Any], run: Runner) -> Any:
-        """Choose what tokens are measured in, and return the plan, a `PLAN_RECORD`."""
+    def prepare(self, job: Job[Any], runner: Runner, stored: Any | None) -> Preparation[Any]:
+        """Choose what tokens are measured in, and measure what comes before all tokens.
 
-    def compute(self, job: Job[Any], plan: Any, run: FolderRunner) -> tuple[pl.DataFrame, Any]:
-        """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`."""
+        ``stored`` is the plan of an interrupted session, a `PLAN_RECORD`; None if there is none, and one is
+        made.
+        """
+
+    def compute(
+        self, job: Job[Any], preparation: Any, runner: Runner, folder: ResultFolder
+    ) -> tuple[pl.DataFrame, Any]:
+        """Run all stages and judge the tokens. Return the table tokens.parquet and a `RESULT_RECORD`.
+
+        ``folder`` keeps the shards, and gets what else the method writes.
+        """
 
     def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
         """Measure the job's tokens without a run folder. Return one result per token, in the same order."""

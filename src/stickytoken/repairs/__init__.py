@@ -19,7 +19,7 @@ from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
-from stickytoken.detection.run import Run, encoder_for, flagged_tokens, open_run
+from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.loading import AnyModel, load_like
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
@@ -161,11 +161,7 @@ def repair(
     finished = result.finished_repair(folder)
     if finished is not None:
         if finished.identity != digest(identity_parts):
-            different = ", ".join(resume.differences(identity_parts, finished.identity_parts))
-            raise RunError(
-                f"{folder} contains a different repair (it differs in {different or 'its identity'}): choose "
-                "another folder"
-            )
+            resume.refuse_different(folder, "repair", identity_parts, finished.identity_parts)
         model_folder.clear_workshop(folder)
         if finished not in result.repairs_in(opened.path)[0]:
             # An earlier process finished the repair, but was killed before it copied the record into the run
@@ -321,7 +317,7 @@ class _RepairJob:
         if strategy is Strategy.NEAREST:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
-        avoided = self._flagged.union(self.ids)
+        avoided = self.run.sticky_ids.union(self.ids)
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
     def _measure_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
@@ -440,7 +436,7 @@ class _RepairJob:
             benign = tokens.filter(
                 pl.col("verdict") == "benign",
                 pl.col("category") == Category.OK,
-                ~pl.col("token_id").is_in(self._flagged.union(self.ids)),
+                ~pl.col("token_id").is_in(self.run.sticky_ids.union(self.ids)),
             )
             if len(benign) >= _ENOUGH_BENIGN:
                 at_most_median = pl.col("erased") <= pl.col("erased").median()
@@ -476,13 +472,9 @@ class _RepairJob:
             self.vocabulary,
             self.corpus,
             seed=self.settings.seed,
-            excluded=self._flagged.union(self.ids, neighbour_ids),
+            excluded=self.run.sticky_ids.union(self.ids, neighbour_ids),
             progress=self.progress,
         )
-
-    @property
-    def _flagged(self) -> frozenset[int]:
-        return flagged_tokens(self.run)
 
     def _name(self, token_id: int) -> str:
         return self.vocabulary.tokens[self.vocabulary.place(token_id)]

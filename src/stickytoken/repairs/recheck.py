@@ -14,10 +14,10 @@ from stickytoken.data.collection import bundled_collection
 from stickytoken.detection.run import Run, restored_settings
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
+from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.measures import ERASED, PUSH
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
@@ -29,13 +29,13 @@ from stickytoken.methods.profile.documents import (
     measure_in_documents,
 )
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
-from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.vocabulary import Vocabulary, count_copies_read
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
@@ -73,21 +73,21 @@ def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token
         of them when they are glued together. A token whose copies are separate words has its text without the
         surrounding spaces.
     """
-    written = []
-    for token in tokens:
-        as_word = Token(token.id, token.text.strip(), Joining.WORDS)
-        glued = replace(token, joining=Joining.GLUED)
-        if _copies_read(encoder, glued) > _copies_read(encoder, as_word):
-            written.append(glued)
-        else:
-            written.append(as_word)
-    return written
+    # `stickytoken.vocabulary.written` tries ATTACHED instead, which leaves the last word of a text whole. A
+    # recheck wants every copy to be read: with GLUED, the tokenizer reads even the first copy of a token that
+    # continues a word.
+    as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]
+    glued = [replace(token, joining=Joining.GLUED) for token in tokens]
+    read_as_words = _copies_read(encoder, as_words)
+    read_glued = _copies_read(encoder, glued)
+    return [
+        glued[index] if read_glued[index] > read_as_words[index] else as_words[index]
+        for index in range(len(tokens))
+    ]
 
 
-def _copies_read(encoder: Encoder, token: Token) -> int:
-    text = copies_as_text(token, _SAMPLE_TEXT, Placement.SUFFIX, _SAMPLE_COPIES)
-    (ids,) = encoder.tokenizer.encode_many([text])
-    return list(ids).count(token.id)
+def _copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
+    return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,8 @@ class Recheck:
         )
         measures = estimates.measures
         # Tokens that the tokenizer no longer produces: it splits the text of their copies into other tokens.
-        split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
+        copies_read = _copies_read(self.job.encoder, copies.as_text)
+        split_ids = [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
         # token do, and therefore erase more, whatever the pieces are. So such a token is judged by push
@@ -260,12 +261,12 @@ class Recheck:
         text_stage = replace(
             ids_stage, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
-        run = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         curves: dict[int, list[float]] = {}
         for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
                 # The column "below" holds the curve over the pairs of unrelated texts.
-                curves |= {row["token_id"]: row["below"] for row in run(stage, tokens).to_dicts()}
+                curves |= {row["token_id"]: row["below"] for row in runner(stage, tokens).to_dicts()}
         return curves
 
     def ordinary_curve(self) -> list[float]:
@@ -288,8 +289,8 @@ class Recheck:
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
-        run = MemoryRunner(self.job.encoder, self.progress)
-        return encode_documents(self.job, self.plan.documents, run)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
+        return encode_documents(self.job, self.plan.documents, runner)
 
     @cached_property
     def _ordinary_in_documents(self) -> InDocuments | None:
@@ -301,7 +302,7 @@ class Recheck:
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
         if self._documents is None:
             return None
-        run = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         parts: list[InDocuments | None] = []
         written = replace(self._documents, carriers=self._documents.texts)
         for panel, tokens in ((self._documents, copies.as_ids), (written, copies.as_text)):
@@ -310,7 +311,9 @@ class Recheck:
                 never = dict.fromkeys(ids, np.inf)
                 always = dict.fromkeys(ids, len(panel.places))
                 label = f"{self.name}: {which} in documents"
-                part = measure_in_documents(panel, run, tokens, never, self.job.settings, label, least=always)
+                part = measure_in_documents(
+                    panel, runner, tokens, never, self.job.settings, label, least=always
+                )
                 parts.append(part)
         return join_documents(parts)
 
@@ -325,10 +328,10 @@ class Recheck:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
     def _measure(self, copies: Copies) -> Measurements:
-        run = MemoryRunner(self.job.encoder, self.progress)
+        runner = Runner.in_memory(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [
-            measurements(run(stage, tokens))
+            measurements(runner(stage, tokens))
             for stage, tokens in ((self._stage, copies.as_ids), (as_text, copies.as_text))
             if tokens
         ]
@@ -379,8 +382,7 @@ def make_recheck(
         left_out=0,
         error=run.plan.mean_similarity_error,
     )
-    runner = MemoryRunner(encoder, progress)
-    plan = make_profile_plan(job, runner, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
+    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused).plan(encoder, similarity)
     if plan.documents is not None:
         few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
         plan = plan.model_copy(update={"documents": few_documents})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs._pipeline import merge_pairs, rename_entries, word_pieces
+from stickytoken.repairs._tokenizer_json import merge_pairs, rename_entries, word_pieces
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stickytoken.encoders.loading.resolution import text_module
 from stickytoken.errors import RepairError
-from stickytoken.repairs import _pipeline
+from stickytoken.repairs import _tokenizer_json
+from stickytoken.repairs._tokenizer_json import EditedTokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -191,7 +192,7 @@ def reasons_against_splitting(
     if not ids:
         return {}
     pipeline = read_pipeline(folder, route)
-    vocabulary = _pipeline.EditableVocabulary(pipeline.document, pipeline.uses_stored_steps)
+    vocabulary = _tokenizer_json.EditableVocabulary(pipeline.document, pipeline.uses_stored_steps)
     accepted: list[int] = []
     reasons: dict[int, str | None] = {}
     for token_id in dict.fromkeys(ids):
@@ -200,22 +201,6 @@ def reasons_against_splitting(
         if reason is None:
             accepted.append(token_id)
     return reasons
-
-
-class _EditedTokenizer(NamedTuple):
-    """An edited tokenizer.json, with the information needed to decide which other files must change.
-
-    Attributes:
-        document: the content of tokenizer.json.
-        new_names: new strings of the renamed entries, keyed by token id.
-        is_rebuilt: whether the document was made from the tokenizer that transformers loads, and not from the
-            stored tokenizer.json; if so, the configuration must make transformers load the tokenizer that the
-            document defines.
-    """
-
-    document: dict[str, Any]
-    new_names: dict[int, str]
-    is_rebuilt: bool
 
 
 def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
@@ -239,7 +224,7 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     edited = _edit_document(pipeline, edit)
     before = _tokenizer(pipeline.document)
     after = _tokenizer(edited.document)
-    entries = _pipeline.entries_of(pipeline.loaded)
+    entries = _tokenizer_json.entries_of(pipeline.loaded)
     edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
     # Check that no text produces an edited entry, and that no entry was lost.
     texts: dict[int, list[str]] = {}
@@ -266,7 +251,7 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     return {str(inside / name): content for name, content in files.items()}
 
 
-def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
+def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
     """Return the content of tokenizer.json after the edit.
 
     If only the vocabulary and the merges change, the stored tokenizer.json is edited. If other steps of the
@@ -296,16 +281,14 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
         document = changed.document
         new_names |= changed.new_names
     if edit.plain_specials:
-        changed = _pipeline.with_plain_specials(document, edit.plain_specials, pipeline.pad_id)
+        changed = _tokenizer_json.with_plain_specials(document, edit.plain_specials, pipeline.pad_id)
         document = changed.document
         new_names |= changed.new_names
-    return _EditedTokenizer(document, new_names, is_rebuilt)
+    return EditedTokenizer(document, new_names, is_rebuilt)
 
 
-def _without_entries(
-    pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]
-) -> _pipeline.EditedPipeline:
-    return _pipeline.EditableVocabulary(document, pipeline.uses_stored_steps).without(ids)
+def _without_entries(pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]) -> EditedTokenizer:
+    return _tokenizer_json.EditableVocabulary(document, pipeline.uses_stored_steps).without(ids)
 
 
 # Templates of texts from which the tokenizer might still produce an entry. The entry's text replaces the
@@ -324,7 +307,7 @@ def _require_never_produced(
     for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
-                entry = _pipeline.name_entry(entries[token_id], token_id)
+                entry = _tokenizer_json.name_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still produces it")
 
 
@@ -378,7 +361,7 @@ _SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "c
 
 
 def _config_files(
-    pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
+    pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, bytes]:
     config = _tokenizer_config(pipeline, edited, plain_specials)
     files = {_TOKENIZER_CONFIG_FILE: _as_json(config)}
@@ -389,7 +372,7 @@ def _config_files(
 
 
 def _tokenizer_config(
-    pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
+    pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, Any]:
     """Return the content of tokenizer_config.json after an edit.
 
@@ -421,7 +404,7 @@ def _tokenizer_config(
 
 
 def _role_settings(
-    pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
+    pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, Any]:
     """Return the settings of tokenizer_config.json that give special tokens their roles, after an edit.
 
@@ -469,16 +452,16 @@ _SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.mo
 _UNUSED = 5
 
 
-def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
+def _vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
     """Return the new contents of vocabulary files in older formats, keyed by file name."""
     folder = pipeline.folder
-    entries = _pipeline.entries_of(pipeline.document)
+    entries = _tokenizer_json.entries_of(pipeline.document)
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
     files: dict[str, bytes] = {}
     if new_names:
         files |= _rename_files(folder, new_names)
     merges_file = folder / "merges.txt"
-    merges = _pipeline.merge_pairs(edited.document["model"])
+    merges = _tokenizer_json.merge_pairs(edited.document["model"])
     if edit.unreachable and merges is not None and merges_file.is_file():
         first_line = merges_file.read_bytes().decode("utf-8").split("\n", 1)[0]
         lines = [first_line] if first_line.startswith("#version") else []

@@ -77,7 +77,7 @@ def run_page(content: RunContent) -> str:
         # Without sticky tokens, readers need only the first screen, so the parts below it are collapsed.
         "quiet": tone == "clean",
         "tone": tone,
-        "title": content.run.record.model.title,
+        "title": content.run.record.model.short_title,
         "first_cards": FIRST_CARDS,
         "confidence": content.confidence,
         "columns": columns,

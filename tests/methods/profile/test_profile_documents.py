@@ -14,7 +14,7 @@ from stickytoken.data.collection import bundled_collection, join_collection
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.profile.documents import (
     Announcer,
     PushRatio,
@@ -24,7 +24,7 @@ from stickytoken.methods.profile.documents import (
     plan_documents,
     predict_push,
 )
-from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import Measuring
 
@@ -41,12 +41,12 @@ def job(encoder):
 
 @pytest.fixture(scope="module")
 def plan(job):
-    return make_profile_plan(job, MemoryRunner(job.encoder, ignore_progress))
+    return prepare(job, Runner.in_memory(job.encoder, ignore_progress)).plan
 
 
 @pytest.fixture(scope="module")
 def panel(job, plan):
-    return encode_documents(job, plan.documents, MemoryRunner(job.encoder, ignore_progress))
+    return encode_documents(job, plan.documents, Runner.in_memory(job.encoder, ignore_progress))
 
 
 def test_the_bundled_collection_has_short_queries_for_documents_of_all_kinds():
@@ -112,15 +112,15 @@ def slow_push(model, job, panel, text, indexed, copies=8):
 def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restricted):
     job = replace(job, restricted=restricted)
     record = plan_documents(job)
-    panel = encode_documents(job, record, MemoryRunner(job.encoder, ignore_progress))
+    panel = encode_documents(job, record, Runner.in_memory(job.encoder, ignore_progress))
     whole = len(choose_collection(job).documents)
     indexed = record.indexed or range(whole)
     assert len(indexed) == record.documents == (64 if restricted else whole)
     assert whole > 64
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
-    run = MemoryRunner(job.encoder, ignore_progress)
+    runner = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, run, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
+        panel, runner, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
     )
     push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
@@ -129,10 +129,10 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restr
 
 
 def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(job, panel):
-    run = MemoryRunner(job.encoder, ignore_progress)
+    runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
-    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x", shown=10)
+    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x", shown=10)
     assert sorted(set(measured.documents.tolist())) == [4, 32]
     assert (measured.documents == 32).sum() == 10  # those that are shown
     shown = measured.push.value[measured.documents == 32]
@@ -140,10 +140,10 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
 
 
 def test_every_token_that_reaches_its_threshold_is_measured_in_all_documents(job, panel):
-    run = MemoryRunner(job.encoder, ignore_progress)
+    runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:30]
     thresholds = dict.fromkeys([token.id for token in tokens], 1e-9)
-    measured = measure_in_documents(panel, run, tokens, thresholds, job.settings, "x")
+    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x")
     pushing = measured.push.value > 0
     assert pushing.any()
     assert set(measured.documents[pushing].tolist()) == {64}
@@ -182,12 +182,12 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     vocabulary = analyze_vocabulary(encoder)
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
-    run = MemoryRunner(encoder, ignore_progress)
-    panel = encode_documents(job, make_profile_plan(job, run).documents, run)
+    runner = Runner.in_memory(encoder, ignore_progress)
+    panel = prepare(job, runner).panel
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
     measured = measure_in_documents(
-        written, run, [token], {token.id: np.inf}, job.settings, "written", least={token.id: 64}
+        written, runner, [token], {token.id: np.inf}, job.settings, "written", least={token.id: 64}
     )
     assert measured.documents.tolist() == [len(panel.places)]
 

@@ -19,8 +19,8 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job, MemoryRunner
-from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.profile.rounds import (
     LEAST_CONFIRMED,
     PILOT_TOKENS,
@@ -38,7 +38,7 @@ from stickytoken.validation import real_number, whole_number
 
 def planned(encoder, corpus, settings=profiled.SMALL):
     job = Job(encoder, settings, corpus, analyze_vocabulary(encoder), [], restricted=False, sampled=False)
-    return make_profile_plan(job, MemoryRunner(encoder, ignore_progress))
+    return prepare(job, Runner.in_memory(encoder, ignore_progress)).plan
 
 
 @pytest.fixture(scope="module")

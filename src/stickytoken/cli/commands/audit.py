@@ -54,7 +54,7 @@ def audit(
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
         limit: Maximum number of rows to print per table.
     """
-    from stickytoken.audits import audit as measure
+    from stickytoken import audits
     from stickytoken.data.documents import NamedColumns, open_documents
     from stickytoken.encoders.protocol import reads_ids
     from stickytoken.measurement import require_writable
@@ -64,16 +64,15 @@ def audit(
         require_writable(out)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
-    open_documents(
-        documents, NamedColumns(columns)
-    )  # rejects unreadable documents before the model is loaded
+    # Opened only to reject documents that cannot be used before the model is loaded.
+    open_documents(documents, NamedColumns(columns))
     stored = None if vectors is None else open_vectors(vectors)
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = auditing
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
-    measured = partial(
-        measure,
+    measure = partial(
+        audits.audit,
         documents=documents,
         queries=queries,
         column=columns,
@@ -86,10 +85,10 @@ def audit(
         """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
         unchecked = None if stored is None else replace(stored, is_compared=False)
         source = stand_in if run is None else run
-        return measured(source, encoder=stand_in, vectors=unchecked, out=folder)
+        return measure(source, encoder=stand_in, vectors=unchecked, out=folder)
 
     with opt.announced(encoder, loading, rehearse) as progress:
-        finished = measured(
+        finished = measure(
             encoder if run is None else run,
             encoder=encoder,
             vectors=stored,

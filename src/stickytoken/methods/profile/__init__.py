@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import PlanTexts, Verdict, base, probes
-from stickytoken.methods.base import Job, MemoryRunner
+from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import estimates, rounds, texts
 from stickytoken.methods.profile._wording import (
@@ -33,7 +34,7 @@ from stickytoken.methods.profile._wording import (
 )
 from stickytoken.methods.profile.documents import measures_few
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
-from stickytoken.methods.profile.plan import make_profile_plan as make_plan
+from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
@@ -59,10 +60,10 @@ __all__ = [
     "headline",
     "key_facts",
     "lines",
-    "make_plan",
     "notes",
     "plan_facts",
     "plan_texts",
+    "prepare",
     "probe",
     "probe_lines",
     "token_vector_deviations",
@@ -101,17 +102,20 @@ COLUMNS = tuple(TOKEN_COLUMNS)
 
 
 def compute(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: base.FolderRunner
+    job: Job[ProfileSettings],
+    preparation: rounds.ProfilePreparation,
+    runner: base.Runner,
+    folder: ResultFolder,
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
-    measured = rounds.measure_rounds(job, plan, run, deviations)
-    estimates.write_effects(run.folder, measured.screened)
+    measured = rounds.measure_rounds(job, preparation, runner, deviations)
+    estimates.write_effects(folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
     tokens = token_table(measured, numbers, judged)
     judged_count = tokens["verdict"].count()
-    cost = run.cost
+    cost = folder.total_cost()
     random_tokens = _random_in_documents(measured, numbers)
     return tokens, ProfileResultRecord(
         looked_at=judged_count,
@@ -129,7 +133,7 @@ def compute(
         screening_carriers=measured.screening_carriers,
         texts_per_token=round(cost.sequences / max(1, judged_count), 2),
         sequences=cost.sequences,
-        seconds=round(run.seconds, 1),
+        seconds=round(folder.seconds, 1),
     )
 
 
@@ -355,11 +359,12 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     # If a token was named twice, measure it only once.
     distinct_tokens = list({token.id: token for token in job.tokens}.values())
     job_without_repeats = replace(job, tokens=distinct_tokens)
-    runner = MemoryRunner(job.encoder, progress)
-    plan = make_plan(job_without_repeats, runner)
+    runner = Runner.in_memory(job.encoder, progress)
+    preparation = prepare(job_without_repeats, runner)
+    plan = preparation.plan
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
-    measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
+    measured = rounds.measure_rounds(job_without_repeats, preparation, runner, deviations, confirm_all=True)
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
@@ -384,7 +389,7 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     return evidence
 
 
-def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
+def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) -> dict[int, SymptomCurve]:
     """Measure the symptom curve of each token, and the mean curve of a few ordinary tokens as a control.
 
     Returns:
@@ -401,7 +406,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     panel = texts.anchor_panel(encoder, plan)
     compared = panel.against(unit_vectors(encoder.encode(carriers)), plan.mean_similarity)
     stage = probes.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
-    rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
+    rows = {row["token_id"]: row for row in runner(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
         """Return the ordinary tokens' mean curve over unrelated (``below``) or other pairs (``above``)."""

@@ -206,7 +206,7 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
 def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
-    unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())
+    unanswered = int(reasons.str.starts_with(base.UNANSWERED_REASON).sum())
     counts = {
         "the server gives no vector for texts with copies": unanswered,
         "the tokenizer reads copies in texts as other entries": len(without_verdict) - unanswered,

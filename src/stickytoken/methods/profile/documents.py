@@ -170,7 +170,7 @@ def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
 
 
 def encode_documents(
-    job: Job[ProfileSettings], record: DocumentsRecord | None, run: Runner
+    job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner
 ) -> DocumentPanel | None:
     """Encode the collection of a plan; None if the plan has none."""
     collection = choose_collection(job)
@@ -188,8 +188,8 @@ def encode_documents(
     query_texts = [query.text for query in queries]
     similarity = similarity_of(encoder)
     search = ExactSearch(
-        queries=similarity.prepared(run.encode("queries", query_texts, Role.QUERY)),
-        documents=similarity.prepared(run.encode("documents", [document.text for document in fitted])),
+        queries=similarity.prepared(runner.encode("queries", query_texts, Role.QUERY)),
+        documents=similarity.prepared(runner.encode("documents", [document.text for document in fitted])),
         similarity=similarity,
     )
     places = _spread_evenly([position_of[document] for document in record.chosen], search)
@@ -317,7 +317,7 @@ find the document that answers them."""
 
 def measure_in_documents(
     panel: DocumentPanel,
-    run: Runner,
+    runner: Runner,
     tokens: Sequence[Token],
     thresholds: Mapping[int, float],
     settings: ProfileSettings,
@@ -331,7 +331,7 @@ def measure_in_documents(
 
     Args:
         panel: the collection.
-        run: executes a stage for the given tokens.
+        runner: executes a stage for the given tokens.
         tokens: the tokens.
         thresholds: threshold of each token, keyed by token id.
         settings: provides the confidence level and the seed.
@@ -351,7 +351,7 @@ def measure_in_documents(
         stage = panel.stage(f"{label}-{count}", done, count)
         # Copies that are written may take more tokens than documents have room for. A search index truncates
         # such documents, too.
-        rows = run(stage, remaining, truncate=True).sort("token_id")
+        rows = runner(stage, remaining, truncate=True).sort("token_id")
         ids = rows["token_id"].to_list()
         for token_id, is_wrong_result, is_found in zip(
             ids, stage.wrong_results(rows), rows["found"].to_list(), strict=True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,8 +13,13 @@ from stickytoken.errors import InputError
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job, Runner, model_mean
 from stickytoken.methods.profile import documents, texts
-from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import carriers_needed, measure_special_tokens, pilots_needed
+from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
+from stickytoken.methods.profile.rounds import (
+    ProfilePreparation,
+    carriers_needed,
+    measure_special_tokens,
+    pilots_needed,
+)
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import special_tokens
@@ -28,28 +33,75 @@ _NO_VARIATION = 1e-5
 _PILOTS_KEY = 2
 
 
-def make_profile_plan(
-    job: Job[ProfileSettings],
-    run: Runner,
-    *,
-    carriers: int | None = None,
-    is_allowed: Callable[[str], bool] | None = None,
-    similarity: MeanSimilarity | None = None,
-) -> ProfilePlanRecord:
-    """Choose the texts and the pilots of a run, and return them in the plan record.
+@dataclass(frozen=True)
+class ChosenTexts:
+    """The texts and the pilots of a run, before anything is measured.
 
-    The pilots are the random tokens that define the ordinary token. Special tokens are measured in documents
-    as soon as these are chosen: they are few, and the first that anyone tries.
+    Attributes:
+        anchors: the texts to compare with, and how many were left out.
+        carriers: the texts that receive copies.
+        pilots: ids of the random tokens that define the ordinary token.
+        documents: the documents; None if there are none.
+        tolerance: largest standard error of the mean similarity u that is accurate enough for these texts.
+    """
+
+    anchors: texts.Anchors
+    carriers: list[str]
+    pilots: list[int]
+    documents: DocumentsRecord | None
+    tolerance: float
+
+    def plan(self, encoder: Encoder, similarity: MeanSimilarity) -> ProfilePlanRecord:
+        """Return the plan record, with the model's mean similarity."""
+        return ProfilePlanRecord(
+            mean_similarity=similarity.value,
+            mean_similarity_entries=similarity.entries,
+            mean_similarity_error=similarity.error,
+            left_out=self.anchors.left_out,
+            anchors=self.anchors.texts,
+            carriers=self.carriers,
+            pilots=self.pilots,
+            call_noise=capabilities_of(encoder).noise,
+            documents=self.documents,
+        )
+
+
+def prepare(
+    job: Job[ProfileSettings], runner: Runner, stored: ProfilePlanRecord | None = None
+) -> ProfilePreparation:
+    """Make the plan, and measure special tokens in its documents: they are few, and the first anyone tries.
+
+    They are measured before the mean similarity, and announced as soon as it is known what they do.
 
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
-        run: measures special tokens and the mean similarity, and keeps what it has measured.
+        runner: measures special tokens and the mean similarity, and keeps what it has measured.
+        stored: the plan of an interrupted session, whose special tokens have been announced; None if there is
+            none.
+
+    Raises:
+        InputError: see `choose_texts`.
+    """
+    if stored is not None:
+        return ProfilePreparation(stored, *measure_special_tokens(job, stored.documents, runner))
+    chosen = choose_texts(job)
+    panel, special = measure_special_tokens(job, chosen.documents, runner, announce=True)
+    similarity = model_mean(job.encoder, runner, chosen.tolerance)
+    return ProfilePreparation(chosen.plan(job.encoder, similarity), panel, special)
+
+
+def choose_texts(
+    job: Job[ProfileSettings],
+    *,
+    carriers: int | None = None,
+    is_allowed: Callable[[str], bool] | None = None,
+) -> ChosenTexts:
+    """Choose the texts and the pilots of a run.
+
+    Args:
+        job: provides the model, corpus, vocabulary, tokens and settings.
         carriers: number of carriers. If ``carriers`` is None, as many carriers are chosen as the rounds need.
         is_allowed: returns whether a text may be used. If ``is_allowed`` is None, all texts may be used.
-        similarity: the model's mean similarity. If ``similarity`` is None, it is estimated.
-
-    Returns:
-        The plan.
 
     Raises:
         InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in
@@ -91,20 +143,12 @@ def make_profile_plan(
             f"{corpus.source} has too few sentences that the model reads in full: none is left besides "
             f"{needed} carriers; use more sentences"
         )
-    searched = documents.plan_documents(job, is_allowed)
-    if similarity is None:
-        measure_special_tokens(job, searched, run, announce=True)
-        similarity = model_mean(encoder, run, _ERROR_SHARE * spread)
-    return ProfilePlanRecord(
-        mean_similarity=similarity.value,
-        mean_similarity_entries=similarity.entries,
-        mean_similarity_error=similarity.error,
-        left_out=anchors.left_out,
-        anchors=anchors.texts,
+    return ChosenTexts(
+        anchors=anchors,
         carriers=carrier_texts,
         pilots=_draw_pilots(job),
-        call_noise=capabilities_of(encoder).noise,
-        documents=searched,
+        documents=documents.plan_documents(job, is_allowed),
+        tolerance=_ERROR_SHARE * spread,
     )
 
 

@@ -25,7 +25,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job, Preparation, Runner
 from stickytoken.methods.measures import PUSH, UNUSUAL_SHARE
 from stickytoken.methods.probes import Carrier, Path
 from stickytoken.methods.profile import documents, texts, verdict
@@ -182,10 +182,23 @@ def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
     return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
 
 
+@dataclass(frozen=True)
+class ProfilePreparation(Preparation[ProfilePlanRecord]):
+    """The plan, and what is measured before the pilots.
+
+    Attributes:
+        panel: the encoded collection of documents; None if there is none.
+        special: special tokens in documents; None if none was measured.
+    """
+
+    panel: DocumentPanel | None
+    special: InDocuments | None
+
+
 def measure_rounds(
     job: Job[ProfileSettings],
-    plan: ProfilePlanRecord,
-    run: Runner,
+    preparation: ProfilePreparation,
+    runner: Runner,
     vector_deviations: Mapping[int, float] | None,
     *,
     confirm_all: bool = False,
@@ -195,8 +208,8 @@ def measure_rounds(
     Args:
         job: provides the model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as
             other entries are not measured.
-        plan: provides the carriers, the documents and the pilots.
-        run: executes a stage for the given tokens.
+        preparation: provides the carriers, the documents, the pilots and the special tokens in documents.
+        runner: executes a stage for the given tokens.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
         confirm_all: whether to measure all tokens of the job in the confirming carriers, as a probe does,
@@ -206,17 +219,19 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
+    plan = preparation.plan
+    panel = preparation.panel
+    special = preparation.special
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     job_ids = np.array(spelled_ids, dtype=np.int64)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
-    panel, special = measure_special_tokens(job, plan.documents, run)
     special_ids = set() if special is None else set(special.ids.tolist())
 
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> Measurements:
         stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
-        rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
+        rows = runner(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
 
     first_carriers = list(range(carriers_at_first(job)))
@@ -266,7 +281,7 @@ def measure_rounds(
     _, push_thresholds = verdict.thresholds(deviations_of(ordered_ids, vector_deviations), job.settings)
     suspects = measure_in_documents(
         panel,
-        run,
+        runner,
         [tokens[token_id] for token_id in ordered_ids.tolist()],
         dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
         job.settings,
@@ -291,7 +306,7 @@ _SUSPECTS = "in documents"
 
 
 def measure_special_tokens(
-    job: Job[ProfileSettings], record: DocumentsRecord | None, run: Runner, *, announce: bool = False
+    job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner, *, announce: bool = False
 ) -> tuple[DocumentPanel | None, InDocuments | None]:
     """Measure the job's special tokens in documents, in few at first.
 
@@ -303,15 +318,15 @@ def measure_special_tokens(
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
     special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
     tokens = [token for token in job.tokens if token.id in special_ids]
-    panel = documents.encode_documents(job, record, run)
+    panel = documents.encode_documents(job, record, runner)
     if panel is None or not tokens:
         return panel, None
     # Any of them may have an unusual vector.
     lowered = PUSH.lowered(job.settings.smallest_push, UNUSUAL_SHARE)
-    announcer = Announcer(tokens, job.settings, panel, run.progress) if announce else None
+    announcer = Announcer(tokens, job.settings, panel, runner.progress) if announce else None
     in_documents = measure_in_documents(
         panel,
-        run,
+        runner,
         tokens,
         dict.fromkeys(special_ids, lowered),
         job.settings,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stickytoken.insertion import Token
+from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, Stage
 from stickytoken.methods import (
     Column,
@@ -63,11 +64,11 @@ __all__ = [
     "headline",
     "key_facts",
     "lines",
-    "make_plan",
     "notes",
     "outlier_threshold",
     "plan_facts",
     "plan_texts",
+    "prepare",
     "probe",
     "probe_lines",
     "sticky_score",
@@ -85,13 +86,14 @@ class StdResultRecord(base.ResultRecord):
 
 
 @dataclass
-class CountedRun:
+class CountedRunner:
     """Runs stages, and reports the progress of the whole run in texts.
 
     A stage reports its own progress in tokens, which take different numbers of texts in different stages.
     """
 
-    runner: base.FolderRunner
+    runner: base.Runner
+    folder: ResultFolder  # keeps the shards of the runner, with their cost
     truncate: bool  # whether texts that are too long for the model are truncated
     expected: int = 0  # estimated number of texts to encode in the whole run
     done: int = 0  # number of texts in the finished stages, including texts encoded in earlier sessions
@@ -135,7 +137,7 @@ class CountedRun:
         """
         remaining_texts = scoring_texts + validation_texts
         self.expected = self.done + remaining_texts
-        cost = self.runner.cost
+        cost = self.folder.total_cost()
         hours = remaining_texts * cost.seconds / max(1, cost.sequences) / 3600
         how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
         rate = cost.sequences / max(cost.seconds, 1e-9)
@@ -221,13 +223,19 @@ GLOSSARY: Mapping[str, str] = {
 }
 
 
-def make_plan(job: Job[StdSettings], run: base.Runner) -> StdPlanRecord:
+def prepare(
+    job: Job[StdSettings], runner: base.Runner, stored: StdPlanRecord | None
+) -> base.Preparation[StdPlanRecord]:
     """Choose the pairs on which tokens are scored, and those on which candidates are validated."""
-    return planning.make_plan(job.encoder, job.settings, job.corpus, run)
+    plan = stored or planning.make_plan(job.encoder, job.settings, job.corpus, runner)
+    return base.Preparation(plan)
 
 
 def compute(
-    job: Job[StdSettings], plan: StdPlanRecord, run: base.FolderRunner
+    job: Job[StdSettings],
+    preparation: base.Preparation[StdPlanRecord],
+    runner: base.Runner,
+    folder: ResultFolder,
 ) -> tuple[pl.DataFrame, StdResultRecord]:
     """Score the tokens, validate those with the best scores, and mark the outliers among them as sticky.
 
@@ -235,15 +243,17 @@ def compute(
         The table tokens.parquet, with one row for each token of the job, and the result for run.json.
     """
     settings = job.settings
+    plan = preparation.plan
     stage = validation.validation_stage(job.encoder, settings, plan)
     pairs = scoring.scoring_pairs(job.encoder, settings, plan)
     candidate_texts = math.ceil(settings.candidate_share * len(job.tokens)) * stage.probes_per_token
-    run_stage = CountedRun(
-        run,
+    counted = CountedRunner(
+        runner,
+        folder,
         truncate=planning.truncates(job.encoder, settings.insertion),
         expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
     )
-    scores = scoring.score_tokens(job, pairs, run_stage, candidate_texts)
+    scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
 
     # Choose the tokens with the best cosine scores as candidates. A token without an exact score is
     # represented by its upper bound, which is below the threshold.
@@ -264,12 +274,12 @@ def compute(
 
     # The number of candidates is now known, so the total number of texts is no longer an estimate.
     validation_texts = len(candidates) * stage.probes_per_token
-    run_stage.expected = run_stage.done + validation_texts
-    validations = run_stage(stage, candidates, validation_texts)
+    counted.expected = counted.done + validation_texts
+    validations = counted(stage, candidates, validation_texts)
     outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
     tokens = _token_table(scores, validations, job.vocabulary.frame(), outlier_bound)
-    run.folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
-    cost = run.cost
+    folder.write_text(CANDIDATES_FILE, candidates_table(tokens).write_csv())
+    cost = folder.total_cost()
     return tokens, StdResultRecord(
         scored=len(job.tokens),
         candidates=len(candidates),
@@ -278,7 +288,7 @@ def compute(
         rate_threshold=outlier_bound,
         exact_scores=int(tokens["sticky_score"].count()),
         sequences=cost.sequences,
-        seconds=round(run.seconds, 1),
+        seconds=round(folder.seconds, 1),
     )
 
 

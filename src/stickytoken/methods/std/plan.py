@@ -47,14 +47,14 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -
 
 
 def make_plan(
-    encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, run: base.Runner
+    encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, runner: base.Runner
 ) -> StdPlanRecord:
     """Choose pairs for scoring and validation (step 1 of Chen and others, 2025), and return the plan."""
     # Before the slow steps, run the checks that may fail.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
-    mean = base.model_mean(encoder, run)
+    mean = base.model_mean(encoder, runner)
     if not pairs:
         # The corpus consists of single sentences: combine them into random pairs.
         vectors = encode_texts(encoder, sentences, settings.insertion)

@@ -459,7 +459,7 @@ def _expect_texts(pairs: ScoringPairs, token_count: int) -> int:
 def score_tokens(
     job: Job[StdSettings],
     pairs: ScoringPairs,
-    run: RunStage,
+    runner: RunStage,
     validation_texts: int = 0,
     sample_size: int = SAMPLE,
 ) -> pl.DataFrame:
@@ -476,7 +476,7 @@ def score_tokens(
     Args:
         job: provides the model, the tokens in order of id, and the settings.
         pairs: the pairs that tokens are scored on.
-        run: runs the stages.
+        runner: runs the stages.
         validation_texts: number of texts that validation will encode. The remaining time that is announced
             to the user includes the time for these texts.
         sample_size: number of random tokens that are scored first, with all their texts.
@@ -491,7 +491,7 @@ def score_tokens(
     tokens = job.tokens
     ids = np.array([token.id for token in tokens], dtype=np.int64)
     paths = walk_vocabulary(settings.seed, job.vocabulary.available, tokens, scoring_walk(pairs))
-    alone = run(AloneStage(pairs), tokens, len(tokens))
+    alone = runner(AloneStage(pairs), tokens, len(tokens))
     state = ScoringState(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
     frames: list[pl.DataFrame] = []
 
@@ -505,7 +505,7 @@ def score_tokens(
             token.id: indices_of_token for token, indices_of_token in zip(chosen, text_indices, strict=True)
         }
         stage = ScoringStage(pairs, by_id, {token.id: paths[token.id] for token in chosen}, name)
-        frame = run(stage, chosen, stage.texts)
+        frame = runner(stage, chosen, stage.texts)
         state.add(frame)
         frames.append(frame)
 
@@ -515,7 +515,7 @@ def score_tokens(
         sample = np.sort(generator.choice(len(tokens), sample_size, replace=False))
     measure("sample", sample, [pairs.text_indices] * len(sample))
     if len(sample) < len(tokens):
-        run.announce(_expect_texts(pairs, len(tokens) - len(sample)), validation_texts)
+        runner.announce(_expect_texts(pairs, len(tokens) - len(sample)), validation_texts)
     if settings.scores is Scores.ALL:
         rest = np.flatnonzero(~state.is_complete)
         if len(rest):

@@ -204,7 +204,7 @@ class StdEvidence:
 
 def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate a job's tokens regardless of their scores, and return the results in the same order."""
-    runner = base.MemoryRunner(job.encoder, progress, shard_probes=1)
+    runner = base.Runner.in_memory(job.encoder, progress, shard_probes=1)
     plan = make_plan(job.encoder, job.settings, job.corpus, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
     rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.insertion))

@@ -13,7 +13,6 @@ import polars as pl
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from stickytoken.detection.run_folder import is_flagged
 from stickytoken.methods import Column, Distribution, Scatter
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
@@ -274,10 +273,10 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
 
 
 def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
-    """Draw a random sample of the unflagged tokens as dots, and every flagged token as a mark."""
+    """Draw a random sample of the other tokens as dots, and every sticky token as a mark."""
     x = described.x.key
     y = described.y.key
-    others = measured.filter(~is_flagged())
+    others = measured.filter(pl.col("verdict").ne_missing("sticky"))
     other_count = len(others)
     if other_count > _DRAWN_POINTS:
         generator = np.random.default_rng([other_count, _SCATTER_KEY])
@@ -328,14 +327,15 @@ def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str
     return quantiles
 
 
-# Maximum number of flagged tokens in the table of a scatter figure.
+# Maximum number of sticky tokens in the table of a scatter figure.
 _LISTED_TOKENS = 20
 
 
 def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
-    flagged = measured.filter(is_flagged()).sort(described.y.key, descending=True).head(_LISTED_TOKENS)
+    sticky = measured.filter(pl.col("verdict") == "sticky")
+    sticky = sticky.sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
-    for row in flagged.iter_rows(named=True):
+    for row in sticky.iter_rows(named=True):
         x = _exact(described.x, row[described.x.key])
         y = _exact(described.y, row[described.y.key])
         rows.append((row["token"], row["verdict"], x, y))

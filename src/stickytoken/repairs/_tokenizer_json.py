@@ -36,11 +36,20 @@ _NAMED_ENTRIES = 3
 _NO_SAFE_NAME = "spaces reach the vocabulary, so a text could contain any new name of the entry"
 
 
-class EditedPipeline(NamedTuple):
-    """A tokenizer.json after an edit."""
+class EditedTokenizer(NamedTuple):
+    """A tokenizer.json after an edit.
+
+    Attributes:
+        document: the content of tokenizer.json.
+        new_names: new strings of the renamed entries, keyed by token id.
+        is_rebuilt: whether the document was made from the tokenizer that transformers loads, and not from the
+            stored tokenizer.json; if so, the configuration must make transformers load the tokenizer that the
+            document defines.
+    """
 
     document: dict[str, Any]
-    new_names: dict[int, str]  # new strings of the renamed entries, keyed by token id
+    new_names: dict[int, str]
+    is_rebuilt: bool = False
 
 
 def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
@@ -221,7 +230,7 @@ class EditableVocabulary:
         without_marks = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
         return has_marked_form and all(other.startswith(entry) for other in without_marks)
 
-    def without(self, ids: Sequence[int]) -> EditedPipeline:
+    def without(self, ids: Sequence[int]) -> EditedTokenizer:
         """Return a tokenizer.json that never turns text into the given entries. Token ids do not change.
 
         - In a WordPiece or Unigram vocabulary, the entries are renamed, so that no text matches them.
@@ -234,7 +243,7 @@ class EditableVocabulary:
         """
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
-            return EditedPipeline(
+            return EditedTokenizer(
                 self._document | {"model": rename_entries(self._model, new_names)}, new_names
             )
         removed = frozenset(self._entries[token_id] for token_id in ids)
@@ -244,7 +253,7 @@ class EditableVocabulary:
         merges = [" ".join(pair) if is_stored_as_text else list(pair) for pair in pairs]
         model = self._model | {"merges": merges}
         if not no_longer_merged and not model.get("ignore_merges"):
-            return EditedPipeline(self._document | {"model": model}, {})
+            return EditedTokenizer(self._document | {"model": model}, {})
         # The edited tokenizer looks up every whole word in the vocabulary before it merges. The removed
         # entries are renamed, so that they are not found. The entries that no merge produces are also
         # renamed, because the words that equal these entries have always been split into pieces.
@@ -268,7 +277,7 @@ class EditableVocabulary:
             }
             steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
             document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, split]}
-        return EditedPipeline(document, new_names)
+        return EditedTokenizer(document, new_names)
 
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
         if removed not in self._remaining:
@@ -398,7 +407,7 @@ def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
-def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedPipeline:
+def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedTokenizer:
     """Return an edited tokenizer.json that treats the text of some special tokens as plain text.
 
     The tokens are removed from the list of added tokens, which the tokenizer finds in a text before anything
@@ -454,7 +463,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     padding = changed.get("padding")
     if padding and padding["pad_id"] in new_names:
         changed["padding"] = padding | {"pad_token": new_names[padding["pad_id"]]}
-    return EditedPipeline(changed, new_names)
+    return EditedTokenizer(changed, new_names)
 
 
 def _with_entries(
