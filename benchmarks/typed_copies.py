@@ -235,9 +235,10 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
         f"with {COPIES} × {pushing}": f"{pushing} before",
         "the same, model repaired": f"{pushing} before, repaired",
     }
-    values = [rows[key]["top_tens"] for key in bars.values()]
+    bars = {name: label for name, label in bars.items() if label in rows}
+    values = [rows[label]["top_tens"] for label in bars.values()]
     positions = range(len(bars))
-    axes.barh(positions, values, color=colours, height=0.7)
+    axes.barh(positions, values, color=colours[: len(values)], height=0.7)
     for position, value in zip(positions, values, strict=True):
         axes.text(value + 0.02 * max(values), position, f"{value:.2g}", va="center")
     axes.set_yticks(positions, list(bars))
