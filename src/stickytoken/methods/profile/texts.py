@@ -119,14 +119,18 @@ def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, need
     """Return the mean number of tokens of the carriers that a run with the bundled corpus has.
 
     Copies erase more of a shorter text, and some tokens' copies gain more by it than others'. So the
-    thresholds mean the same in other texts only if these are as long. The result is None if the tokenizer
-    cannot read the bundled texts.
+    thresholds mean the same in other texts only if these are as long. The result is None if the model
+    cannot read the bundled texts, or too few of them.
     """
     kinds = as_read(text_kinds(), encoder.tokenizer)
     if (kinds.unknown or 0.0) > LARGEST_UNKNOWN:
         return None
     corpus = bundled_sentences()
-    carriers = choose_carriers(encoder, settings, group_texts(encoder, corpus), needed, corpus.source)
+    groups = group_texts(encoder, corpus)
+    try:
+        carriers = choose_carriers(encoder, settings, groups, needed, corpus.source)
+    except InputError:
+        return None
     return float(np.mean([len(ids) for ids in encoder.content_ids(list(carriers))]))
 
 
