@@ -247,7 +247,7 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     axes.set_xlim(0, 1.15 * max(values))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{name} ({content['queries']} queries)", loc="left", fontsize=11)
+    axes.set_title(f"{name} ({content['queries']} queries)", loc="right", fontsize=11)
 
 
 if __name__ == "__main__":
