@@ -294,7 +294,6 @@ def why(
 
 
 def _require_text(name: str, text: object) -> None:
-    """Raise InputError unless ``text`` is a string that is not blank; ``name`` is ``first`` or ``second``."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"the {name} text is {shown(text)}: pass a text with words")
 

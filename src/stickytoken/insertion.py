@@ -212,7 +212,6 @@ def place_as_ids(
 
 
 def _text_of_copy(token: Token) -> str:
-    """Return the text of one copy of a token; its leading space is kept only with `Joining.GLUED`."""
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 

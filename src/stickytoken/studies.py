@@ -232,7 +232,6 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
-    """Return the ids of the tokens of each list, worst first."""
     available = {token.id for token in categorize(model.tokenizer).available}
     lists = {"std": std.sticky["token_id"].to_list()}
     published = published_list(std)
@@ -283,7 +282,6 @@ def _repeat(
 
 
 def _token_table(audited: Audit, std: Run, lists: Mapping[str, Sequence[int]]) -> pl.DataFrame:
-    """Return one row per token that was measured in documents, with the names of its lists."""
     names = []
     for token_id, group in audited.tokens.select("token_id", "group").iter_rows():
         of_token = [name for name, ids in lists.items() if token_id in ids]
@@ -310,7 +308,6 @@ _HARM = {
 
 
 def _harm_in_documents(tokens: pl.DataFrame, lists: Mapping[str, Sequence[int]]) -> Iterator[dict[str, Any]]:
-    """Yield a row per list and harm: the mean over its tokens beside that over random ones."""
     random_tokens = tokens.filter(lists="random")
     for name, ids in lists.items():
         of_list = tokens.filter(pl.col("token_id").is_in(list(ids)))
@@ -395,7 +392,6 @@ def _text(value: Any) -> str:
 
 
 def _latex(table: pl.DataFrame) -> str:
-    """Return a table in LaTeX, for the package booktabs."""
     rows = [" & ".join(map(_escape_latex, row)) for row in (table.columns, *table.iter_rows())]
     alignment = "".join("r" if dtype.is_numeric() else "l" for dtype in table.dtypes)
     lines = [f"\\begin{{tabular}}{{{alignment}}}", "\\toprule", rows[0] + " \\\\", "\\midrule"]

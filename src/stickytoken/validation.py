@@ -171,7 +171,6 @@ def visible(text: str) -> str:
 
 
 def _code_point(character: str) -> str:
-    """Return a character as a Python escape, such as ``\\u200b``, even if it is a lone surrogate."""
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 

@@ -219,7 +219,6 @@ _LEAST_OF_TOPIC = 5
 
 
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
-    """Return which queries belong to each topic with enough wrong results; empty if all have the same."""
     names = np.array([topic or "" for topic in topics])
     masks = {str(name): names == name for name in np.unique(names) if name}
     if len(masks) < 2:

@@ -200,7 +200,6 @@ class SpanFinder:
             yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, fix)
 
     def _find_specials_as_entities(self, text: str, looked_at: str) -> Iterator[Span]:
-        """Yield the special tokens with characters written as entities of HTML. They are only reported."""
         if self._specials is None:
             return
         fillers = (_markup.PAD, _markup.UNTOUCHABLE)
@@ -214,7 +213,6 @@ class SpanFinder:
                 yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, Fix.NONE)
 
     def _find_protected(self, text: str, start: int, end: int) -> Iterator[Span]:
-        """Yield the runs of flagged words within a tag, an address or code. They are only reported."""
         part = text[start:end]
         document = _copies.Document(part, self._reader)
         for run in _copies.find_flagged_runs(document, self._flagged):

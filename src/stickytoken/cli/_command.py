@@ -281,7 +281,6 @@ class PanelledCommand(TyperCommand):
         return rest
 
     def _advice_on(self, option_name: str) -> str | None:
-        """Return what to pass instead of an option that does not exist; None if no replacement is known."""
         name = option_name.removeprefix("--")
         if name.startswith("no-") and name not in self.settings:
             positive = name.removeprefix("no-")

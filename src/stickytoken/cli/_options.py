@@ -176,7 +176,6 @@ def _category(name: str) -> str:
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    """Return all categories in the letter case of the input. Typer offers only the matching categories."""
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 

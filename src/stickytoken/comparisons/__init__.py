@@ -315,7 +315,6 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
 
 
 def _spearman(columns: pl.DataFrame) -> float | None:
-    """Return the rank correlation of two columns; None if it is undefined or there are too few rows."""
     from scipy.stats import spearmanr
 
     complete = columns.drop_nulls()

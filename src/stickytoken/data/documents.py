@@ -223,7 +223,6 @@ def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
 
 
 def _paths_of_documents(folder: Path) -> list[Path]:
-    """Return the sorted files of a folder, without hidden files; in the BEIR layout, only the corpus file."""
     corpus = folder / "corpus.jsonl"
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus]

@@ -281,7 +281,6 @@ def _edit_record(
     source: Source,
     dialect: Dialect | None,
 ) -> str:
-    """Return a record with changed texts: the text and its edits, keyed by column."""
     if source.suffix in JSON:
         edits = {column: text_edits for column, (_, text_edits) in changes.items()}
         return _with_strings(raw, edits)

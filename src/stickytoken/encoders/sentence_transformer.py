@@ -272,7 +272,6 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def _routes_matter(self) -> bool:
-        """Whether a role changes more than the prompt."""
         from stickytoken.encoders.inputs.routes import uses_more_than_prompts
 
         return self._follows_routes and uses_more_than_prompts(self._model_of_all_roles)

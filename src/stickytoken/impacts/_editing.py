@@ -151,7 +151,6 @@ def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, 
 
 
 def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
-    """Return a random generator whose numbers depend only on the seed, the text and the purpose."""
     digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 

@@ -216,7 +216,6 @@ def _plotly_bundle() -> _Bundle:
 
 
 def _content_security_policy(script: str, bundle: _Bundle | None) -> str:
-    """Return a Content-Security-Policy that allows only the page's own scripts, and no connections."""
     digests = [_digest(script)]
     if bundle is not None:
         digests.append(bundle.digest)

@@ -636,7 +636,6 @@ SERIOUS_EFFECT = f"{_SERIOUS_SHIFT:g} SD or more"
 
 
 def _grade_of(shift: float | None) -> Severity | None:
-    """Return the grade of a shift in standard deviations; None if it is unknown or too small to be mild."""
     if shift is None or math.isnan(shift) or shift < _MILD_SHIFT:
         return None
     if shift < _SERIOUS_SHIFT:

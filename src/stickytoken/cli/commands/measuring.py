@@ -82,7 +82,6 @@ class MethodOptions:
 
 
 def _not_a_setting_of(method: str, name: str) -> InputError:
-    """Return the error for a setting that only another method has."""
     others = " or ".join(_methods_by_setting(probe=False)[name])
     return InputError(
         f"--set {name.replace('_', '-')} is not an option of the method {method}: leave it out, or use "

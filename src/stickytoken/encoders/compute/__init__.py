@@ -42,7 +42,6 @@ def model_lock(model: torch.nn.Module) -> AbstractContextManager[bool]:
 
 
 def _has_own_weights(module: torch.nn.Module) -> bool:
-    """Return whether a module has weights itself, and not only in the modules inside it."""
     return next(module.parameters(recurse=False), None) is not None
 
 

@@ -256,7 +256,6 @@ class PrefixReuse:
         return agree(vectors, self.plain_vectors(self.samples), self.rounding)
 
     def _trees_if_cheaper(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> list[Branch] | None:
-        """Return the roots of the inputs' prefix trees, or None if the trees save too few tokens."""
         inputs = [(*self.before, *content) for content in contents]
         if not all(inputs):  # an input without tokens has no place in a tree
             return None

@@ -207,7 +207,6 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the values of the options that the user has set and that take effect only during loading."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
     return {
         name: value
@@ -351,7 +350,6 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
 
 
 def _asks_for_prompted_model(prompting: Prompting) -> bool:
-    """Whether the prompt or its options make sense only for a prompted language model."""
     if prompting.prompt is None:
         return False
     return prompts.is_template(prompting.prompt) or bool(prompting.decoder_options)
@@ -516,7 +514,6 @@ def _normalizes(modules: list[str], name: str) -> bool:
 
 
 def _refuse_prompt_options(options: Prompting, name: str) -> None:
-    """Raise an InputError if an option is set that only prompted language models support."""
     if options.decoder_options:
         names = ", ".join(options.decoder_options)
         raise InputError(
@@ -805,7 +802,6 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
 
 
 def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
-    """Return the text of a saved prompt if ``prompt`` is the name of one, and else ``prompt`` itself."""
     saved_prompts: dict[str, Any] = model.prompts
     if prompt is None or not prompts.is_prompt_name(prompt):
         return prompt

@@ -126,7 +126,6 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
 
 
 def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
-    """Return how many a job needs: ``most``, or fewer if it is over few tokens."""
     if not documents.measures_few(job):
         return most
     return min(most, max(least, len(job.tokens) // tokens_per_one))
@@ -293,7 +292,6 @@ def measure_rounds(
 
 
 def _find_undecided(measured: Measured, job_ids: Ids) -> Ids:
-    """Return the ids of the confirmed tokens whose interval includes their threshold."""
     measures = estimate(measured).measures_of(job_ids)
     threshold, _ = verdict.thresholds(measures.vector_deviation, measured.job.settings)
     is_undecided = (measures.erased.low < threshold) & (measures.erased.high >= threshold)
@@ -485,7 +483,6 @@ class ProfileStage:
         return texts_with_copies
 
     def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> Path:
-        """Draw the gap between words for each copy. Return an empty path unless placement is random."""
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
