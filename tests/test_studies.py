@@ -10,9 +10,10 @@ from scipy.stats import spearmanr, ttest_ind
 
 import impact_files
 import profiled
+from naming import naming
 from planted import command
 from stickytoken import load_encoder, study
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, RunError
 from stickytoken.studies import _harm_in_documents, _latex
 
 pytestmark = pytest.mark.slow
@@ -147,3 +148,23 @@ def test_the_command_continues_a_study(encoder, finished, tmp_path):
 def test_a_study_refuses_a_negative_number_of_sets(encoder):
     with pytest.raises(InputError, match="-1"):
         study(encoder, sets=-1)
+
+
+def test_what_cannot_be_studied_is_refused_before_anything_is_measured(encoder, tmp_path):
+    options = {"sentences": SENTENCES, "sets": 0, "out": tmp_path / "study"}
+    with pytest.raises(InputError, match=naming("nope.jsonl")):
+        study(encoder, tasks=["nope.jsonl"], **options)
+    with pytest.raises(InputError, match=naming("missing.jsonl")):
+        study(encoder, documents="missing.jsonl", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_study_or_of_something_else_is_left_alone(encoder, finished, tmp_path):
+    options = {"sentences": SENTENCES, "sets": 0}
+    with pytest.raises(RunError, match=naming(finished.path, "seed")):
+        study(encoder, seed=1, out=finished.path, **options)
+    with pytest.raises(RunError, match=naming(finished.std.path)):
+        study(encoder, out=finished.std.path, **options)
+    (tmp_path / "study.json").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        study(encoder, out=tmp_path, **options)

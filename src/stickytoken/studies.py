@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,14 +23,15 @@ from stickytoken.comparisons import Agreement, compare
 from stickytoken.comparisons.published import published_list
 from stickytoken.data import PairCorpus, PairSource, Sentences, SentenceSource, choose_corpus
 from stickytoken.data.collection import bundled_collection
-from stickytoken.data.documents import DocumentSource
+from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.data.tasks import write_retrieval
 from stickytoken.detection import Run, detect
 from stickytoken.encoders.loading import AnyModel, load_encoder
-from stickytoken.encoders.protocol import IdEncoder, require_ids
-from stickytoken.errors import InputError, require_package
-from stickytoken.impacts import Impact, TaskSource, impact
+from stickytoken.encoders.protocol import IdEncoder, Role, identity_of_queries, in_role, require_ids
+from stickytoken.errors import InputError, RunError, reading, require_package
+from stickytoken.impacts import Impact, TaskSource, impact, load_tasks
 from stickytoken.machine import digest
+from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
 from stickytoken.methods.wording import COPIES, TOP
@@ -60,6 +62,7 @@ _LISTS = {
     "profile": "tokens that `profile` finds, the default method",
 }
 _PAGE = "study.md"
+_RECORD = "study.json"
 
 
 @dataclass(frozen=True)
@@ -155,16 +158,27 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if sets < 0:
         raise InputError(f"sets is {sets}: pass 0 or more")
     task_sources = list_of("tasks", "tasks", tasks)
+    # What cannot be used is refused before the first run, which may take hours.
+    load_tasks(task_sources)
+    searched = bundled_collection().source
+    if documents is not None:
+        searched = open_documents(documents, NamedColumns(None)).name
     model = require_ids(load_encoder(encoder), "a study", "load the model on this machine")
     # Both may be read only once.
     corpus = choose_corpus(sentences, pairs)
     own_sentences = corpus if isinstance(corpus, Sentences) else None
     own_pairs = corpus.pairs if isinstance(corpus, PairCorpus) else None
-    if out is None:
-        inputs = [asdict(model.identity), corpus.fingerprint, sample, seed]
-        path = store.default_folder(model.name, "study", digest(inputs))
-    else:
-        path = file_path("out", out)
+    queries = identity_of_queries(in_role(model, Role.DOCUMENT))
+    inputs = {
+        "encoder": asdict(model.identity),
+        "queries": None if queries is None else asdict(queries),
+        "corpus": corpus.fingerprint,
+        "documents": searched,
+        "sample": sample,
+        "seed": seed,
+    }  # tasks and sets can be added to a study later
+    path = store.default_folder(model.name, "study", digest(inputs)) if out is None else file_path("out", out)
+    _begin(path, inputs)
     steps: dict[str, Any] = {"engine": engine, "progress": progress}
     settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
     std = detect(
@@ -229,6 +243,27 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     store.write_atomically(path / _PAGE, _page(finished, lists).encode("utf-8", "backslashreplace"))
     report(std, figures=path / "figures")
     return finished
+
+
+def _begin(path: Path, inputs: Mapping[str, Any]) -> None:
+    """Write what is studied into the folder, or check that it is the same.
+
+    Raises:
+        RunError: the folder contains another study, or something else.
+    """
+    record = path / _RECORD
+    if record.is_file():
+        try:
+            with reading(record, RunError):
+                present = json.loads(record.read_bytes())
+        except ValueError as error:
+            raise RunError(f"{record} is damaged: delete it, or choose another folder") from error
+        if present != inputs:
+            resume.refuse_different(path, "study", inputs, present)
+    elif path.is_dir() and any(path.iterdir()):
+        raise RunError(f"{path} contains something other than a study: choose another folder")
+    else:
+        store.write_atomically(record, json.dumps(inputs, indent=1).encode())
 
 
 def _lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:

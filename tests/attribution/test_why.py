@@ -148,7 +148,7 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     last_sentence = summary(explanation)[-1]
     assert repr(sticky) in last_sentence
     assert f"stickytoken repair {run.path}" in last_sentence
-    with pytest.raises(RunError, match="model"):
+    with pytest.raises(RunError, match="different model"):
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
 
 

@@ -684,7 +684,7 @@ def test_a_continued_audit_counts_the_time_of_all_sessions(finished, tampered_ru
     ("texts", "said"),
     [
         (["a river of stone"] * 5, naming(5, 20)),
-        ([""] * 40, naming(0)),
+        ([""] * 40, naming("0 documents")),
     ],
 )
 def test_too_few_documents_are_refused(tampered_run, texts, said):
@@ -801,7 +801,7 @@ def test_an_audit_of_another_run_is_refused(name, printed, new_documents, tmp_pa
     _, folder = printed
     other = save_run(tmp_path, strength=0)
     documents = ["--documents", new_documents] if name == "check" else [new_documents]
-    planted.assert_refused(name, other, *documents, "--audit", folder, saying=naming(folder))
+    planted.assert_refused(name, other, *documents, "--audit", folder, saying=naming(folder, "another run"))
 
 
 @pytest.fixture(scope="module")

@@ -450,7 +450,7 @@ def test_a_run_of_a_model_of_the_paper_mentions_its_list(run, small_run, clean, 
     run = open_run(path)
     mention = mention_of_paper(run)
     assert mention is not None
-    assert says(mention, "Chen et al. (2025)", 3, f"stickytoken published {name}")
+    assert says(mention, "Chen et al. (2025)", 3, "another definition", f"stickytoken published {name}")
     assert mention in " ".join(planted.command("show", run.path).stdout.split())
     assert mention_of_paper(small_run) is None  # its method is the paper's
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
@@ -470,6 +470,7 @@ def test_the_command_lists_and_looks_up():
     assert "ACL 2025" in document["source"]
     table = planted.command("published", "gte-base").stdout
     assert says(table, 18, "gte-base")
+    assert "counts cannot be compared" in " ".join(table.split())
     printed = planted.command("published", "gte-base", "--format", "csv").stdout
     assert pl.read_csv(io.StringIO(printed))["token_id"].equals(published_tokens("gte-base")["token_id"])
     planted.assert_refused("published", "gte-bas", saying=naming("gte-bas", "gte-base"))

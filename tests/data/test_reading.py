@@ -118,8 +118,8 @@ def test_a_compressed_file_is_read_as_the_file_itself(write, ending):
 
 def test_damaged_compressed_files_are_named(write, tmp_path):
     damaged = gzip.compress(b"one\n" * 1000)[:-12]
-    assert_refused(write("a.txt.gz", damaged), "a.txt.gz", "gzip")
-    assert_refused(write("b.txt.gz", "no gzip"), "b.txt.gz", "gzip")
+    assert_refused(write("a.txt.gz", damaged), "a.txt.gz", "damaged", "gzip")
+    assert_refused(write("b.txt.gz", "no gzip"), "b.txt.gz", "damaged", "gzip")
     assert_refused(write("c.parquet.gz", "x"), "c.parquet.gz", "gunzip")
     write("d.txt.gz", gzip.compress(b"two\nlines"))
     documents, _, skipped = split(read(tmp_path))
@@ -198,7 +198,7 @@ def test_what_cannot_be_read_is_refused(tmp_path, write):
     assert_refused(write("a.pdf", "x"), "'.pdf'")
     assert_refused(write("a.csv", ""), "a.csv", "empty")
     assert_refused(write("b.txt", "text".encode("utf-16")), "UTF-16")
-    assert_refused(write("a.parquet", b"PAR1 no PAR1"), "a.parquet")
+    assert_refused(write("a.parquet", b"PAR1 no PAR1"), "a.parquet", "readable")
     assert_refused(["text"], "columns", column="a")
 
 
@@ -306,7 +306,7 @@ def test_a_split_that_does_not_exist_is_named(local_hub):
 def test_a_data_set_that_cannot_be_read_is_named(local_hub, name, content):
     (local_hub / name).write_text(content)
     for source in (str(local_hub), "nobody/nothing"):
-        with pytest.raises(InputError, match=naming(source)):
+        with pytest.raises(InputError, match=naming(source, "data set", "cannot be read")):
             load_sentences(f"hub:{source}")
 
 

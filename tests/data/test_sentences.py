@@ -128,7 +128,7 @@ def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, l
         ("s.csv", "sentence\ncaf\xe9\n".encode("latin-1"), naming("byte 12", "0xe9", "UTF-8")),
         ("s.csv", "sentence,n\na,1,surplus\n", naming("line 2", 3)),
         ("s.jsonl", "no json\n", naming("line 1", "JSON")),
-        ("s.parquet", table("parquet", {"text": TEXTS})[:-5], "parquet"),
+        ("s.parquet", table("parquet", {"text": TEXTS})[:-5], naming("s.parquet", "readable")),
         ("s.md", "a b", naming("'.md'")),
         ("s.csv", "first,second\na,b\n", naming("first", "second")),
         ("s.csv", "id,score\n1,2\n", naming("id", "score")),

@@ -46,7 +46,7 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     same = f"run, {tmp_path / 'runs' / 'run'}"  # runs of one name are told apart
     assert set(others) == {"again", "gone", same}
     half, newer = sorted(library.left_out, key=lambda line: "newer" in line)
-    assert "half" in half
+    assert says(half, "half", "finished")
     assert "newer" in newer
     assert "\n" not in newer
     assert library.content("again") is library.content("again")

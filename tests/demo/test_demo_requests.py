@@ -152,10 +152,10 @@ def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, compu
     for event, values, named in (
         (("click", *TRY), (*GOOD[:4], 33), ["copies", 33]),
         (("click", *TRY), (GOOD[0], "x" * 5_000_000, *GOOD[2:]), ["sentence B", "5,000,000"]),
-        (evidence, (["second"], 5), ["run"]),
-        (evidence, ("second", "x"), ["token"]),
+        (evidence, (["second"], 5), ["no run", "name"]),
+        (evidence, ("second", "x"), ["no token", "id"]),
         (evidence, ("second", 10**8), [10**8]),
-        (("input", "Run"), ({},), ["run"]),
+        (("input", "Run"), ({},), ["no run", "name"]),
         (("input", *FILTERS), ("second", "", "sticky", [], []), ["verdict", "list"]),
     ):
         success, message = events.send(events.find(*event), *values)
@@ -169,7 +169,7 @@ def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, compu
     clicked = {"index": [0, 0], "value": "x", "row_value": ["x"] * 30}
     success, message = events.send(chosen, "second", event_data=clicked)
     assert success
-    assert says(message, "token")
+    assert says(message, "no token", "id")
     logged()
     assert not events.send(chosen, "second", event_data=[1])[0]
     logged()

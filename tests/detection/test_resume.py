@@ -194,5 +194,11 @@ def test_the_plan_is_read_again_and_not_made_anew(model, whole_profile, tmp_path
     options = {"shard_probes": profiled.SHARD_PROBES, "progress": events.append}
     profiled.detect_profile(load_encoder(model, device="cpu"), folder, **options)
     assert "mean similarity" not in {event.stage for event in events}
-    for name in ("tokens.parquet", "plan.json"):
-        assert (folder / name).read_bytes() == (whole_profile / name).read_bytes()
+    for name in ("tokens.parquet", "vocabulary.parquet", "plan.json"):
+        assert (folder / name).read_bytes() == (whole_profile / name).read_bytes(), name
+    assert not list(folder.rglob("*.tmp"))
+    ours, theirs = open_run(folder), open_run(whole_profile)
+    less = theirs.result.sequences - ours.plan.mean_similarity_entries
+    same = {"seconds": 0, "texts_per_token": 0}
+    expected = theirs.result.model_copy(update={**same, "sequences": less})
+    assert ours.result.model_copy(update=same) == expected

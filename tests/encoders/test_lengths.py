@@ -53,7 +53,7 @@ def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model, length, 
 
 
 def test_a_prompt_longer_than_the_model_reads_is_said_to_be_too_long(model):
-    with pytest.raises(ModelError, match=naming(96)):
+    with pytest.raises(ModelError, match=naming("prompt", "too long", 96)):
         load_encoder(model, prompt="the river " * 60)
 
 

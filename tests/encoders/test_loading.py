@@ -398,8 +398,11 @@ def test_packaged_weights_that_are_missing_or_tampered_with_are_refused(tmp_path
         resolve_model(PACKAGED_NAMES[0])
     shutil.copytree(pristine, folder, dirs_exist_ok=True)
     for name in PACKAGED_NAMES:
-        with pytest.raises(ModelError, match=naming(folder / "model.safetensors", "sha256", "reinstall")):
+        with pytest.raises(
+            ModelError, match=naming(folder / "model.safetensors", "sha256", "reinstall")
+        ) as caught:
             load_encoder(name, device="cpu")
+        assert "expected 53aa5117" in str(caught.value)
 
 
 @pytest.mark.parametrize("proxy", [None, "https_proxy", "all_proxy"])

@@ -135,4 +135,4 @@ def test_without_memory_for_keys_and_values_the_plain_path_is_taken(tmp_path, mo
         assert np.abs(encoder.encode_ids(contents) - expected).max() <= 2e-5
     # Tried once, said once.
     (record,) = caplog.records
-    assert says(record.message, "memory", "cpu")
+    assert says(record.message, "memory", "cpu", "without reuse")

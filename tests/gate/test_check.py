@@ -51,7 +51,7 @@ def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
 
 
 def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):
-    with pytest.raises(RunError, match="model"):
+    with pytest.raises(RunError, match=naming(own[1] / "run", "a model other than")):
         check(pristine, folder=own[1] / "run")
     # The tiny tokenizer reads letters, so this takes a model that knows its words alone.
     model = own[0].with_name("foreign")
@@ -63,14 +63,16 @@ def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):
 @pytest.mark.slow
 def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, monkeypatch):
     model, runs = own
+    detected = []
 
     def detect(encoder, *, out, progress):
+        detected.append(out)
         return profiled.detect_profile(encoder, out)  # with few texts
 
     monkeypatch.setattr(finding, "detect", detect)
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
-    assert check(model, folder=runs).run == first.run
+    assert (check(model, folder=runs).run, len(detected)) == (first.run, 1)
     assert list(runs.iterdir()) == [first.run]
 
 

@@ -58,7 +58,9 @@ def assert_same(folder, whole):
 def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(bert_folder, whole, tmp_path):
     files.mixed_tasks(tmp_path / "tasks")
     folder = tmp_path / "impact"
-    files_of_killed = killed_again_and_again(files.measure_small, bert_folder, folder, kills=4, in_shards=4)
+    files_of_killed = killed_again_and_again(
+        files.measure_small, bert_folder, folder, kills=6, in_shards=4, further_shards=4, all_shards=SHARDS
+    )
     assert 0 < len(files_of_killed) < SHARDS
     with pytest.raises(RunError, match="finished"):
         open_impact(folder)

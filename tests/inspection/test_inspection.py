@@ -205,7 +205,8 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
 
 
 @pytest.mark.parametrize(
-    ("prompt", "span"), [("prompteol", (1, 3)), pytest.param("ck", (1, 3), marks=pytest.mark.slow)]
+    ("prompt", "span"),
+    [("prompteol", (1, 3)), *(pytest.param("ck", span, marks=pytest.mark.slow) for span in (None, (1, 3)))],
 )
 def test_with_prepending_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
     encoder = prompted_loading.encoder_of(prompted_loading.read(prompt, span, 3))

@@ -116,7 +116,7 @@ def test_an_encoder_s_error_arrives_as_it_was_raised_and_the_engine_goes_on(engi
 
 def test_an_engine_of_another_model_is_refused(engine, bert_folder, tmp_path):
     other = load_encoder(bert_folder, device="cpu")
-    with pytest.raises(InputError, match="model"):
+    with pytest.raises(InputError, match="another model"):
         detect_std(other, tmp_path / "run", engine=engine)
 
 

@@ -38,7 +38,7 @@ def test_a_run_whose_record_is_damaged_or_lost_is_continued_from_its_shards(enco
     tables = (folder / "tokens.parquet").read_bytes()
     shards = planted.shards_of(folder)
     (folder / "run.json").write_bytes(b"{")
-    with pytest.raises(RunError, match=naming(folder / "run.json")):
+    with pytest.raises(RunError, match=naming(folder / "run.json", "damaged", "continues")):
         planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
     (folder / "run.json").rename(tmp_path / "run.json")
     run = planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
@@ -59,7 +59,7 @@ def test_a_run_whose_record_is_lost_is_not_continued_as_another_one(encoder, tmp
 def test_a_damaged_record_without_an_identity_beside_it_is_not_to_be_deleted(run_copy):
     (run_copy / "identity.json").unlink()
     (run_copy / "run.json").write_bytes(b"{")
-    with pytest.raises(RunError, match=naming(run_copy / "run.json")) as error:
+    with pytest.raises(RunError, match=naming(run_copy / "run.json", "damaged", "restore")) as error:
         open_run(run_copy)
     assert "elete" not in str(error.value)
 
@@ -157,7 +157,7 @@ def test_a_result_table_that_cannot_be_read_is_an_error_that_says_what_to_do(run
 def test_a_damaged_or_missing_plan_is_an_error_that_says_what_to_do(encoder, run_copy):
     (run_copy / "tokens.parquet").rename(run_copy.parent / "tokens.parquet")
     (run_copy / "plan.json").write_text('{"mean_similarity": ', encoding="utf-8")
-    with pytest.raises(RunError, match=naming(run_copy / "plan.json")):
+    with pytest.raises(RunError, match=naming(run_copy / "plan.json", "damaged", "restore")):
         planted.detect_thirty(encoder, run_copy)
     (run_copy / "plan.json").unlink()
     (run_copy.parent / "tokens.parquet").rename(run_copy / "tokens.parquet")

@@ -120,6 +120,7 @@ def test_it_says_what_the_run_found(run):
     erased = [f"{100 * row[name]:.0f}%" for name in ("erased", "erased_low", "erased_high")]
     assert f"{erased[0]} ({erased[1]} to {erased[2]})" in page
     assert says(page, f"1 of {profiled.AVAILABLE}")
+    assert "no longer found for what they say" in page
     assert run.record.identity[:12] in page
     assert block == cards.card_block(open_run(run.path))
 
@@ -237,7 +238,7 @@ def test_damaged_markers_are_refused_and_nothing_is_written(tmp_path):
         f"{BLOCK}\n<!-- StickyToken:beg",
     ):
         path.write_bytes(card.encode())
-        with pytest.raises(InputError, match=naming(path)):
+        with pytest.raises(InputError, match=naming(path, "damaged")):
             cards.write_block(BLOCK, path)
         assert path.read_bytes() == card.encode()
 
@@ -287,8 +288,8 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
     path = tmp_path / "other.yaml"
     for text, phrase in (
         ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", naming(path, "'default'")),
-        ("[", naming(path)),
-        ("- 3\n", naming(path)),
+        ("[", naming(path, "evaluation results")),
+        ("- 3\n", naming(path, "evaluation results")),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=phrase):
@@ -320,11 +321,11 @@ def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeyp
         cards.push_card(run, "me/model", endpoint=hub.url)
         assert hub.files["README.md"] == f"{cards.card_block(run)}\n".encode()
         hub.files["README.md"] = cards.BEGIN.encode()
-        with pytest.raises(InputError, match=naming("me/model/README.md")):
+        with pytest.raises(InputError, match=naming("me/model/README.md", "damaged")):
             cards.push_card(run, "me/model", endpoint=hub.url)
         hub.files["README.md"] = FRONT
         hub.refusing = 403
-        with pytest.raises(ModelError, match="me/model"):
+        with pytest.raises(ModelError, match=naming("me/model", "not changed")):
             cards.push_card(run, "me/model", endpoint=hub.url)
         assert hub.files["README.md"] == FRONT
 

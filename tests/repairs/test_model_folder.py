@@ -74,7 +74,7 @@ def test_sharded_weights_are_edited_in_their_shard_and_a_missing_one_is_named(mo
     assert_rows(tensors(model), tensors(tmp_path / "out"))
     gone = sorted(model.glob("model-*.safetensors"))[0]
     gone.unlink()
-    with pytest.raises(RepairError, match=naming(gone.name)):
+    with pytest.raises(RepairError, match=naming(gone.name, "missing")):
         write_model(model, tmp_path / "other", ModelEdit(rows=ROWS))
 
 
@@ -165,7 +165,7 @@ def converted(model, dtype):
         (lambda model: (model / "adapter_config.json").write_text("{}"), "adapter"),
         (
             lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
-            "safetensors",
+            "not stored as safetensors",
         ),
         (lambda model: converted(model, torch.int8), naming("I8")),
         (named_by_router, naming("Router")),

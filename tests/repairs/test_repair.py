@@ -254,7 +254,7 @@ def test_a_run_or_model_that_does_not_suit_is_refused(run, finished_run, bert_fo
     model = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
     with pytest.raises(RepairError, match="object"):
         quick(run, tmp_path / "out", encoder=model)
-    with pytest.raises(RunError, match="model"):
+    with pytest.raises(RunError, match="different model"):
         quick(run, tmp_path / "out", encoder=bert_folder)
 
 

@@ -100,18 +100,18 @@ def test_a_model_without_attention_is_said_to_have_none(run, planted_encoder, tm
     (token,) = explained_tokens(read_content(folder))
     assert token.run_verdict == "sticky"
     words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
-    assert "attention" in words["heads"]
-    assert says(words["attention"], "not")
+    assert says(words["heads"], "not", "attention")
+    assert says(words["attention"], "not", "expose")
     assert says(Page(stickytoken.report(folder)).text, "static", "no attention")
 
 
 @pytest.mark.parametrize(
     ("name", "damage", "values"),
     [
-        ("heads.parquet", b"PAR1", ()),
-        ("explanation.json", b"{", ()),
+        ("heads.parquet", b"PAR1", ("damaged",)),
+        ("explanation.json", b"{", ("damaged",)),
         ("explanation.json", b'{"schema_version": 1}', ("version", 1)),
-        ("explanation.json", b"[]", ()),
+        ("explanation.json", b"[]", ("valid",)),
         ("explanation.json", b'{"schema_version": 2}', ("identity",)),
         ("measures.parquet", pl.col("value").cast(pl.String), ("String", "Float64")),
         ("measures.parquet", pl.lit(math.nan).alias("benign_mean"), ("finite", "'benign_mean'")),

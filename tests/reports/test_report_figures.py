@@ -307,7 +307,7 @@ def test_layers_are_drawn_in_order_with_the_benign_interval(stored):
     assert list(band.y) == [*table["benign_high"], *reversed(table["benign_low"].to_list())]
     value = table.filter(layer=2)["value"][0]
     benign = table.filter(layer=2)["benign_mean"][0]
-    assert f"layer 2, at {value:.3f}" in (figure.alt)
+    assert says(figure.alt, "leaves the benign interval in layer 2", f"layer 2, at {value:.3f}")
     assert says(figure.alt, "benign", f"{benign:.3f}")
     assert len(figure.table.rows) == 2 * len(table)
     alone = outside(measures).with_columns(low=pl.lit(None, pl.Float64))  # as of one text

@@ -233,6 +233,17 @@ def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
     assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32
 
 
+def test_effects_follow_the_vectors_of_the_documents_with_copies(scanned_run, encoder, texts, tmp_path):
+    vectors = encoder.encode(texts)
+    others = vectors.copy()
+    others[list(PLANTED)] = np.roll(vectors[list(PLANTED)], 1, axis=0)
+    options = {"encoder": encoder, "effect": "measured", "queries": QUERIES}
+    expected = scan_documents(scanned_run, texts, vectors=others, out=tmp_path / "fresh", **options)
+    scan_documents(scanned_run, texts, vectors=vectors, out=tmp_path / "scan", **options)
+    again = scan_documents(scanned_run, texts, vectors=others, out=tmp_path / "scan", **options)
+    assert_frame_equal(again.documents, expected.documents)
+
+
 def test_vectors_that_do_not_fit_are_refused(scanned_run, encoder, texts):
     stored = encoder.encode(texts)
     options = {"encoder": encoder, "queries": QUERIES}

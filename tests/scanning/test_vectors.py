@@ -1,5 +1,7 @@
 """Vectors that an index has already: what is read, and what is refused."""
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -54,6 +56,7 @@ def test_a_vector_that_no_model_gives_is_refused(value):
         ("none.jsonl", [{"text": "a"}], "0 columns of vectors among text"),
         ("twice.jsonl", [{"id": 1, "vector": [1.0]}] * 2, "an id twice"),
         ("half.csv", [{"vector": "[1, 2]"}, {"vector": "[1, 2"}], "no vector"),
+        ("logical.jsonl", [{"vector": [True, False]}], "0 columns of vectors"),
     ],
 )
 def test_a_table_that_has_no_vectors_is_refused(name, rows, said, tmp_path):
@@ -62,6 +65,14 @@ def test_a_table_that_has_no_vectors_is_refused(name, rows, said, tmp_path):
     write(tmp_path / name)
     with pytest.raises(InputError, match=said):
         open_vectors(tmp_path / name)
+
+
+@pytest.mark.parametrize("other", [3, {"a": 1}, [[1.0]], ["x", "y"], "text"])
+def test_a_row_that_is_no_vector_is_refused(other, tmp_path):
+    rows = [{"vector": [1.0, 2.0]}] * 3 + [{"vector": other}]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=naming("mixed.jsonl")):
+        open_vectors(tmp_path / "mixed.jsonl")
 
 
 @pytest.mark.parametrize(

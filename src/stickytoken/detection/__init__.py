@@ -236,6 +236,8 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
     parts = identity_parts(model, method, job.settings, fingerprint, tokens, queries)
     if isinstance(job.corpus, readers.Sentences) and not job.corpus.bundled and method == "profile":
         parts["carriers"] = "as long as those of the bundled corpus"
+    if job.restricted and job.sampled and method == "profile":
+        parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
     capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,

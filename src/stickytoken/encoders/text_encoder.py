@@ -320,7 +320,8 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
     """
 
     def in_role(self, role: Role | None) -> DecodedEncoder:
-        return DecodedEncoder(in_role(self._encoder, role))
+        of_role = in_role(self._encoder, role)
+        return self if of_role is self._encoder else DecodedEncoder(of_role)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         return self._encoder.encode(texts, allow_zero=allow_zero)

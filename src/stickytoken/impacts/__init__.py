@@ -116,7 +116,7 @@ def impact(
         word_encoder = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
         word_encoder = protocol.require_words(model, "impact")
-    loaded, notes = _load(sources)
+    loaded, notes = load_tasks(sources)
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
@@ -239,8 +239,12 @@ def _texts_by_stage(
     return texts_by_stage
 
 
-def _load(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
-    """Return the tasks that the sources name, and notes about them."""
+def load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
+    """Return the tasks that the sources name, and notes about them.
+
+    Raises:
+        InputError: a task cannot be found or read, or two have the same name.
+    """
     tasks: list[AnyTask] = []
     notes: list[str] = []
     for source in sources:

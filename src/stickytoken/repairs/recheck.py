@@ -40,7 +40,8 @@ from stickytoken.vocabulary import Vocabulary, count_copies_read
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
 CARRIERS = 24
-# Maximum number of anchors. A run uses 440 of the bundled texts, so fewer are left for the recheck.
+# Number of anchors, of which a job over few tokens, such as a recheck, uses half. Together with the carriers,
+# they have to be found among the texts that the run has left.
 ANCHORS = 330
 # Number of documents, and of random tokens that are measured in them: half as many as in a run.
 _DOCUMENTS = 32

@@ -440,7 +440,7 @@ class EffectPass:
 
     def _key(self, batch: str) -> str:
         texts = digest([self.texts.queries, [document.text for document in self.texts.reference]])
-        stored = [] if self.vectors is None else [hashlib.sha256(self.panel.reference.tobytes()).hexdigest()]
+        stored = [] if self.vectors is None else [self.vectors.fingerprint]
         return digest([batch, texts, self.identity, *self._identity_of_queries, *stored])
 
     @cached_property

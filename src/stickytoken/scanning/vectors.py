@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from stickytoken.data.documents import ID_NAMES, Document
 from stickytoken.data.rows import PARQUET, ParquetFile, format_of, one_line
 from stickytoken.data.tables import Table, read_table
+from stickytoken.encoders.protocol import has_vector
 from stickytoken.errors import InputError, reading
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path
@@ -52,6 +54,13 @@ class StoredVectors:
     row_of: Mapping[str, int] | None
     is_compared: bool = True
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the vectors and of the documents that they belong to."""
+        content = hashlib.sha256(np.ascontiguousarray(self.rows).tobytes())
+        content.update(json.dumps([self.rows.shape, self.row_of]).encode())
+        return content.hexdigest()
+
     def require_rows(self, records: int) -> None:
         """Check that there is a row for each record of the documents, unless documents are found by id."""
         if self.row_of is None and len(self.rows) != records:
@@ -76,7 +85,7 @@ class StoredVectors:
                 )
             places.append(place)
         vectors = np.asarray(self.rows[places], dtype=np.float32)
-        is_usable = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
+        is_usable = has_vector(vectors)
         if not is_usable.all():
             document = documents[int(np.argmin(is_usable))]
             raise InputError(
@@ -228,21 +237,20 @@ def _are_numbers(value: object) -> bool:
             value = json.loads(value)
     if not isinstance(value, list) or not value:
         return False
-    return all(isinstance(number, (int, float)) for number in value)
+    return all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in value)
 
 
 def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
     """Return a column of vectors, as lists, arrays or JSON, as an array of shape (n, d)."""
-    if column.dtype == pl.String:
-        try:
+    try:
+        if column.dtype == pl.String:
             column = column.str.json_decode(pl.List(pl.Float64))
-        except pl.exceptions.PolarsError as error:
-            raise InputError(
-                f"{path}: {column.name} has a value that is no vector: {one_line(error)}"
-            ) from error
-    if isinstance(column.dtype, pl.Array):
-        column = column.arr.to_list()
-    lengths = column.list.len().fill_null(0)
+        elif isinstance(column.dtype, pl.Array):
+            column = column.arr.to_list()
+        numbers = column.cast(pl.List(pl.Float32))
+        lengths = numbers.list.len().fill_null(0)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path}: {column.name} has a value that is no vector: {one_line(error)}") from error
     dimensions = int(lengths[0])
     if (lengths != dimensions).any():
         row = int((lengths != dimensions).arg_max() or 0)
@@ -250,4 +258,4 @@ def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
             f"{path}: {column.name} in row {row + 1} has {counted(int(lengths[row]), 'number')}, not "
             f"{dimensions} as the first: correct or remove the row"
         )
-    return column.cast(pl.List(pl.Float32)).list.to_array(dimensions).to_numpy()
+    return numbers.list.to_array(dimensions).to_numpy()

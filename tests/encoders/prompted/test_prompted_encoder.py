@@ -15,7 +15,7 @@ import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from naming import naming, says
-from prompted_loading import load_prompted, read
+from prompted_loading import encoder_of, load_prompted, read
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
@@ -127,6 +127,17 @@ def test_what_the_model_cannot_read_is_named(folder, encoder):
         encoder.encode(["fine", "a \ud800 b"])
     with pytest.raises(EncodingError, match=naming("tokens", "echo")):
         load_encoder(folder, device="cpu", prompt="echo").encode_ids([()])
+
+
+def test_a_text_must_fit_into_the_longest_prompt():
+    longest = max(prompt.length(0) for prompt in encoder_of(read("metaeol")).prompted.prompts)
+    encoder = encoder_of(read("metaeol"), max_length=longest + 5)
+    token = encoder.content_ids(["river"])[0][0]
+    assert encoder.encode_ids([[token] * 5]).shape == (1, tiny_decoders.DIMENSION)
+    with pytest.raises(EncodingError, match=naming("prompt", longest + 6, longest + 5)):
+        encoder.encode_ids([[token] * 6])
+    with pytest.raises(EncodingError, match="use a shorter text"):
+        encoder.sentence_transformer().encode(["the river " * 400])
 
 
 @pytest.mark.parametrize(

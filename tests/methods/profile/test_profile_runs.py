@@ -14,7 +14,7 @@ from naming import naming, says
 from stickytoken import load_encoder
 from stickytoken.data import SentencePair
 from stickytoken.detection import probe
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, RunError
 from stickytoken.gate import check
 from stickytoken.insertion import Insertion
 from stickytoken.methods.profile import TOKEN_COLUMNS
@@ -169,6 +169,7 @@ def test_named_tokens_are_measured_with_fewer_texts_and_judged_alike(encoder, ru
         (in_run,) = run.tokens.filter(token_id=row["token_id"]).to_dicts()
         assert row["erased_low"] < in_run["erased_high"]
         assert in_run["erased_low"] < row["erased_high"]
+        assert row["verdict"] == in_run["verdict"]
     assert named.sticky["token"].to_list() == [planted.PLANTED]
     assert named.record.identity != run.record.identity
     (planted_row,) = named.sticky.to_dicts()
@@ -286,3 +287,10 @@ def test_only_the_screen_is_in_lower_precision(tmp_path):
 def difference(rounds, token):
     one, other = (np.array(rows[token]["contractions"]) for rows in rounds.values())
     return np.abs(one - other).max()
+
+
+def test_a_sample_and_the_same_tokens_named_are_two_runs(encoder, tmp_path):
+    sampled = detect_profile(encoder, tmp_path / "sampled", sample=20)
+    ids = sampled.tokens["token_id"].to_list()
+    with pytest.raises(RunError, match="sampled"):
+        detect_profile(encoder, tmp_path / "sampled", tokens=ids)

@@ -136,8 +136,10 @@ class EndpointEncoder(TextEncoder):
         """What determines the vectors; since the server's modules are unknown, they are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
-        fields = json.dumps(self.options.fields_of_requests, sort_keys=True)
-        modules = hashlib.sha256(f"{_IDENTITY_NAME} {fields}".encode()).hexdigest()
+        constant = _IDENTITY_NAME
+        if self.options.fields_of_requests:
+            constant += f" {json.dumps(self.options.fields_of_requests, sort_keys=True)}"
+        modules = hashlib.sha256(constant.encode()).hexdigest()
         return protocol.EncoderIdentity(
             weights=weights,
             tokenizer=vocabulary_hash(self.tokenizer),
