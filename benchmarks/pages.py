@@ -65,9 +65,11 @@ MODELS = (
     PageModel(
         "multilingual-e5-small-4bit",
         "multilingual-e5-small-4bit",
-        options=("--sample", "5000"),
+        # Saved with the names of its own prompts, not with those that sentence-transformers looks for.
+        options=("--prompt", "passage", "--set", "query-prompt=query", "--sample", "5000"),
         has_example=True,
     ),
+    PageModel("embeddinggemma-300m", "embeddinggemma-300m", options=("--sample", "5000")),
     PageModel(
         "gemma-3-270m-prompteol",
         "gemma-3-270m",

@@ -41,12 +41,12 @@ ORDINARY = ("harbor", "carpet", "violin", "kitchen", "tuesday", "orange")
 RESAMPLES = 2000
 INTERVAL = (5, 95)
 SEED = 0
-# Colours of a bar without copies, with copies of ordinary words, with a token that hides, with one that
-# pushes, and of the repaired model: a version for light pages and one for dark pages, keyed by the end of
-# the file name.
+# Colours of a bar without copies, of one with copies that serve for comparison, of one with a token that
+# hides or pushes, and of the repaired model: a version for light pages and one for dark pages, keyed by the
+# end of the file name.
 COLOURS = {
-    "": ("#adb5bd", "#868e96", "#c2410c", "#c2410c", "#0b7285"),
-    "-dark": ("#868e96", "#adb5bd", "#ff922b", "#ff922b", "#3bc9db"),
+    "": ("#adb5bd", "#868e96", "#c2410c", "#0b7285"),
+    "-dark": ("#868e96", "#adb5bd", "#ff922b", "#3bc9db"),
 }
 TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
 
@@ -160,6 +160,9 @@ def measure(
         ),
     ],
     name: Annotated[str, typer.Option(help="Name of the model in the picture.")] = "all-MiniLM-L6-v2",
+    control: Annotated[
+        str | None, typer.Option(help="Token that is as rare as the first two, but not flagged.")
+    ] = None,
     repaired: Annotated[Path | None, typer.Option(help="Folder of the repaired model.")] = None,
     documents: Annotated[int, typer.Option(help="Number of documents to search.")] = 1398,
     queries: Annotated[int, typer.Option(help="Number of queries.")] = 225,
@@ -175,7 +178,7 @@ def measure(
     for place in ("before", "after"):
         ordinary_hits = [search.hits(**{place: copies_of(word)}) for word in ORDINARY]
         hits_by_label[f"an ordinary word {place}"] = np.mean(ordinary_hits, axis=0)
-        for word in words:
+        for word in [*words, *([] if control is None else [control])]:
             hits_by_label[f"{word} {place}"] = search.hits(**{place: copies_of(word)})
     if repaired is not None:
         repaired_hits = Search(collection, str(repaired)).hits(before=copies_of(words[0]))
@@ -189,6 +192,7 @@ def measure(
         "queries": len(collection.queries),
         "sample": len(collection.sample),
         "words": words,
+        "control": control,
         "rows": rows,
     }
     # The paths of this machine say nothing.
@@ -216,7 +220,10 @@ def draw() -> None:
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "Searches that show a random abstract among the first ten", x=0.01, ha="left", weight="bold"
+                "How many queries show a random abstract among their first ten results?",
+                x=0.01,
+                ha="left",
+                weight="bold",
             )
             figure.tight_layout()
             # Without a date, the same numbers give the same file.
@@ -225,29 +232,36 @@ def draw() -> None:
 
 
 def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence[str]) -> None:
-    """Draw one model: a bar without copies, with ordinary words, with the two first tokens, and repaired."""
+    """Draw a bar for each kind of copies in a model, with its interval as a line."""
     rows = {row["label"]: row for row in content["rows"]}
+    as_it_is, compared, sticky, repaired = colours
     pushing, hiding = content["words"][:2]
-    bars = {
-        "as it is": "without copies",
-        f"with {COPIES} ordinary words": "an ordinary word before",
-        f"with {COPIES} × {hiding}": f"{hiding} before",
-        f"with {COPIES} × {pushing}": f"{pushing} before",
-        "the same, model repaired": f"{pushing} before, repaired",
-    }
-    bars = {name: label for name, label in bars.items() if label in rows}
-    values = [rows[label]["top_tens"] for label in bars.values()]
-    positions = range(len(bars))
-    axes.barh(positions, values, color=colours[: len(values)], height=0.7)
-    for position, value in zip(positions, values, strict=True):
-        axes.text(value + 0.02 * max(values), position, f"{value:.2g}", va="center")
-    axes.set_yticks(positions, list(bars))
+    control = content.get("control")
+    bars = [
+        ("as it is", "without copies", as_it_is),
+        (f"with {COPIES} ordinary words", "an ordinary word before", compared),
+        (f"with {COPIES} × {control}", f"{control} before", compared),
+        (f"with {COPIES} × {hiding}", f"{hiding} before", sticky),
+        (f"with {COPIES} × {pushing}", f"{pushing} before", sticky),
+        (f"with {COPIES} × {pushing}, repaired", f"{pushing} before, repaired", repaired),
+    ]
+    bars = [bar for bar in bars if bar[1] in rows]
+    without = rows["without copies"]["top_tens"]
+    largest = max(row["top_tens"] for row in rows.values())
+    for position, (_, label, colour) in enumerate(bars):
+        row = rows[label]
+        value = row["top_tens"]
+        low, high = (bound * without for bound in row["ratio_interval"])
+        axes.barh(position, value, color=colour, height=0.7)
+        axes.plot([low, high], [position, position], color=axes.yaxis.label.get_color(), linewidth=1)
+        axes.text(max(value, high) + 0.03 * largest, position, f"{value:.2g}", va="center")
+    axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
     axes.invert_yaxis()
     axes.set_xticks([])
-    axes.set_xlim(0, 1.15 * max(values))
+    axes.set_xlim(0, 1.45 * largest)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{name} ({content['queries']} queries)", loc="right", fontsize=11)
+    axes.set_title(f"{name}, of {content['queries']}", loc="left", fontsize=11)
 
 
 if __name__ == "__main__":

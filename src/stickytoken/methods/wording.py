@@ -24,7 +24,7 @@ def rule(smallest_erased: float, smallest_push: float) -> str:
     erased = ERASED.threshold.format
     push = PUSH.threshold.format
     return (
-        f"A token is sticky if its copies hide documents (erase at least {erased(smallest_erased)} more of a "
+        f"A token is sticky if its copies hide documents (leave at least {erased(smallest_erased)} less of a "
         f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many "
         f"wrong results). For an unusual vector, {erased(ERASED.lowered(smallest_erased, UNUSUAL_SHARE))} or "
         f"{push(PUSH.lowered(smallest_push, UNUSUAL_SHARE))} is enough. At least means the whole interval."

@@ -1,6 +1,6 @@
 """The rule that decides which tokens are sticky, and how severe they are. Pure functions.
 
-A token is sticky if its copies hide documents (by default, they erase at least 40% more of a text than an
+A token is sticky if its copies hide documents (by default, they leave at least 40% less of a text than an
 ordinary token's copies do) or push them (into at least 1.5 times as many wrong results as without copies).
 For a token with an unusual vector, 20% or 1.25 times is enough. "At least" means the whole interval.
 """
