@@ -1,5 +1,5 @@
-"""Audits: push and hidden documents against a slow plain search, documents with copies now, resuming, and the
-command."""
+"""Audits: push and hidden documents against a slow plain search, documents with copies now, resuming, the
+command, and the page."""
 
 import json
 import shutil
@@ -19,14 +19,18 @@ import profiled
 import scanned
 import stored_vectors
 import tokenizers_of_kinds as kinds
+from hostile import assert_harmless
 from interrupted import started, wait_for_shards
 from naming import naming, says
 from planted import command
+from report_pages import GRAVE, Page, opened, violations
 from stickytoken import Cleaner, load_encoder, open_run, report
 from stickytoken.audits import Audit, AuditSettings, _copies, _tokens, audit, audits_in, open_audit, wording
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.profile.documents import DocumentStage
+from stickytoken.reports.page import audit_page
+from stickytoken.validation import visible
 
 SMALL = AuditSettings(stuffed=16, tokens=2)
 TOP = 10
@@ -517,6 +521,8 @@ def test_the_report_of_the_run_shows_the_audit(finished, tampered_run):
     assert "## Search results with copies" in markdown
     assert '<h2 id="results">Search results with copies' in html
     assert shown["tokens"]["rows"][0][0] == scanned.STICKY
+    assert shown["answer"]["sentence"] == conclusions[0]
+    assert wording.done(finished) in html
 
 
 def test_what_to_do_names_the_commands_with_this_audit(finished):
@@ -551,6 +557,138 @@ def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
     assert f"{benign.tokens['push'].max():.2f}× as many" in pushing
     assert f"{benign.tokens['found'].min():.0%} of the queries" in hiding
     assert "1.5 times" in rule
+
+
+def test_the_answer_is_yes_for_a_sticky_token_with_its_number(finished):
+    answer = wording.answer(finished)
+    assert answer.word == "Yes"
+    assert answer.sentence == wording.conclusions(finished)[0]
+
+
+def test_the_answer_is_yes_for_copies_that_move_documents_whatever_the_token(finished):
+    moved = finished.documents.filter(pl.col("change") != 0)
+    assert len(moved) > 0
+    answer = wording.answer(with_verdicts(finished))
+    assert answer.word == "Yes"
+    assert says(answer.sentence, len(moved), 80)
+
+
+def without_copies(changed):
+    changed.documents = changed.documents.clear()
+    changed.result = changed.result.model_copy(update={"with_copies": 0, "causes": {}})
+    return changed
+
+
+def test_the_answer_is_no_with_the_largest_push(finished):
+    benign = without_copies(with_verdicts(finished))
+    answer = wording.answer(benign)
+    assert (answer.word, answer.tone) == ("No", "clean")
+    assert f"{benign.tokens['push'].max():.2f}× as many" in answer.sentence
+
+
+def test_the_answer_is_perhaps_if_a_token_may_push(finished):
+    uncertain = without_copies(with_verdicts(finished))
+    uncertain.tokens = uncertain.tokens.with_columns(undecided=pl.int_range(pl.len()) == 0)
+    assert wording.answer(uncertain).word == "Perhaps"
+
+
+def test_the_answer_names_a_topic_that_the_average_hides(by_topic):
+    hidden = without_copies(with_verdicts(by_topic[0]))
+    answer = wording.answer(hidden)
+    assert says(answer.word, "some queries")
+    assert says(answer.sentence, "topic")
+
+
+def test_first_sentences_as_queries_are_a_limit(tampered_run, texts, finished, tmp_path):
+    measured = audit(tampered_run, texts, settings=SMALL, out=tmp_path / "audit")
+    assert says(wording.limits(measured)[-1], "--queries")
+    assert not any("--queries" in limit for limit in wording.limits(finished))
+
+
+HEADINGS = [
+    "affected by sticky tokens?",
+    "Which words?",
+    "Which documents?",
+    "What was done?",
+    "What is left to do?",
+    "What does this not say?",
+]
+
+
+def test_the_page_of_an_affected_index_answers_in_order(finished):
+    html = audit_page(finished)
+    page = Page(html)
+    positions = [page.text.index(heading) for heading in HEADINGS]
+    assert positions == sorted(positions)
+    assert "Yes. " in page.text
+    assert scanned.STICKY in page.tokens
+    assert page.tags.count("mark") >= len(finished.documents) == 4
+    assert all(document_id in page.text for document_id in finished.documents["id"])
+    assert says(page.text, "90%")
+    assert all(step.command in page.text for step in wording.next_steps(finished))
+    addresses = [value for _, name, value in page.attributes if name in ("src", "href")]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert "://" not in html
+
+
+def test_the_page_of_an_unaffected_index_says_no(finished):
+    page = Page(audit_page(without_copies(with_verdicts(finished, group=pl.lit("random")))))
+    positions = [page.text.index(heading) for heading in HEADINGS]
+    assert positions == sorted(positions)
+    assert "No. " in page.text
+    assert "Yes" not in page.text
+    assert "mark" not in page.tags
+    assert "stickytoken repair" not in page.text
+
+
+EVIL = "<img src=x onerror=alert(1)>\u202e</script>ذ{{ 7 * 7 }}"
+
+
+@pytest.fixture(scope="module")
+def hostile_page(finished):
+    """The page of an audit in which every text is hostile."""
+    hostile = open_audit(finished.path)
+    hostile.tokens = hostile.tokens.with_columns(token=pl.lit(EVIL), text=pl.lit(EVIL))
+    change = {"query": EVIL, "topic": EVIL, "rank": 1, "rank_without": 20}
+    rows = [
+        row | {"excerpt": [{"text": EVIL, "found": found} for found in (True, False)], "entered": [change]}
+        for row in hostile.documents.iter_rows(named=True)
+    ]
+    table = pl.DataFrame(rows, hostile.documents.schema)
+    hostile.documents = table.with_columns(id=pl.lit(EVIL), found=pl.lit(EVIL), causes=pl.lit(EVIL))
+    index = hostile.record.index.model_copy(update={"name": EVIL, "queries_from": EVIL})
+    hostile.record = hostile.record.model_copy(
+        update={"model": EVIL, "index": index, "documents": EVIL, "run": EVIL, "notes": [EVIL]}
+    )
+    return audit_page(hostile)
+
+
+def test_hostile_text_is_text_in_the_page(hostile_page):
+    assert_harmless(hostile_page)
+    page = Page(hostile_page)
+    assert {"img", "iframe"}.isdisjoint(page.tags)
+    assert page.tags.count("script") == 2
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert page.text.count(visible(EVIL)) > 10
+    # Right-to-left letters are isolated, because they would turn around the numbers after them.
+    in_sentences = hostile_page.split("</header>")[0]
+    assert "copies of &#39;&lt;img" in in_sentences
+    assert "&lt;/script&gt;<bdi>ذ</bdi>{{" in in_sentences
+
+
+@pytest.mark.parametrize("name", ["affected", "hostile"])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+def test_in_a_browser_the_page_is_quiet_and_fits(
+    browser, finished, hostile_page, name, width, scheme, tmp_path
+):
+    path = tmp_path / "audit.html"
+    path.write_text(audit_page(finished) if name == "affected" else hostile_page, "utf-8")
+    options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+    with opened(browser, path, **options) as (page, heard):
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.locator(".headline").bounding_box()["y"] < 800
+        assert violations(page, ("minor", "moderate", *GRAVE)) == []
+        assert heard == []
 
 
 def test_a_token_that_may_push_is_named_with_what_to_do(finished):
@@ -738,6 +876,22 @@ def test_json_has_everything(printed, tampered_run, files):
     assert len(document["documents_with_copies"]) == 4
     assert document["index"]["documents"] == 80
     assert document["next"][0]["command"].startswith("stickytoken repair")
+    assert document["page"] == str(folder / "audit.html")
+
+
+def test_an_audit_that_is_opened_again_gets_the_page_that_it_lacks(printed, tampered_run, files, tmp_path):
+    _, folder = printed
+    page = folder / "audit.html"
+    assert scanned.STICKY in Page(page.read_text("utf-8")).tokens
+    documents = files / "documents.jsonl"
+    line = ["audit", tampered_run, "--documents", documents, "--queries", files / "queries.txt", *OPTIONS]
+    copied = shutil.copytree(folder, tmp_path / "audit")
+    (copied / "audit.html").unlink()
+    assert str(copied / "audit.html") in command(*line, "--out", copied).stderr
+    assert (copied / "audit.html").is_file()
+    (copied / "audit.html").write_text("own words", "utf-8")
+    command(*line, "--out", copied)
+    assert (copied / "audit.html").read_text("utf-8") == "own words"
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,21 @@ def test_detection_needs_no_extra_and_says_what_the_report_lacks(places, tmp_pat
 
 
 @pytest.mark.slow
+def test_an_audit_needs_no_extra_and_says_what_its_page_needs(places, tmp_path):
+    sentences = places["SENTENCES"].read_text("utf-8").splitlines()
+    documents = [f"{sentence} {number}" for number, sentence in enumerate(sentences * 40)][:40]
+    (tmp_path / "documents.txt").write_text("\n".join(documents), "utf-8")
+    settings = "--set stuffed=4 --set tokens=1 --device cpu"
+    line = f"audit RUN --documents DOCUMENTS {settings} --out OUT --format json"
+    paths = places | {"DOCUMENTS": tmp_path / "documents.txt", "OUT": tmp_path / "audit"}
+    done = run_without(EVERYTHING, line, paths)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["page"] is None
+    assert "pip install 'stickytoken[report]'; then" in done.stderr
+    assert not (tmp_path / "audit" / "audit.html").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "package", "said"),
     [

@@ -187,6 +187,7 @@ def _row(finding: dict[str, Any], index: Index) -> dict[str, Any]:
     row["causes"] = ", ".join(SpanKind(kind).cause for kind in finding["kinds"])
     row["found"] = ", ".join(words[:_SHOWN_WORDS])
     row["suspected_only"] = finding["suspected_only"]
+    row["excerpt"] = finding["excerpt"]
     return row
 
 

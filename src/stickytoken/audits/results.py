@@ -10,6 +10,7 @@ import polars as pl
 from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
 from stickytoken.methods import Verdict
+from stickytoken.scanning import scan
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
 from stickytoken.validation import file_path
@@ -17,7 +18,7 @@ from stickytoken.validation import file_path
 AUDIT = "audit"
 """What the names of audit folders begin with."""
 AUDIT_FILE = "audit.json"
-AUDIT_SCHEMA_VERSION = 4
+AUDIT_SCHEMA_VERSION = 5
 
 # The groups of measured tokens; see `choose_tokens`.
 NAMED = "named"
@@ -47,6 +48,8 @@ TABLES = resume.table_schemas(
 )
 # What the copies in a document are, such as "ذ ×8".
 TABLES["documents.parquet"]["found"] = pl.String
+# The text around the first copies, as in `Scan.documents`.
+TABLES["documents.parquet"]["excerpt"] = scan.SCHEMA["excerpt"]
 # The queries whose top 10 contains the document only because of its copies, and those whose top 10 it has
 # left because of them, each in descending order of the change of rank.
 for _column in ("entered", "left"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -54,6 +54,36 @@ TOKEN_QUESTION = "What do copies of a token do to these documents?"
 DOCUMENT_QUESTION = "Which documents have copies now?"
 
 
+class Answer(NamedTuple):
+    """Whether copies of tokens affect an index, in the fewest words."""
+
+    word: str  # such as Yes
+    sentence: str  # the one number that the word rests on
+    tone: str  # the style of the answer in reports: serious, mild or clean
+
+
+def answer(audit: Audit) -> Answer:
+    """Say whether copies hide or push documents, in measurements or because documents have some now."""
+    if not audit.sticky.is_empty():
+        return Answer("Yes", _harm(audit, audit.sticky.row(0, named=True)), "serious")
+    is_moved = ~pl.col("suspected_only") & (pl.col("change") != 0)
+    moved = len(audit.documents.filter(is_moved))
+    if moved:
+        verb = "is" if moved == 1 else "are"
+        said = (
+            f"{moved:,} of {counted(audit.result.searched, 'document')} {verb} in more or fewer top {TOP}s "
+            "because of copies that were found there."
+        )
+        return Answer("Yes", said, "serious")
+    of_topics = _name_topics(audit)
+    if of_topics:
+        return Answer("For some queries", of_topics[0], "mild")
+    undecided = _name_undecided(audit)
+    if undecided:
+        return Answer("Perhaps", undecided[0], "mild")
+    return Answer("No", _strongest(audit)[0], "clean")
+
+
 def conclusions(audit: Audit) -> list[str]:
     """Return sentences on the results: first on tokens, then on copies that documents already contain."""
     return [*token_conclusions(audit), *document_conclusions(audit)]
@@ -68,15 +98,7 @@ def token_conclusions(audit: Audit) -> list[str]:
     if left_out:
         verb = "is" if left_out == 1 else "are"
         sentences.append(f"{counted(left_out, 'further token')} {verb} sticky here.")
-    undecided = audit.tokens.filter("undecided")
-    if not undecided.is_empty():
-        names = ", ".join(quoted(token) for token in undecided["token"].head(_NAMED))
-        more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
-        stuffed = len(audit.result.stuffed_ids)
-        sentences.append(
-            f"{names}{more} may push documents, but the interval is too wide to tell: measure more "
-            f"documents with `--set stuffed={4 * stuffed}`."
-        )
+    sentences += _name_undecided(audit)
     of_topics = _name_topics(audit)
     if not sentences and of_topics:
         sentences.append("No token that was measured is sticky over the queries of all topics together.")
@@ -85,6 +107,19 @@ def token_conclusions(audit: Audit) -> list[str]:
     if audit.sticky.is_empty():
         sentences += _strongest(audit)
     return [*sentences, *of_topics, rule]
+
+
+def _name_undecided(audit: Audit) -> list[str]:
+    undecided = audit.tokens.filter("undecided")
+    if undecided.is_empty():
+        return []
+    names = ", ".join(quoted(token) for token in undecided["token"].head(_NAMED))
+    more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
+    stuffed = len(audit.result.stuffed_ids)
+    return [
+        f"{names}{more} may push documents, but the interval is too wide to tell: measure more "
+        f"documents with `--set stuffed={4 * stuffed}`."
+    ]
 
 
 def _name_topics(audit: Audit) -> list[str]:
@@ -152,8 +187,11 @@ def _strongest(audit: Audit) -> list[str]:
     return sentences
 
 
-def document_conclusions(audit: Audit) -> list[str]:
-    """Return sentences on the documents that already contain copies, and on what the copies change."""
+def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[str]:
+    """Return sentences on the documents that already contain copies, and on what the copies change.
+
+    If ``names_documents`` is False, those whose places change are only counted.
+    """
     result = audit.result
     number_of, causes = document_counts(result.with_copies, result.searched, result.causes)
     verb = "has" if result.with_copies <= 1 else "have"
@@ -161,7 +199,7 @@ def document_conclusions(audit: Audit) -> list[str]:
     is_suspected = pl.col("suspected_only")
     if result.with_copies:
         certain = audit.documents.filter(~is_suspected)
-        changes = _changes(certain)
+        changes = _changes(certain, names_documents=names_documents)
         sentences += changes or [
             f"None of them is in the top {TOP} of more or fewer queries because of its copies."
         ]
@@ -182,11 +220,12 @@ def document_conclusions(audit: Audit) -> list[str]:
         sentences.append(
             f"In {counted(result.suspected, noun)}, copies are only suspected: look at the text."
         )
-        sentences += _changes(audit.documents.filter(is_suspected))
+        suspected = audit.documents.filter(is_suspected)
+        sentences += _changes(suspected, names_documents=names_documents)
     return sentences
 
 
-def _changes(documents: pl.DataFrame) -> list[str]:
+def _changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
     """Return a sentence on the top 10 lists that copies cost or bring documents; empty if there are none."""
     changed = documents.filter(pl.col("change") != 0)  # in the order of the table
     if changed.is_empty():
@@ -200,10 +239,13 @@ def _changes(documents: pl.DataFrame) -> list[str]:
             places = counted(int(changing["change"].abs().sum()), "place")
             ending = "s" if len(changing) == 1 else ""
             clauses.append(f"{len(changing):,} {verb}{ending} {places}")
-    named = [_change(row) for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)]
+    said = f"In top {TOP}s, {' and '.join(clauses)} because of the copies"
+    if not names_documents:
+        return [f"{said}."]
+    named = [f"{row['id']} ({_change(row)})" for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)]
     if len(changed) > len(named):
         named.append(f"and {len(changed) - len(named):,} more")
-    return [f"In top {TOP}s, {' and '.join(clauses)} because of the copies: {'; '.join(named)}."]
+    return [f"{said}: {'; '.join(named)}."]
 
 
 # Maximum number of sources and of topics that a sentence names.
@@ -241,7 +283,7 @@ def _count_by_source(documents: pl.DataFrame) -> list[str]:
 def _change(document: Mapping[str, Any]) -> str:
     """Say how many top 10 lists a document is in with and without its copies, and name some changes.
 
-    An example is "d7 (3 queries instead of 1: rank 2 instead of 40 for "first query", and 1 more)".
+    An example is "3 queries instead of 1: rank 2 instead of 40 for 'first query', and 1 more".
     """
     changes = document["entered"] if document["change"] > 0 else document["left"]
     named = []
@@ -251,7 +293,18 @@ def _change(document: Mapping[str, Any]) -> str:
     if len(changes) > len(named):
         named.append(f"and {len(changes) - len(named):,} more")
     counts = f"{counted(document['hits'], 'query', 'queries')} instead of {document['hits_without']}"
-    return f"{document['id']} ({counts}: {', '.join(named)})"
+    return f"{counts}: {', '.join(named)}"
+
+
+def effect(document: Mapping[str, Any]) -> str:
+    """Say what its copies change for a document in documents.parquet."""
+    if document["change"] is None:
+        return "not ranked"
+    if not document["copies_read"]:
+        return "the model does not read that far"
+    if document["change"] == 0:
+        return f"as many top {TOP}s as without copies"
+    return f"in the top {TOP} of {_change(document)}"
 
 
 def title(audit: Audit) -> str:
@@ -320,6 +373,40 @@ def basis(audit: Audit) -> str:
             f"The strongest tokens are those of {audit.result.predicted:,} that the run expects to push most."
         )
     return " ".join(sentences)
+
+
+def done(audit: Audit) -> str:
+    """Say in two sentences how the numbers were measured; `basis` has the details."""
+    index = audit.record.index
+    return (
+        f"{COPIES} copies of each of {counted(len(audit.tokens), 'token')} were written into "
+        f"{counted(len(audit.result.stuffed_ids), 'document')}, one at a time, and "
+        f"{counted(index.queries, 'query', 'queries')} were searched with them and without, among "
+        f"{index.documents:,} documents. Intervals say where a number would lie with other documents and "
+        f"queries like these, with {percent(audit.record.rule.confidence)} confidence, and a token is sticky "
+        "only if all of its interval reaches the threshold."
+    )
+
+
+def limits(audit: Audit) -> list[str]:
+    """Return sentences on what the audit does not say."""
+    index = audit.record.index
+    sentences = [
+        f"{counted(len(audit.tokens), 'token')} were measured. Others may hide or push documents, too.",
+        f"{COPIES} copies were written in front of a document or behind it. More of them, or copies of "
+        "several tokens, may do more.",
+        "Search was exact and by this model alone. An approximate index, a search for keywords or a reranker "
+        "gives other results.",
+        "Only copies were looked for in the documents, not other texts that mislead a search, nor who wrote "
+        "them and why.",
+    ]
+    if index.documents < index.read - index.blank:
+        sentences.append(f"{index.documents:,} of {index.read:,} documents were searched, drawn by chance.")
+    if index.queries_from == index.answers_from:
+        sentences.append(
+            "The queries are first sentences of documents, not what users ask. `--queries` takes yours."
+        )
+    return sentences
 
 
 # The file that the suggested commands write the rules to, for checks without the run folder.

@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.audits import wording as auditing
+from stickytoken.audits import Audit, wording as auditing
+from stickytoken.detection.run import NextStep
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
@@ -38,7 +39,8 @@ MOST_SCANS = 3
 # Maximum number of explained tokens whose figures are shown. More figures would make the page too large for
 # a phone.
 _DRAWN_EXPLANATIONS = 4
-# Maximum numbers of documents and sources shown for each scan, and of words named for each document.
+# Maximum numbers of documents shown for each scan and audit, of sources for each scan, and of words named for
+# each document.
 _MOST_DOCUMENTS = 20
 _MOST_SOURCES = 20
 _MOST_WORDS = 3
@@ -86,8 +88,7 @@ def strongest(content: RunContent) -> ShownTable | None:
         texts = rows[column.key].drop_nulls().cast(pl.String)
         if (texts != "").any():
             shown_columns.append(column)
-    cells = [_cells(row, shown_columns) for row in rows.iter_rows(named=True)]
-    return ShownTable(title, DataTable([column.title for column in shown_columns], cells))
+    return ShownTable(title, _table(rows, shown_columns))
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
@@ -437,31 +438,102 @@ class ShownScan:
 
 
 @dataclass(frozen=True)
+class ShownCopies:
+    """A document with copies, formatted for the report or the page of an audit."""
+
+    id: str
+    found: str  # the copies, and what they are
+    effect: str  # what they change in search results
+    pieces: list[tuple[str, bool]]  # as in `ShownDocument`
+
+
+@dataclass(frozen=True)
 class ShownAudit:
-    """An audit of search results, formatted for a report."""
+    """An audit of search results, formatted for the report of its run and for its own page."""
 
     name: str  # the documents as the user named them
-    conclusions: list[str]
-    basis: str  # a paragraph that says how the shares in `tokens` were measured
-    # For each token and number of copies, the share of queries with a random document in the top 10.
-    tokens: DataTable
+    answer: auditing.Answer
+    conclusions: list[str]  # sentences on tokens and documents
+    token_sentences: list[str]  # those on tokens that the answer does not contain, without the rule
+    rule: str
+    worst: DataTable  # the sticky tokens, or those that do most
+    tokens: DataTable  # all measured tokens
+    document_sentences: list[str]
+    documents: list[ShownCopies]  # those whose copies change most
+    more: int  # number of documents with copies that are not shown
+    done: str  # two sentences that say how the numbers were measured
+    basis: str  # a paragraph that says the same in full
+    steps: list[NextStep]
+    limits: list[str]
+
+
+# Maximum number of sticky tokens in the first table of an audit, and of others if none is sticky.
+_MOST_STICKY = 10
+_MOST_BENIGN = 3
 
 
 def show_audits(content: RunContent) -> list[ShownAudit]:
     """Return the latest audits of a run, at most `MOST_SCANS`."""
-    shown = []
-    for audit in content.audits[:MOST_SCANS]:  # latest first
-        columns = auditing.TOKEN_COLUMNS
-        rows = [_cells(row, columns) for row in auditing.token_rows(audit).iter_rows(named=True)]
-        shown.append(
-            ShownAudit(
-                name=audit.record.index.name,
-                conclusions=auditing.conclusions(audit),
-                basis=auditing.basis(audit),
-                tokens=DataTable([column.title for column in columns], rows),
-            )
-        )
-    return shown
+    return [show_audit(audit) for audit in content.audits[:MOST_SCANS]]  # latest first
+
+
+def show_audit(audit: Audit) -> ShownAudit:
+    """Return an audit, formatted for the report of its run and for its own page."""
+    answer = auditing.answer(audit)
+    *token_sentences, rule = auditing.token_conclusions(audit)
+    token_rows = auditing.token_rows(audit)
+    worst = token_rows.filter(verdict="sticky").head(_MOST_STICKY)
+    if worst.is_empty():
+        worst = token_rows.sort("push", "token_id", descending=[True, False]).head(_MOST_BENIGN)
+    shown_documents = audit.documents.head(_MOST_DOCUMENTS)
+    return ShownAudit(
+        name=audit.record.index.name,
+        answer=answer,
+        conclusions=auditing.conclusions(audit),
+        token_sentences=[said for said in token_sentences if said != answer.sentence],
+        rule=rule,
+        worst=_table_of_worst(worst),
+        tokens=_table(token_rows, auditing.TOKEN_COLUMNS),
+        document_sentences=auditing.document_conclusions(audit, names_documents=False),
+        documents=[_show_copies(row) for row in shown_documents.iter_rows(named=True)],
+        more=len(audit.documents) - len(shown_documents),
+        done=auditing.done(audit),
+        basis=auditing.basis(audit),
+        steps=auditing.next_steps(audit),
+        limits=auditing.limits(audit),
+    )
+
+
+def _table_of_worst(token_rows: pl.DataFrame) -> DataTable:
+    """Return a table that fits on a phone: push and found share, each with its interval in brackets."""
+    columns = {column.key: column for column in auditing.TOKEN_COLUMNS}
+    keys = ("push", "found")
+    rows = []
+    for row in token_rows.iter_rows(named=True):
+        cells = [row["token"]]
+        for key in keys:
+            value = row[key]
+            said = None if value is None else f"{columns[key].text(value)} ({row[f'{key}_interval']})"
+            cells.append(said)
+        rows.append(cells)
+    titles = [f"{columns[key].title} (interval)" for key in keys]
+    return DataTable(["token", *titles], rows)
+
+
+def _table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
+    cells = [_cells(row, columns) for row in rows.iter_rows(named=True)]
+    return DataTable([column.title for column in columns], cells)
+
+
+def _show_copies(row: dict[str, Any]) -> ShownCopies:
+    """Return the document in a row of an audit's documents.parquet, formatted for a report."""
+    suspected = ", only suspected" if row["suspected_only"] else ""
+    return ShownCopies(
+        id=row["id"],
+        found=f"{row['found']} ({row['causes']}{suspected})",
+        effect=auditing.effect(row),
+        pieces=[(piece["text"], piece["found"]) for piece in row["excerpt"]],
+    )
 
 
 def show_scans(content: RunContent) -> list[ShownScan]:

@@ -1,4 +1,4 @@
-"""The report of a run as HTML, Markdown or JSON, and the HTML page that shows why two texts are similar.
+"""The report of a run as HTML, Markdown or JSON, and the HTML pages of an audit and of similar texts.
 
 HTML pages are self-contained: a browser loads nothing from a server to show them.
 """
@@ -19,6 +19,7 @@ import numpy as np
 from markupsafe import Markup
 
 from stickytoken.attribution import TextPart, Why, summary
+from stickytoken.audits import Audit
 from stickytoken.comparisons import rule_lines, short_headline, tone_of
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError
@@ -143,7 +144,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "ordinary_curves": curves.ordinary,
         "figures": [_figure_document(figure) for figure in values["overview"]],
         "explanations": explanations,
-        "audits": [asdict(audit) for audit in values["audits"]],
+        "audits": [_audit_document(audit) for audit in values["audits"]],
         "scans": [asdict(scan) for scan in values["scans"]],
         "how": values["how"],
         "computed": values["computed"],
@@ -153,6 +154,18 @@ def run_document(content: RunContent) -> dict[str, Any]:
 
 def _card_document(card: Card) -> dict[str, Any]:
     return card.row | {"reason": card.reason or None, "consequences": card.consequences, "pairs": card.pairs}
+
+
+def _audit_document(audit: facts.ShownAudit) -> dict[str, Any]:
+    return {
+        "name": audit.name,
+        "answer": audit.answer._asdict(),
+        "conclusions": audit.conclusions,
+        "tokens": asdict(audit.tokens),
+        "basis": audit.basis,
+        "next_steps": [step._asdict() for step in audit.steps],
+        "limits": audit.limits,
+    }
 
 
 def _figure_document(figure: ReportFigure) -> dict[str, Any]:
@@ -233,6 +246,27 @@ def _content_security_policy(script: str, bundle: _Bundle | None) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+AUDIT_PAGE = "audit.html"
+
+
+def audit_page(audit: Audit) -> str:
+    """Render an HTML page that says whether an index is affected, for whoever decides about it."""
+    return render(
+        "audit.html.j2",
+        figures=[],
+        record=audit.record,
+        audit=facts.show_audit(audit),
+    )
+
+
+def write_audit_page(audit: Audit) -> Path:
+    """Write `audit_page` into the folder of the audit, unless it is there; return its path."""
+    path = audit.path / AUDIT_PAGE
+    if not path.is_file():
+        write_atomically(path, audit_page(audit).encode("utf-8", "backslashreplace"))
+    return path
 
 
 def similarity_page(why: Why, top: int = 10) -> str:

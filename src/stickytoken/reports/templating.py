@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import regex
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -93,16 +94,24 @@ def flowing(text: str) -> str:
     return _LINE_BREAKS.sub(" ", text)
 
 
+_RIGHT_TO_LEFT = regex.compile(r"[\p{Bidi_Class=R}\p{Bidi_Class=AL}]+")
+
+
+def _isolate(text: str) -> Markup:
+    """Convert text to HTML in which right-to-left letters don't reverse the order of what follows them."""
+    return Markup(_RIGHT_TO_LEFT.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
+
+
 def commands(text: str) -> Markup:
     """Convert text to HTML, with a <code> element for each part between backticks."""
     pieces = visible(text).split("`")
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
-        return escape(visible(text))
+        return _isolate(visible(text))
     html = Markup("")
     for position, piece in enumerate(pieces):
         is_code = position % 2 == 1
-        html += Markup("<code>{}</code>").format(piece) if is_code else escape(piece)
+        html += Markup("<code>{}</code>").format(piece) if is_code else _isolate(piece)
     return html
 
 

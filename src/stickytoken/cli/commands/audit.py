@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
+from stickytoken.errors import MissingExtraError
 from stickytoken.insertion import Insertion
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
@@ -96,13 +97,23 @@ def audit(
             engine=computing.choice,
             progress=progress,
         )
-    show_audit(finished, limit, output_format)
+    page = _write_page(finished)
+    show_audit(finished, page, limit, output_format)
 
 
-def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
-    """Print a finished audit."""
+def _write_page(audit: Audit) -> Path | None:
+    try:
+        from stickytoken.reports.page import write_audit_page
+    except MissingExtraError as error:
+        console.inform(f"{error}; then, the same command writes a page for whoever decides")
+        return None
+    return write_audit_page(audit)
+
+
+def show_audit(audit: Audit, page: Path | None, limit: int, output_format: opt.Format) -> None:
+    """Print a finished audit. ``page`` is the page that shows it; None if it could not be written."""
     if output_format is opt.Format.JSON:
-        console.print_json(audit.summary())
+        console.print_json(audit.summary() | {"page": None if page is None else str(page)})
         return
     from stickytoken.audits import wording
 
@@ -134,7 +145,8 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
         records = counted(index.skipped, "record was skipped", "records were skipped")
         console.inform(f"note: {records}, the first of them {index.skipped_first}")
     console.inform(f"audit: {audit.path}")
-    console.inform(f"for a report with this and how it was measured: stickytoken report {audit.record.run}")
+    if page is not None:
+        console.inform(f"page for whoever decides: {page}")
 
 
 def _describe_limit(limit: int, rows: pl.DataFrame) -> str:
