@@ -521,7 +521,7 @@ def test_the_report_of_the_run_shows_the_audit(finished, tampered_run):
     assert "## Search results with copies" in markdown
     assert '<h2 id="results">Search results with copies' in html
     assert shown["tokens"]["rows"][0][0] == scanned.STICKY
-    assert shown["answer"]["sentence"] == conclusions[0]
+    assert shown["answer"]["sentence"] == wording.answer(finished).sentence
     assert wording.done(finished) in html
 
 
@@ -559,24 +559,25 @@ def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
     assert "1.5 times" in rule
 
 
-def test_the_answer_is_yes_for_a_sticky_token_with_its_number(finished):
-    answer = wording.answer(finished)
-    assert answer.word == "Yes"
-    assert answer.sentence == wording.conclusions(finished)[0]
-
-
 def test_the_answer_is_yes_for_copies_that_move_documents_whatever_the_token(finished):
     moved = finished.documents.filter(pl.col("change") != 0)
     assert len(moved) > 0
-    answer = wording.answer(with_verdicts(finished))
-    assert answer.word == "Yes"
-    assert says(answer.sentence, len(moved), 80)
+    for changed in (finished, with_verdicts(finished)):
+        answer = wording.answer(changed)
+        assert answer.word == "Yes"
+        assert says(answer.sentence, len(moved), 80)
 
 
 def without_copies(changed):
     changed.documents = changed.documents.clear()
     changed.result = changed.result.model_copy(update={"with_copies": 0, "causes": {}})
     return changed
+
+
+def test_the_answer_for_a_sticky_token_without_copies_is_its_harm(finished):
+    answer = wording.answer(without_copies(open_audit(finished.path)))
+    assert says(answer.word, "can be")
+    assert answer.sentence == wording.conclusions(finished)[0]
 
 
 def test_the_answer_is_no_with_the_largest_push(finished):

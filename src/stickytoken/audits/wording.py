@@ -57,15 +57,13 @@ DOCUMENT_QUESTION = "Which documents have copies now?"
 class Answer(NamedTuple):
     """Whether copies of tokens affect an index, in the fewest words."""
 
-    word: str  # such as Yes
+    word: str  # such as Yes, or a few words
     sentence: str  # the one number that the word rests on
     tone: str  # the style of the answer in reports: serious, mild or clean
 
 
 def answer(audit: Audit) -> Answer:
     """Say whether copies hide or push documents, in measurements or because documents have some now."""
-    if not audit.sticky.is_empty():
-        return Answer("Yes", _harm(audit, audit.sticky.row(0, named=True)), "serious")
     is_moved = ~pl.col("suspected_only") & (pl.col("change") != 0)
     moved = len(audit.documents.filter(is_moved))
     if moved:
@@ -75,6 +73,8 @@ def answer(audit: Audit) -> Answer:
             "because of copies that were found there."
         )
         return Answer("Yes", said, "serious")
+    if not audit.sticky.is_empty():
+        return Answer("Not now, but it can be", _harm(audit, audit.sticky.row(0, named=True)), "serious")
     of_topics = _name_topics(audit)
     if of_topics:
         return Answer("For some queries", of_topics[0], "mild")
