@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from stickytoken.insertion import (
     TokenizedText,
     copies_as_ids,
     copies_as_text,
+    draw_path,
 )
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured
@@ -74,8 +76,7 @@ def fitting_copies(
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
     """Return a carrier with copies of a token inserted.
 
-    Random placement needs a ``path``: for each copy, the index of the gap between words that the copy goes
-    into.
+    Random placement needs a ``path``.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -135,16 +136,13 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Return a path for each carrier, which lists the index of the gap between words for each copy.
-
-        Copies that were inserted earlier count as words of the carrier.
-        """
-        added = words_added(token, self.insertion)
-        paths: list[Path] = []
+        """Return a path for each carrier."""
+        words_per_copy = words_added(token, self.insertion)
+        paths = []
         for index, words in enumerate(self.words):
             generator = np.random.default_rng([self.seed, self.key, token.id, index])
-            gaps = [int(generator.integers(0, words + copy * added + 1)) for copy in range(self.copies)]
-            paths.append(tuple(gaps))
+            draw = partial(generator.integers, endpoint=True)
+            paths.append(draw_path(draw, words, self.copies, words_per_copy))
         return paths
 
 

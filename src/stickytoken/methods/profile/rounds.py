@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
 from stickytoken.methods import probes
@@ -487,10 +487,12 @@ class ProfileStage:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-        # Copy k goes into any gap in the text formed by the carrier and the k copies before it.
-        words_per_copy = probes.words_added(token, insertion)
-        word_counts = probes.word_count(carrier) + words_per_copy * np.arange(cell.copies)
-        return tuple(generator.integers(0, word_counts + 1).tolist())
+        return draw_path(
+            partial(generator.integers, endpoint=True),
+            probes.word_count(carrier),
+            cell.copies,
+            probes.words_added(token, insertion),
+        )
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, MeasuredValue]:
         """Compute the row of a token from the vectors of its probes, shape (K, d)."""
