@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -32,6 +32,8 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
+from stickytoken.methods.base import adapt_insertion
+from stickytoken.methods.probes import require_insertion
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, list_of, or_default, require_callable
@@ -109,13 +111,10 @@ def impact(
     if not sources:
         raise InputError("there is nothing to measure: pass a task")
     model = encoder_for(encoder, run, "impact")
-    if given_settings is None and not protocol.reads_ids(model):
-        settings = replace(settings, insertion=Insertion.TEXT)
-    word_encoder: protocol.WordEncoder
-    if settings.inserted_as is Insertion.IDS:
-        word_encoder = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
-    else:
-        word_encoder = protocol.require_words(model, "impact")
+    if given_settings is None:
+        settings = adapt_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    require_insertion(model, settings.inserted_as)
+    word_encoder = protocol.require_words(model, "impact")
     loaded, notes = load_tasks(sources)
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:

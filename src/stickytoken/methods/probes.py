@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.encoders.protocol import Encoder, require_ids, require_words
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -42,7 +42,7 @@ _LEAST_SHOWN_WORDS = 4
 
 
 def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
-    """Raise an InputError if copies are to be inserted as token ids, but the encoder accepts only texts."""
+    """Raise a ModelError if copies are to be inserted as token ids, but the encoder accepts only texts."""
     if insertion is Insertion.IDS:
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
 
@@ -50,7 +50,8 @@ def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
 def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
     """Return texts as carriers: tokenized if copies are inserted as token ids, otherwise unchanged."""
     if insertion is Insertion.IDS:
-        return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
+        require_insertion(encoder, insertion)
+        return tuple(require_words(encoder, "insertion 'ids'").tokenize(texts))
     return tuple(texts)
 
 

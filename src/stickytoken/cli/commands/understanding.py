@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -320,6 +321,7 @@ Preset = StrEnum("Preset", "PAPER")
 def impact(
     source: opt.Source,
     *,
+    context: typer.Context,
     task: opt.Texts[list[str] | None] = None,
     preset: opt.Texts[Preset | None] = None,
     tokens: opt.RunsTokens = None,
@@ -343,6 +345,7 @@ def impact(
     from stickytoken.data.tasks import paper_tasks
     from stickytoken.encoders.protocol import reads_ids
     from stickytoken.impacts.results import require_place
+    from stickytoken.methods.base import adapt_insertion
 
     if out is not None:
         require_place(out)  # fails before the model is loaded
@@ -356,8 +359,8 @@ def impact(
         )
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
-    if settings.inserted_as is Insertion.IDS and not reads_ids(encoder):
-        settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
+    if settings.edits is Edits.COPIES and opt.origin(context, "insertion") == "DEFAULT":
+        settings = adapt_insertion(settings, not reads_ids(encoder), Insertion.TEXT)
     ids = opt.find_token_ids(encoder, tokens)
     run_impact = partial(stickytoken.impact, tokens=ids, tasks=tasks, run=run, settings=settings)
     with opt.announced(
