@@ -127,7 +127,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 _index.compare_stored(index, stored, reading, settings)
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, reading) as opened:
-                _measuring.measure(run, candidates, index, reading, settings, rule, held, opened, progress)
+                job = _index.AuditJob(run, index, reading, settings, rule, opened, folder, progress)
+                _measuring.measure(job, candidates, held)
     return open_audit(folder_path)
 
 
