@@ -20,7 +20,7 @@ from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Runner
 from stickytoken.methods.measures import Severity
-from stickytoken.methods.profile.verdict import Measures, apply_rule, thresholds
+from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
 from stickytoken.methods.statistics import Estimates
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
@@ -123,7 +123,7 @@ def _token_rows(
         return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
     deviations = column("vector_deviation")
-    measures = Measures(
+    measures = RuleInputs(
         ids=ids,
         erased=Estimates(column("erased"), column("erased_low"), column("erased_high")),
         push=stuffed.push,

@@ -22,7 +22,7 @@ from stickytoken.insertion import (
     draw_path,
 )
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured
+from stickytoken.measurement.engine import RowValue
 from stickytoken.unit_vectors import unit_vectors
 
 Carrier: TypeAlias = str | TokenizedText
@@ -219,7 +219,7 @@ class SymptomStage:
             for copies in self.copies
         ]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, RowValue]:
         """Compute a token's curves from the vectors of its probes.
 
         The curve ``below`` averages over the unrelated pairs, and the curve ``above`` over all other pairs. A
@@ -233,7 +233,7 @@ class SymptomStage:
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
-    def _averages(self, curves: Vector) -> dict[str, Measured]:
+    def _averages(self, curves: Vector) -> dict[str, RowValue]:
         is_unrelated = self.panel.is_unrelated[:, None]
         return {"below": _mean_curve(curves, is_unrelated), "above": _mean_curve(curves, ~is_unrelated)}
 
@@ -272,7 +272,7 @@ class EvidenceStage(SymptomStage):
     texts: Sequence[str] = ()
     sentences: Sequence[str] = ()
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, RowValue]:
         """Return the curves, a histogram of similarities and the example pairs."""
         curves = self._similarities(vectors)
         row = self._averages(curves)
@@ -280,7 +280,7 @@ class EvidenceStage(SymptomStage):
         row["similarities_after"] = similarity_counts(after)
         return row | self._example_pairs(after)
 
-    def _example_pairs(self, after: Vector) -> dict[str, Measured]:
+    def _example_pairs(self, after: Vector) -> dict[str, RowValue]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
         The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier
@@ -303,7 +303,7 @@ class EvidenceStage(SymptomStage):
         row = self._pair_columns("typical", pairs[np.abs(rises - typical_rise).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
-    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
+    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, RowValue]:
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],
