@@ -157,7 +157,7 @@ def stored_result(
     return json.loads(content), True
 
 
-def require_place(folder: Path) -> None:
+def refuse_run_folder(folder: Path) -> None:
     """Raise an error if a folder cannot be written, or is itself the folder of a run or measurement."""
     store.require_writable(folder)
     if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):

@@ -104,7 +104,7 @@ def impact(
     require_callable("progress", progress)
     if out is not None:
         out = file_path("out", out)
-        results.require_place(out)
+        resume.require_place(out, results.IMPACTS)
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)

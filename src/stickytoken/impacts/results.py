@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import RunError
-from stickytoken.measurement import ResultFolder, require_writable, resume
+from stickytoken.measurement import ResultFolder, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
@@ -206,18 +206,6 @@ def open_impact(path: str | Path) -> Impact:
         'impact'
     """
     return Impact(file_path("the impact", path))
-
-
-def require_place(folder: Path) -> None:
-    """Raise an error if a measurement cannot be written to a folder.
-
-    Raises:
-        RunError: the folder cannot be written, contains something else, or is in use by another process.
-    """
-    require_writable(folder)
-    files = ResultFolder(folder)
-    resume.require_vacant(files, IMPACTS)
-    files.require_unlocked()
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

@@ -17,7 +17,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement import IDENTITY_FILE, ResultFolder
+from stickytoken.measurement import IDENTITY_FILE, ResultFolder, require_writable
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -242,6 +242,17 @@ def measurements_in(
         except RunError as error:
             messages.append(f"{called} is left out: {error}.")
     return tuple(sorted(records, key=started, reverse=True)), tuple(messages)
+
+
+def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
+    """Raise a RunError if a measurement cannot be written to a folder. Called before anything slow.
+
+    The folder may be read-only, contain something else, or be in use by another process.
+    """
+    require_writable(path)
+    folder = ResultFolder(path)
+    require_vacant(folder, kind)
+    folder.require_unlocked()
 
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:

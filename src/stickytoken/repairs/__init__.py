@@ -134,7 +134,7 @@ def repair(
     require_callable("progress", progress)
     folder = file_path("out", out)
     opened = open_run(run)
-    result.require_place(folder)
+    result.require_empty_or_repair(folder)
     chosen_task = kinds_task() if task is None else find_task(task)[0]
     alternative = "its tokens can be removed from documents with stickytoken clean"
     loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", alternative)

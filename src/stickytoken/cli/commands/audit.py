@@ -58,15 +58,16 @@ def audit(
         limit: Maximum number of rows to print per table.
     """
     from stickytoken import audits
+    from stickytoken.audits.results import AUDITS
     from stickytoken.data.documents import NamedColumns, open_documents
     from stickytoken.encoders.protocol import reads_ids
-    from stickytoken.measurement import require_writable
+    from stickytoken.measurement.resume import require_place
     from stickytoken.methods.base import adapt_insertion
     from stickytoken.methods.probes import require_insertion
     from stickytoken.scanning.vectors import open_vectors
 
     if out is not None:
-        require_writable(out)
+        require_place(out, AUDITS)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
     # Opened only to reject documents that cannot be used before the model is loaded.

@@ -69,10 +69,10 @@ def repair(
         affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
     """
-    from stickytoken.repairs.result import find_affected_in, require_documents, require_place
+    from stickytoken.repairs.result import find_affected_in, require_documents, require_empty_or_repair
 
     # If an option cannot be used, raise the error before the model is loaded.
-    require_place(out)
+    require_empty_or_repair(out)
     require_documents(affected, columns)
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
