@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
@@ -193,30 +192,6 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
             if shards:
                 error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
             raise
-
-
-def table_schemas(
-    tables: Mapping[str, str], text: str, integers: str, switches: str
-) -> dict[str, dict[str, Any]]:
-    """Return the column types of several tables, keyed by table and then by column.
-
-    Every argument lists column names separated by spaces. Columns that are not listed under any type are
-    floats.
-
-    Args:
-        tables: the columns of each table, keyed by the name of the table.
-        text: the columns with text.
-        integers: the columns with whole numbers.
-        switches: the Boolean columns.
-    """
-    types: dict[str, Any] = {}
-    types |= dict.fromkeys(text.split(), pl.String)
-    types |= dict.fromkeys(integers.split(), pl.Int64)
-    types |= dict.fromkeys(switches.split(), pl.Boolean)
-    schemas = {}
-    for name, columns in tables.items():
-        schemas[name] = {column: types.get(column, pl.Float64) for column in columns.split()}
-    return schemas
 
 
 def measurements_in(
