@@ -24,7 +24,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
-from stickytoken.impacts._running import VECTORS, Runner, run_task, shard_stage
+from stickytoken.impacts._running import VECTORS, TaskRunner, run_task, shard_stage
 from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.insertion import Insertion, Side, Token
@@ -136,12 +136,14 @@ def impact(
             with chosen_engine(engine, word_encoder) as opened:
                 texts_by_stage = _texts_by_stage(loaded, conditions, settings)
                 whole_progress = WholeProgress("impact", texts_by_stage, progress)
-                runner = Runner(word_encoder, settings, conditions, opened, folder, whole_progress)
+                runner = TaskRunner(word_encoder, settings, conditions, opened, folder, whole_progress)
                 _measure(runner, held, loaded)
     return open_impact(out)
 
 
-def _measure(runner: Runner, held: resume.Resumed[results.ImpactRecord], tasks: Sequence[AnyTask]) -> None:
+def _measure(
+    runner: TaskRunner, held: resume.Resumed[results.ImpactRecord], tasks: Sequence[AnyTask]
+) -> None:
     """Run all tasks, write the tables, and finish the record."""
     folder = runner.folder
     tokens_by_id = {token.token_id: token for token in held.record.tokens}
@@ -351,7 +353,7 @@ class _Measured:
 
 
 def _run_tasks(
-    tasks: Sequence[AnyTask], runner: Runner, tokens_by_id: Mapping[int, TokenRecord]
+    tasks: Sequence[AnyTask], runner: TaskRunner, tokens_by_id: Mapping[int, TokenRecord]
 ) -> _Measured:
     """Run all tasks, and return their rows and records. A task whose data cannot be loaded is left out."""
     measured = _Measured({Path(name).stem: [] for name in results.TABLES}, [], {})

@@ -351,14 +351,6 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
     return unanswered
 
 
-def compute_shard(
-    stage: Stage, shard: Shard, encoder: Encoder, truncate: bool = False
-) -> tuple[list[dict[str, Any]], int]:
-    """Compute a shard of a stage in this process. Return one row per token, and the number of probes."""
-    work = TokenWork(stage, truncate)
-    return work.compute(work.prepare(shard, encoder), encoder)
-
-
 def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
     """Return the probes as token ids if the encoder reads token ids; otherwise, return the probes unchanged.
 
