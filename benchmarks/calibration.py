@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench import Results, commands
 from stickytoken.methods.base import Job
-from stickytoken.methods.profile.estimates import Measured, Measurements, estimate
+from stickytoken.methods.profile.estimates import MeasuredJob, RoundResults, estimate
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import (
     PILOT_TOKENS,
@@ -28,7 +28,7 @@ from stickytoken.methods.profile.rounds import (
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.texts import representative_carriers
-from stickytoken.methods.profile.verdict import Measures, apply_rule
+from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
 from stickytoken.methods.statistics import Effects
 from stickytoken.settings.profile import ProfileSettings
 
@@ -163,7 +163,7 @@ def true_contractions(generator: np.random.Generator, shape: Shape, size: int) -
     return contractions
 
 
-def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractions: Vector) -> Measurements:
+def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractions: Vector) -> RoundResults:
     """Draw what each carrier shows of the true effects, and return it as measurements of all tokens."""
     size = len(contractions)
     carriers = SETTINGS.screening_texts + SETTINGS.confirming_texts
@@ -176,7 +176,7 @@ def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractio
     return measurements_of(np.arange(size), in_carriers)
 
 
-def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
+def measured_in_rounds(in_all_carriers: RoundResults, pilots: Ids) -> RuleInputs:
     """Measure the tokens as the rounds of a run do, and return the measures that the rule uses.
 
     Args:
@@ -191,7 +191,7 @@ def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
     )
     confirming_carriers = [carrier for carrier in range(carriers) if carrier not in screening_carriers]
 
-    def confirm(ids: Ids, _: str) -> Measurements:
+    def confirm(ids: Ids, _: str) -> RoundResults:
         """Return the measurements of a batch of tokens in the confirming carriers."""
         return rows_of(in_all_carriers, ids).in_carriers(confirming_carriers)
 
@@ -207,20 +207,20 @@ def measured_in_rounds(in_all_carriers: Measurements, pilots: Ids) -> Measures:
     return estimate(after_all_rounds).measures
 
 
-def measurements_of(ids: Ids, contractions: Vector) -> Measurements:
+def measurements_of(ids: Ids, contractions: Vector) -> RoundResults:
     """Return measurements of T tokens, with ascending ids, in K carriers; contractions have shape (T, K)."""
     effects = Effects(contractions.mean(axis=1), np.zeros((len(contractions), 1)))
-    return Measurements(ids=ids, effects=effects, contractions=contractions)
+    return RoundResults(ids=ids, effects=effects, contractions=contractions)
 
 
-def rows_of(measurements: Measurements, ids: Ids) -> Measurements:
+def rows_of(measurements: RoundResults, ids: Ids) -> RoundResults:
     """Return the measurements of the tokens with these ids, which are also their row indices."""
     return measurements_of(ids, measurements.contractions[ids])
 
 
 def with_plan(
-    screening_carriers: list[int], screened: Measurements, confirmed: Measurements, pilots: Ids
-) -> Measured:
+    screening_carriers: list[int], screened: RoundResults, confirmed: RoundResults, pilots: Ids
+) -> MeasuredJob:
     """Combine measurements with a plan and a job, of which the estimates need only pilots and settings."""
     plan = ProfilePlanRecord(
         mean_similarity=0.0,
@@ -231,7 +231,7 @@ def with_plan(
         pilots=pilots.tolist(),
     )
     job = cast(Job[ProfileSettings], SimpleNamespace(settings=SETTINGS, restricted=False))
-    return Measured(
+    return MeasuredJob(
         job=job,
         plan=plan,
         screening_carriers=screening_carriers,

@@ -381,12 +381,7 @@ def check_erased(
 ) -> None:
     """Check how well the erased share agrees with recall@10, and whether flagged tokens hide documents.
 
-    Args:
-        results: gets the checks.
-        name: name of the collection.
-        outside: what copies do there.
-        rows: rows of the run's table.
-        groups: which tokens are random, and which are drawn evenly.
+    The arguments are those of `check_push`, with ``rows`` of the run's table.
     """
     erased = rows["erased"].to_numpy()
     is_flagged = ((rows["verdict"] == "sticky") & (rows["push_low"] < PUSHES)).to_numpy()

@@ -33,11 +33,11 @@ from stickytoken.detection import Run, open_run
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Placement
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Progress, Shard, compute_shard
+from stickytoken.measurement.engine import Progress, Shard
 from stickytoken.measurement.resume import hardware
 from stickytoken.methods.std import StdSettings
 from stickytoken.vocabulary import categorize
-from throughput import library, prepared, texts_of
+from throughput import compute_shard, library, prepared, texts_of
 
 # Maximum seconds that a user should wait, including imports, loading the model and the report.
 DETECT_GOAL = 30

@@ -28,7 +28,7 @@ from models import plain_model
 from stickytoken.data import choose_corpus
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import Shard, compute_shard, cut_into_shards, ignore_progress
+from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, cut_into_shards, ignore_progress
 from stickytoken.methods.base import Runner
 from stickytoken.methods.std import StdSettings
 from stickytoken.methods.std.placement import walk_vocabulary
@@ -104,6 +104,11 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     stage = ScoringStage(pairs, dict.fromkeys(paths, pairs.text_indices), paths)
     compute_shard(stage, Shard(0, tuple(random_tokens[:2])), encoder)
     return stage, random_tokens[2:], len(available)
+
+
+def compute_shard(stage: ScoringStage, shard: Shard, encoder: IdEncoder) -> None:
+    """Compute a shard as a run does."""
+    list(LocalEngine(encoder).compute(TokenWork(stage), [shard]))
 
 
 def texts_of(stage: ScoringStage, tokens: Sequence[Token]) -> list[str]:

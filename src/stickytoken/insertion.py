@@ -1,17 +1,17 @@
 """Insert copies of tokens into a sentence, as text or as token ids.
 
-These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*,
-which lists the gap of each copy. The gap of a copy is the number of words before the copy. Step k inserts one
-more copy into the sentence of step k - 1 (Chen et al. 2025).
+These functions need no model, tokenizer or random state. For random placement, the caller passes a *path*
+(see `draw_path`), which lists the gap of each copy. The gap of a copy is the number of words before the copy.
+Step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
-from typing import TypeAlias, TypeVar
+from typing import SupportsInt, TypeAlias, TypeVar
 
 from stickytoken.errors import InputError
 
@@ -118,6 +118,20 @@ class TokenizedText:
     def ids(self) -> tuple[int, ...]:
         """All ids in order: head, words and tail."""
         return (*self.head, *chain.from_iterable(self.words), *self.tail)
+
+
+def draw_path(
+    draw: Callable[[int], SupportsInt], words: int, copies: int, words_per_copy: int = 1
+) -> tuple[int, ...]:
+    """Draw a path: for each copy, any gap of the text that has the earlier copies.
+
+    Args:
+        draw: returns a random number from 0 to its argument.
+        words: number of words in the text.
+        copies: number of copies.
+        words_per_copy: number of words that a copy adds to the text.
+    """
+    return tuple(int(draw(words + copy * words_per_copy)) for copy in range(copies))
 
 
 def insert_as_text(

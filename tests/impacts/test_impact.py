@@ -18,7 +18,7 @@ from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
-from stickytoken.impacts._editing import random_gaps
+from stickytoken.impacts._editing import random_path
 from stickytoken.impacts.results import TABLES
 from stickytoken.impacts.wording import impact_markdown, token_sentences
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
@@ -92,7 +92,7 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
     for repetition in range(2):
         edited = []
         for raw, text in zip(task.second, contents, strict=True):
-            path = random_gaps(files.FEW.seed + repetition, raw, len(text.words), 4)
+            path = random_path(files.FEW.seed + repetition, raw, len(text.words), 4)
             edited.append(copies_as_ids(Token(sticky, "!"), text, Placement.RANDOM, 4, path))
         row = scores.filter(kind="named", token_id=sticky, repetition=repetition)
         assert row["score"].item() == score(planted_encoder.encode_ids(edited))

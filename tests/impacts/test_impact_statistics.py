@@ -24,7 +24,7 @@ from stickytoken.insertion import Insertion, Placement, Token
 
 def test_places_are_a_function_of_the_seed_and_the_text():
     first_draw, again, *others = (
-        _editing.random_gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
+        _editing.random_path(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
     )
     assert first_draw == again
     assert first_draw not in others

@@ -13,7 +13,7 @@ from stickytoken.data import choose_corpus
 from stickytoken.encoders import load_encoder
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import ResultFolder
-from stickytoken.measurement.engine import LocalEngine, Shard, compute_shard, ignore_progress
+from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress
 from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.std import CountedRunner, ScoreConstants, Scores, StdSettings, candidate_threshold
 from stickytoken.methods.std._scores import has_risen, score_bounds, scores_behind_threshold, sticky_score
@@ -102,10 +102,10 @@ class PlainRunner:
         self.texts = 0
 
     def __call__(self, stage, tokens, texts):
-        rows, encoded = compute_shard(stage, Shard(0, tuple(tokens)), self.encoder)
-        assert encoded == texts
+        (computed,) = LocalEngine(self.encoder).compute(TokenWork(stage), [Shard(0, tuple(tokens))])
+        assert computed.cost.sequences == texts
         self.texts += texts
-        return pl.DataFrame(rows)
+        return pl.DataFrame(computed.rows)
 
     def announce(self, scoring_texts, validation_texts):
         pass
@@ -250,7 +250,7 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     paths = published_paths(encoder, std_settings, plan, vocabulary.available, candidates)
     stage = validation_stage(encoder, std_settings, plan, paths)
     tokens = tuple(by_id[token_id] for token_id in chosen["token_id"])
-    computed, _ = compute_shard(stage, Shard(0, tokens), encoder, truncate=True)
+    computed = Runner.in_memory(encoder, ignore_progress)(stage, tokens, truncate=True).to_dicts()
     for metric in ("cosine", "euclidean"):
         rates = [row[f"rate_{metric}"] for row in computed]
         assert rates == pytest.approx(chosen[f"validation_rate_{metric}"].to_list(), abs=1e-9)

@@ -116,15 +116,15 @@ def test_pieces_are_a_column_only_if_a_token_has_any():
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
-    result.require_place(tmp_path / "new")
-    result.require_place(tmp_path)  # empty
+    result.require_empty_or_repair(tmp_path / "new")
+    result.require_empty_or_repair(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
     for path, phrase in (
         (tmp_path, naming(tmp_path, "files")),
         (tmp_path / "file.txt", naming(tmp_path / "file.txt")),
     ):
         with pytest.raises(RunError, match=phrase):
-            result.require_place(path)
+            result.require_empty_or_repair(path)
 
 
 LATER = {"schema_version": 99, "an_entry": "that this version does not know"}

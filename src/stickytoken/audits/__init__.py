@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.methods.base import adapt_insertion
+from stickytoken.methods.probes import require_insertion
 from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
@@ -105,13 +107,10 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     run, _ = find_run(source, file_path("runs", runs), progress=progress)
     named_model = None if isinstance(source, (str, Path, Run)) else source
     model = encoder_for(encoder if encoder is not None else named_model, run, "audit")
-    if not own_settings and not protocol.reads_ids(model):
-        settings = replace(settings, insertion=Insertion.TEXT)
-    reading: protocol.WordEncoder
-    if settings.insertion is Insertion.IDS:
-        reading = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
-    else:
-        reading = protocol.require_words(model, "audit")
+    if not own_settings:
+        settings = adapt_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    require_insertion(model, settings.insertion)
+    reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings, tokens)
     rule = _rule_of(run)
     stored = None if vectors is None else open_vectors(vectors)
@@ -128,7 +127,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 _index.compare_stored(index, stored, reading, settings)
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, reading) as opened:
-                _measuring.measure(run, candidates, index, reading, settings, rule, held, opened, progress)
+                job = _index.AuditJob(run, index, reading, settings, rule, opened, folder, progress)
+                _measuring.measure(job, candidates, held)
     return open_audit(folder_path)
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import Index
+from stickytoken.audits._index import AuditJob, Index
 from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
-from stickytoken.measurement import ResultFolder, engine as engines
+from stickytoken.measurement import engine as engines
 from stickytoken.methods.wording import TOP
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
 from stickytoken.search import ExactSearch
@@ -55,17 +55,7 @@ def find_copies(run: Run, index: Index, progress: engines.ProgressCallback) -> S
     return scan_documents(run, table, column="text", id_column="id", progress=progress)
 
 
-def rank_documents(
-    run: Run,
-    scan: Scan,
-    index: Index,
-    search: ExactSearch,
-    encoder: WordEncoder,
-    settings: AuditSettings,
-    engine: engines.Engine,
-    folder: ResultFolder,
-    progress: engines.ProgressCallback,
-) -> CopiesNow:
+def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
     At most 500 documents are ranked. A document is not ranked if nothing that the model could read is left
@@ -77,16 +67,17 @@ def rank_documents(
         others in the order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks
         are None.
     """
-    cleaner = Cleaner.from_run(run)
+    index = job.index
+    cleaner = Cleaner.from_run(job.run)
     worst = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
     numbers = worst["number"].head(MOST_RANKED).to_list()
-    pairs = readable_pairs(numbers, index, cleaner, encoder, settings)
+    pairs = readable_pairs(numbers, index, cleaner, job.encoder, job.settings)
     ranks_by_number: dict[int, dict[str, Any]] = {}
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         # `FittedText.clean` returns the text as it was fitted; it does not remove anything.
-        probes = [text.clean(settings.insertion) for text in texts]
-        vectors = engines.encode_in_shards(_SHARD, probes, engine, folder, progress)
+        probes = [text.clean(job.settings.insertion) for text in texts]
+        vectors = engines.encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
         # each ranked in place of the document at this position. For a document that is not in the index, the

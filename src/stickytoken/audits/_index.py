@@ -17,6 +17,7 @@ from stickytoken.data.documents import Document, DocumentSource, NamedColumns, o
 from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
+from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Role, WordEncoder, in_role, similarity_of
 from stickytoken.errors import InputError
@@ -25,6 +26,7 @@ from stickytoken.methods.wording import TOP
 from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import ExactSearch
 from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 
 # Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
@@ -73,6 +75,31 @@ class Index:
     def document_at(self, position: int) -> Document:
         """Return an indexed document by its position, which counts only the indexed documents."""
         return self.documents[self.places[position]]
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """Everything that an audit needs.
+
+    Attributes:
+        run: says what is known of the tokens.
+        index: the documents and queries.
+        encoder: the model.
+        settings: settings of the audit.
+        rule: its thresholds say which tokens are sticky.
+        engine: encodes texts.
+        folder: keeps vectors and tables.
+        progress: called with the progress.
+    """
+
+    run: Run
+    index: Index
+    encoder: WordEncoder
+    settings: AuditSettings
+    rule: ProfileSettings
+    engine: engines.Engine
+    folder: ResultFolder
+    progress: engines.ProgressCallback
 
 
 def read_index(

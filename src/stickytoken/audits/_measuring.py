@@ -11,65 +11,54 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits import _copies, _index, _stuffing, results
-from stickytoken.audits._index import Index
+from stickytoken.audits._index import AuditJob
 from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import Candidates, choose_tokens, predicted_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
-from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import WordEncoder
-from stickytoken.measurement import engine as engines, resume
+from stickytoken.measurement import resume
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Runner
 from stickytoken.methods.measures import Severity
-from stickytoken.methods.profile.verdict import Measures, apply_rule, thresholds
+from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
 from stickytoken.methods.statistics import Estimates
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
-from stickytoken.settings.audit import AuditSettings
-from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import counted
 
 
-def measure(
-    run: Run,
-    candidates: Candidates,
-    index: Index,
-    encoder: WordEncoder,
-    settings: AuditSettings,
-    rule: ProfileSettings,
-    held: resume.Resumed[AuditRecord],
-    engine: engines.Engine,
-    progress: engines.ProgressCallback,
-) -> None:
+def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRecord]) -> None:
     """Measure tokens and documents, write the tables, and finish the record.
 
     Copies of each token are inserted into random documents. The documents that already contain copies are
     ranked with and without these copies.
     """
-    folder = held.folder
+    run = job.run
+    index = job.index
+    settings = job.settings
+    folder = job.folder
     texts_by_stage = {  # approximate numbers
         _index.INDEX: len(index.fitted) if index.stored is None else 0,
         _index.INDEX_QUERIES: len(index.fitted_queries),
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }
-    whole_progress = WholeProgress("audit", texts_by_stage, progress)
-    scan = _copies.find_copies(run, index, progress)
+    whole_progress = WholeProgress("audit", texts_by_stage, job.progress)
+    scan = _copies.find_copies(run, index, job.progress)
     positions = _stuffing.choose_stuffed(index, _copies.numbers_with_findings(scan), settings)
-    search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
-    panel = _stuffing.document_panel(index, search, positions, encoder, settings)
+    search = _index.encode_index(index, job.encoder, settings, job.engine, folder, whole_progress)
+    panel = _stuffing.document_panel(index, search, positions, job.encoder, settings)
 
     predicted = predicted_by_id(candidates, panel)
     groups = choose_tokens(run, candidates, predicted, _copies.words_found(scan), settings)
     tokens = [candidates.tokens[token_id] for token_id in groups]
-    runner = Runner(engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
+    runner = Runner(job.engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
     stuffed = _stuffing.measure_stuffed(
-        tokens, panel, _stuffing.WordsOfQueries(index), runner, rule.confidence, settings
+        tokens, panel, _stuffing.WordsOfQueries(index), runner, job.rule.confidence, settings
     )
-    token_rows = _token_rows(run, candidates, groups, predicted, stuffed, rule)
+    token_rows = _token_rows(job, candidates, groups, predicted, stuffed)
 
     asked = replace(search, queries=search.queries[: index.asked])
-    copies_now = _copies.rank_documents(run, scan, index, asked, encoder, settings, engine, folder, progress)
+    copies_now = _copies.rank_documents(job, scan, asked)
     token_of_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_of_id[row["token_id"]]} | row for row in stuffed.by_topic]
     tables = {
@@ -111,12 +100,11 @@ _OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "confirmed
 
 
 def _token_rows(
-    run: Run,
+    job: AuditJob,
     candidates: Candidates,
     groups: Mapping[int, str],
     predicted: Mapping[int, float],
     stuffed: Stuffed,
-    rule: ProfileSettings,
 ) -> list[dict[str, Any]]:
     """Return the rows of tokens.parquet, worst first.
 
@@ -124,9 +112,9 @@ def _token_rows(
     they are missing for a token that the run does not have.
     """
     ids = np.array([token.id for token in stuffed.tokens], dtype=np.int64)
-    known = [name for name in _OF_RUN if name in run.tokens.columns]
+    known = [name for name in _OF_RUN if name in job.run.tokens.columns]
     of_run = pl.DataFrame({"token_id": ids}).join(
-        run.tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left"
+        job.run.tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left"
     )
     missing = [pl.lit(None, results.TABLES["tokens.parquet"][name]).alias(name) for name in _OF_RUN]
     of_run = of_run.with_columns(column for column in missing if column.meta.output_name() not in known)
@@ -135,15 +123,15 @@ def _token_rows(
         return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
     deviations = column("vector_deviation")
-    measures = Measures(
+    measures = RuleInputs(
         ids=ids,
         erased=Estimates(column("erased"), column("erased_low"), column("erased_high")),
         push=stuffed.push,
         vector_deviation=deviations,
         confirmed=of_run["confirmed"].fill_null(value=False).to_numpy(),
     )
-    judged = apply_rule(measures, rule)
-    _, push_thresholds = thresholds(deviations, rule)
+    judged = apply_rule(measures, job.rule)
+    _, push_thresholds = thresholds(deviations, job.rule)
     is_undecided = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0

@@ -30,32 +30,67 @@ STRONGEST = "strongest"
 ORDINARY = "random"
 GROUPS = (NAMED, FLAGGED, SPECIAL, UNUSUAL, FOUND, STRONGEST, ORDINARY)
 
-TABLES = resume.table_schemas(
-    {
-        # One row per measured token, worst first.
-        "tokens.parquet": "token_id token text group predicted queries push push_low push_high "
-        "times_ordinary found found_low found_high erased erased_low erased_high vector_deviation confirmed "
-        "verdict severity reason undecided",
-        # One row per document that already contains copies.
-        "documents.parquet": "number id causes found suspected_only copies_read hits hits_without change "
-        "mean_rank mean_rank_without better worse entered left source",
-        # One row per measured token and topic of queries, where there are topics.
-        "topics.parquet": "token_id token topic queries push push_low push_high",
+# How copies change a document's rank for a query.
+_CHANGE = pl.Struct({"query": pl.String, "topic": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
+TABLES: dict[str, dict[str, Any]] = {
+    # One row per measured token, worst first.
+    "tokens.parquet": {
+        "token_id": pl.Int64,
+        "token": pl.String,
+        "text": pl.String,
+        "group": pl.String,
+        "predicted": pl.Float64,
+        "queries": pl.Int64,
+        "push": pl.Float64,
+        "push_low": pl.Float64,
+        "push_high": pl.Float64,
+        "times_ordinary": pl.Float64,
+        "found": pl.Float64,
+        "found_low": pl.Float64,
+        "found_high": pl.Float64,
+        "erased": pl.Float64,
+        "erased_low": pl.Float64,
+        "erased_high": pl.Float64,
+        "vector_deviation": pl.Float64,
+        "confirmed": pl.Boolean,
+        "verdict": pl.String,
+        "severity": pl.String,
+        "reason": pl.String,
+        "undecided": pl.Boolean,
     },
-    text="token text group verdict severity reason id causes source topic",
-    integers="token_id queries number hits hits_without change better worse",
-    switches="confirmed undecided suspected_only copies_read",
-)
-# What the copies in a document are, such as "ذ ×8".
-TABLES["documents.parquet"]["found"] = pl.String
-# The text around the first copies, as in `Scan.documents`.
-TABLES["documents.parquet"]["excerpt"] = scan.SCHEMA["excerpt"]
-# The queries whose top 10 contains the document only because of its copies, and those whose top 10 it has
-# left because of them, each in descending order of the change of rank.
-for _column in ("entered", "left"):
-    TABLES["documents.parquet"][_column] = pl.List(
-        pl.Struct({"query": pl.String, "topic": pl.String, "rank": pl.Int64, "rank_without": pl.Int64})
-    )
+    # One row per document that already contains copies.
+    "documents.parquet": {
+        "number": pl.Int64,
+        "id": pl.String,
+        "causes": pl.String,
+        "found": pl.String,  # what the copies in it are, such as "ذ ×8"
+        "excerpt": scan.SCHEMA["excerpt"],  # the text around the first copies
+        "suspected_only": pl.Boolean,
+        "copies_read": pl.Boolean,
+        "hits": pl.Int64,
+        "hits_without": pl.Int64,
+        "change": pl.Int64,
+        "mean_rank": pl.Float64,
+        "mean_rank_without": pl.Float64,
+        "better": pl.Int64,
+        "worse": pl.Int64,
+        # The queries whose top 10 contains it only because of its copies, and those whose top 10 it has left
+        # because of them, each in descending order of the change of rank.
+        "entered": pl.List(_CHANGE),
+        "left": pl.List(_CHANGE),
+        "source": pl.String,
+    },
+    # One row per measured token and topic of queries, where there are topics.
+    "topics.parquet": {
+        "token_id": pl.Int64,
+        "token": pl.String,
+        "topic": pl.String,
+        "queries": pl.Int64,
+        "push": pl.Float64,
+        "push_low": pl.Float64,
+        "push_high": pl.Float64,
+    },
+}
 _FILLED = ("token_id", "token", "text", "group", "push", "verdict", "number", "id", "causes", "topic")
 
 

@@ -13,7 +13,7 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.wording import COPIES, TOP, Harm, harm_sentence
+from stickytoken.methods.wording import COPIES, TOP, Harm, describe_found, describe_push, harm_sentence
 from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
 from stickytoken.words import counted, interval, number, percent, quoted, sentence
@@ -134,8 +134,7 @@ def _name_topics(audit: Audit) -> list[str]:
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
         sentences.append(
             f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, "
-            f"{COPIES} copies "
-            f"of {quoted(row['token'])} put a document into {push} as many wrong results "
+            f"{describe_push(row['token'], push)} "
             f"({_interval(row, PUSH.key)}; {number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} for all "
             "queries)."
         )
@@ -148,10 +147,7 @@ def _harm(audit: Audit, row: Mapping[str, Any]) -> str:
     if result.ordinary_push is None or result.ordinary_found is None or result.found_without is None:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
-        return (
-            f"{COPIES} copies of {quoted(row['token'])} put a document into {push} as many wrong results; "
-            f"{_interval(row, PUSH.key)}."
-        )
+        return f"{describe_push(row['token'], push)}; {_interval(row, PUSH.key)}."
     harm = Harm(
         token=row["token"],
         push=row["push"],
@@ -180,9 +176,8 @@ def _strongest(audit: Audit) -> list[str]:
     if audit.result.found_without is not None:
         least = audit.tokens.sort("found", "token_id").row(0, named=True)
         sentences.append(
-            f"{quoted(least['token'])} hides most: {percent(least['found'])} of the queries that a document "
-            f"answers find it among the first {TOP} results ({_interval(least, 'found')}; "
-            f"{percent(audit.result.found_without)} without copies)."
+            f"{quoted(least['token'])} hides most: {describe_found(least['found'])} "
+            f"({_interval(least, 'found')}; {percent(audit.result.found_without)} without copies)."
         )
     return sentences
 

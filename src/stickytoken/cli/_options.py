@@ -590,6 +590,12 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def origin(context: typer.Context, name: str) -> str:
+    """Return where the value of an option is from: COMMANDLINE, DEFAULT_MAP (--set or a file) or DEFAULT."""
+    source = context.get_parameter_source(name)
+    return "DEFAULT" if source is None else source.name
+
+
 def run_in(source: str, model: str | None) -> stickytoken.Run | None:
     """Return the run that `source` names; None if it names a model.
 

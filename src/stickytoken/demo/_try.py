@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from string import ascii_uppercase
 from typing import Any
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from stickytoken.demo import _components as ui, context as shared
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
-from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
-from stickytoken.methods.probes import SYMPTOM_COPIES, KeyedPaths
+from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids, draw_path
+from stickytoken.methods.probes import SYMPTOM_COPIES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import cosine
@@ -298,10 +299,8 @@ def try_token(
             return text.ids
         path: tuple[int, ...] = ()
         if placement is Placement.RANDOM:
-            paths = KeyedPaths(_SEED, _KEY, (len(text.words),), path_length, Insertion.IDS)
-            # `KeyedPaths` derives the places from a token id. Passing the index of the sentence as the id
-            # gives each sentence its own places.
-            (path,) = paths.of(Token(id=sentence, text=""))
+            generator = np.random.default_rng([_SEED, _KEY, sentence, 0])
+            path = draw_path(partial(generator.integers, endpoint=True), len(text.words), path_length)
         return copies_as_ids(inserted, text, placement, count, path)
 
     def all_with_copies(inserted: Token) -> list[Ids]:

@@ -149,7 +149,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     began = wall_time.beginning()
     name = choose_method(method, settings, pairs is not None)
     chosen_method = method_named(name)
-    settings = settings or base.adjusted_defaults(METHODS[name](), reads_texts_only(encoder))
+    settings = settings or base.adapt_insertion(METHODS[name](), reads_texts_only(encoder))
     if seed is not None:
         settings = replace(settings, seed=seed)
     checks.require_callable("progress", progress)
@@ -346,7 +346,7 @@ def probe(
         'benign'
     """
     name = choose_method(method, settings, pairs is not None)
-    settings = settings or base.adjusted_defaults(METHODS[name](), reads_texts_only(encoder))
+    settings = settings or base.adapt_insertion(METHODS[name](), reads_texts_only(encoder))
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = load_for_documents(encoder)

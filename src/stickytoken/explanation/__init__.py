@@ -88,7 +88,7 @@ def explain(
     corpus = None if sentences is None else load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
-        files.require_place(out)
+        files.refuse_run_folder(out)
         require_unlocked(out, tokens, run)
     if tokens is None:
         tokens = _worst(run)

@@ -25,25 +25,72 @@ EXPLANATION_FILE = "explanation.json"
 # Folder inside a run folder, with one folder per explained token, named after the token's id.
 EXPLANATIONS_FOLDER = "explain"
 
-_VALUES = " ".join(NUMBERS)
 # Columns of each table, keyed by the name of the table. The file of a table has the same name, with the
 # extension .parquet.
-TABLE_SCHEMAS = resume.table_schemas(
-    {
-        "measures": f"token_id token area measure layer {_VALUES} outside share_below benign_tokens carriers",
-        "heads": f"token_id token layer head {_VALUES} outside wasserstein wasserstein_benign kl kl_benign",
-        "pairs": "token_id pair carrier anchor similarity_before similarity sum completeness_error "
-        "from_copies from_carrier from_reference",
-        "attribution": "token_id pair row row_token row_part column column_token value",
-        "benign": "token_id benign_id benign category characters attributed",
-        "neighbours": "token_id rank neighbour_id neighbour cosine",
+TABLE_SCHEMAS: dict[str, dict[str, Any]] = {
+    "measures": {
+        "token_id": pl.Int64,
+        "token": pl.String,
+        "area": pl.String,
+        "measure": pl.String,
+        "layer": pl.Int64,
+        **dict.fromkeys(NUMBERS, pl.Float64),
+        "outside": pl.Boolean,
+        "share_below": pl.Float64,
+        "benign_tokens": pl.Int64,
+        "carriers": pl.Int64,
     },
-    text="token area measure carrier anchor row_token row_part column_token benign category neighbour",
-    integers=(
-        "token_id layer head pair row column benign_id characters rank neighbour_id benign_tokens carriers"
-    ),
-    switches="outside attributed",
-)
+    "heads": {
+        "token_id": pl.Int64,
+        "token": pl.String,
+        "layer": pl.Int64,
+        "head": pl.Int64,
+        **dict.fromkeys(NUMBERS, pl.Float64),
+        "outside": pl.Boolean,
+        "wasserstein": pl.Float64,
+        "wasserstein_benign": pl.Float64,
+        "kl": pl.Float64,
+        "kl_benign": pl.Float64,
+    },
+    "pairs": {
+        "token_id": pl.Int64,
+        "pair": pl.Int64,
+        "carrier": pl.String,
+        "anchor": pl.String,
+        "similarity_before": pl.Float64,
+        "similarity": pl.Float64,
+        "sum": pl.Float64,
+        "completeness_error": pl.Float64,
+        "from_copies": pl.Float64,
+        "from_carrier": pl.Float64,
+        "from_reference": pl.Float64,
+    },
+    "attribution": {
+        "token_id": pl.Int64,
+        "pair": pl.Int64,
+        "row": pl.Int64,
+        "row_token": pl.String,
+        "row_part": pl.String,
+        "column": pl.Int64,
+        "column_token": pl.String,
+        "value": pl.Float64,
+    },
+    "benign": {
+        "token_id": pl.Int64,
+        "benign_id": pl.Int64,
+        "benign": pl.String,
+        "category": pl.String,
+        "characters": pl.Int64,
+        "attributed": pl.Boolean,
+    },
+    "neighbours": {
+        "token_id": pl.Int64,
+        "rank": pl.Int64,
+        "neighbour_id": pl.Int64,
+        "neighbour": pl.String,
+        "cosine": pl.Float64,
+    },
+}
 
 
 class Finding(resume.Record):
@@ -157,7 +204,7 @@ def stored_result(
     return json.loads(content), True
 
 
-def require_place(folder: Path) -> None:
+def refuse_run_folder(folder: Path) -> None:
     """Raise an error if a folder cannot be written, or is itself the folder of a run or measurement."""
     store.require_writable(folder)
     if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):

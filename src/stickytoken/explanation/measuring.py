@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,9 +15,8 @@ from stickytoken.data import Sentences, load_sentences, open_ended
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
+from stickytoken.insertion import Placement, Token, copies_as_ids, draw_path
 from stickytoken.measurement.engine import Progress, ProgressCallback
-from stickytoken.methods.probes import KeyedPaths
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.validation import shown
@@ -77,16 +77,10 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
         if settings.placement is Placement.RANDOM:
-            paths = KeyedPaths(
-                seed=settings.seed,
-                key=0,
-                words=(len(tokenized.words),),
-                copies=settings.copies,
-                insertion=Insertion.IDS,
-            )
-            # `KeyedPaths` derives the gaps from a token id. Passing the number of the text as the id gives
-            # each text its own gaps, which are the same for all tokens.
-            (path,) = paths.of(Token(id=number, text=""))
+            # Each text has its own gaps, which are the same for all tokens.
+            generator = np.random.default_rng([settings.seed, 0, number, 0])
+            draw = partial(generator.integers, endpoint=True)
+            path = draw_path(draw, len(tokenized.words), settings.copies)
         prompt_length = len(tokenized.head)
         template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
         carriers.append(

@@ -341,7 +341,7 @@ def _notes_on_run(run: Run) -> list[str]:
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
-    defaults = base.adjusted_defaults(METHODS[run.record.method](), is_behind_endpoint)
+    defaults = base.adapt_insertion(METHODS[run.record.method](), is_behind_endpoint)
     changed = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)

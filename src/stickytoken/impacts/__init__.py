@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -24,7 +24,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
-from stickytoken.impacts._running import VECTORS, Runner, run_task, shard_stage
+from stickytoken.impacts._running import VECTORS, TaskRunner, run_task, shard_stage
 from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.insertion import Insertion, Side, Token
@@ -32,6 +32,8 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
+from stickytoken.methods.base import adapt_insertion
+from stickytoken.methods.probes import require_insertion
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, list_of, or_default, require_callable
@@ -102,20 +104,17 @@ def impact(
     require_callable("progress", progress)
     if out is not None:
         out = file_path("out", out)
-        results.require_place(out)
+        resume.require_place(out, results.IMPACTS)
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
     if not sources:
         raise InputError("there is nothing to measure: pass a task")
     model = encoder_for(encoder, run, "impact")
-    if given_settings is None and not protocol.reads_ids(model):
-        settings = replace(settings, insertion=Insertion.TEXT)
-    word_encoder: protocol.WordEncoder
-    if settings.inserted_as is Insertion.IDS:
-        word_encoder = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
-    else:
-        word_encoder = protocol.require_words(model, "impact")
+    if given_settings is None:
+        settings = adapt_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    require_insertion(model, settings.inserted_as)
+    word_encoder = protocol.require_words(model, "impact")
     loaded, notes = load_tasks(sources)
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
@@ -137,12 +136,14 @@ def impact(
             with chosen_engine(engine, word_encoder) as opened:
                 texts_by_stage = _texts_by_stage(loaded, conditions, settings)
                 whole_progress = WholeProgress("impact", texts_by_stage, progress)
-                runner = Runner(word_encoder, settings, conditions, opened, folder, whole_progress)
+                runner = TaskRunner(word_encoder, settings, conditions, opened, folder, whole_progress)
                 _measure(runner, held, loaded)
     return open_impact(out)
 
 
-def _measure(runner: Runner, held: resume.Resumed[results.ImpactRecord], tasks: Sequence[AnyTask]) -> None:
+def _measure(
+    runner: TaskRunner, held: resume.Resumed[results.ImpactRecord], tasks: Sequence[AnyTask]
+) -> None:
     """Run all tasks, write the tables, and finish the record."""
     folder = runner.folder
     tokens_by_id = {token.token_id: token for token in held.record.tokens}
@@ -352,7 +353,7 @@ class _Measured:
 
 
 def _run_tasks(
-    tasks: Sequence[AnyTask], runner: Runner, tokens_by_id: Mapping[int, TokenRecord]
+    tasks: Sequence[AnyTask], runner: TaskRunner, tokens_by_id: Mapping[int, TokenRecord]
 ) -> _Measured:
     """Run all tasks, and return their rows and records. A task whose data cannot be loaded is left out."""
     measured = _Measured({Path(name).stem: [] for name in results.TABLES}, [], {})

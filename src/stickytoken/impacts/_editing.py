@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -20,6 +21,7 @@ from stickytoken.insertion import (
     Placement,
     Probe,
     Token,
+    draw_path,
     place_as_ids,
     place_as_text,
 )
@@ -113,20 +115,10 @@ def published_edits(texts: Iterable[str], tokens: Sequence[str], stream: random.
         yield place_as_text([token] * copies, text, placement)
 
 
-def random_gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Choose the gaps between words into which copies are inserted one after another.
-
-    Args:
-        seed: seed of the random choice. The same seed and text always give the same gaps.
-        text: the text.
-        words: number of words in the text.
-        copies: number of copies.
-
-    Returns:
-        For each copy, the number of words before it when it is inserted. Earlier copies count as words.
-    """
+def random_path(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
+    """Draw the path of copies in a text; the same seed and text always give the same."""
     generator = _generator(seed, text, "gaps")
-    return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
+    return draw_path(partial(generator.integers, endpoint=True), words, copies)
 
 
 def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
@@ -176,15 +168,15 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
         return fitted.clean(insertion)
     as_ids = insertion is Insertion.IDS
     words = len(fitted.content.words if as_ids else fitted.text.split())
-    gaps: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()
     if settings.placement is Placement.RANDOM:
-        gaps = random_gaps(condition.seed, fitted.text, words, copies)
+        path = random_path(condition.seed, fitted.text, words, copies)
     token_indices = random_tokens(condition.seed, fitted.text, len(condition.tokens), copies)
     tokens = [condition.tokens[index] for index in token_indices]
     if as_ids:
-        return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, gaps)
+        return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, path)
     words_to_insert = [token.text.strip() for token in tokens]
-    return place_as_text(words_to_insert, fitted.text, settings.placement, gaps, Joining.WORDS)
+    return place_as_text(words_to_insert, fitted.text, settings.placement, path, Joining.WORDS)
 
 
 def needed_room(

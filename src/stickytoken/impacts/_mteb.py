@@ -18,7 +18,7 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, IdEncoder, Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, needed_room, published_edits, with_copies
-from stickytoken.impacts._running import UNIT, Group, GroupWork, Runner, shard_stage, task_record
+from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, shard_stage, task_record
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
@@ -241,7 +241,7 @@ class _MtebWork(GroupWork):
         return has_copies and (has_random_gaps or has_random_order)
 
 
-def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:
+def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:
     """Run an MTEB task under all conditions, and return its scores, shape (conditions, units, columns).
 
     Raises:

@@ -112,7 +112,7 @@ class GroupWork:
 
 
 @dataclass(frozen=True)
-class Runner:
+class TaskRunner:
     """Runs work under all conditions, and stores the shards of the work in a folder.
 
     Attributes:
@@ -282,7 +282,7 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     ]
 
 
-def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecord]:
+def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskRecord]:
     """Run a task under all conditions.
 
     Returns:

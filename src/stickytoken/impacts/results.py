@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import RunError
-from stickytoken.measurement import ResultFolder, require_writable, resume
+from stickytoken.measurement import ResultFolder, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
@@ -91,19 +91,55 @@ IMPACT_FILE = "impact.json"
 # Name prefix of the folders that hold impact measurements.
 IMPACT = "impact"
 # Columns of each table, with declared types, so that empty tables have the same types.
-TABLES = resume.table_schemas(
-    {
-        "effects.parquet": "task layout metric main unit units clean sticky benign "
-        "drop_sticky drop_sticky_low drop_sticky_high drop_benign drop_benign_low drop_benign_high "
-        "difference difference_low difference_high drop_sticky_relative drop_benign_relative "
-        "tokens benign_tokens effect_size p_value q_value",
-        "conditions.parquet": "task metric kind token_id token score drop drop_low drop_high",
-        "scores.parquet": "task metric kind token_id token repetition score",
+TABLES: dict[str, dict[str, Any]] = {
+    "effects.parquet": {
+        "task": pl.String,
+        "layout": pl.String,
+        "metric": pl.String,
+        "main": pl.Boolean,
+        "unit": pl.String,
+        "units": pl.Int64,
+        "clean": pl.Float64,
+        "sticky": pl.Float64,
+        "benign": pl.Float64,
+        "drop_sticky": pl.Float64,
+        "drop_sticky_low": pl.Float64,
+        "drop_sticky_high": pl.Float64,
+        "drop_benign": pl.Float64,
+        "drop_benign_low": pl.Float64,
+        "drop_benign_high": pl.Float64,
+        "difference": pl.Float64,
+        "difference_low": pl.Float64,
+        "difference_high": pl.Float64,
+        "drop_sticky_relative": pl.Float64,
+        "drop_benign_relative": pl.Float64,
+        "tokens": pl.Int64,
+        "benign_tokens": pl.Int64,
+        "effect_size": pl.Float64,
+        "p_value": pl.Float64,
+        "q_value": pl.Float64,
     },
-    text="task layout metric kind unit token",
-    integers="units tokens benign_tokens token_id repetition",
-    switches="main",
-)
+    "conditions.parquet": {
+        "task": pl.String,
+        "metric": pl.String,
+        "kind": pl.String,
+        "token_id": pl.Int64,
+        "token": pl.String,
+        "score": pl.Float64,
+        "drop": pl.Float64,
+        "drop_low": pl.Float64,
+        "drop_high": pl.Float64,
+    },
+    "scores.parquet": {
+        "task": pl.String,
+        "metric": pl.String,
+        "kind": pl.String,
+        "token_id": pl.Int64,
+        "token": pl.String,
+        "repetition": pl.Int64,
+        "score": pl.Float64,
+    },
+}
 # Columns in which a table must not have nulls.
 _WITHOUT_NULLS = (
     "task", "layout", "metric", "main", "kind", "unit", "units", "tokens", "benign_tokens", "repetition",
@@ -206,18 +242,6 @@ def open_impact(path: str | Path) -> Impact:
         'impact'
     """
     return Impact(file_path("the impact", path))
-
-
-def require_place(folder: Path) -> None:
-    """Raise an error if a measurement cannot be written to a folder.
-
-    Raises:
-        RunError: the folder cannot be written, contains something else, or is in use by another process.
-    """
-    require_writable(folder)
-    files = ResultFolder(folder)
-    resume.require_vacant(files, IMPACTS)
-    files.require_unlocked()
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

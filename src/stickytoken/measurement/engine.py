@@ -30,7 +30,7 @@ from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement import ShardCost
 
-Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
+RowValue: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """A value in a row of a stage: a number, a text, or several numbers."""
 
 # Column of a shard. It has, for each token, a text that a server gave no vector for, or null if there is no
@@ -66,7 +66,7 @@ class Stage(Protocol):
     def probes(self, token: Token) -> Sequence[Probe]:
         """Return the inputs to encode for a token, either all as texts or all as tuples of token ids."""
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
         """Compute a token's row from the vectors of its probes, shape (probes, d)."""
 
 
@@ -76,7 +76,7 @@ class BatchStage(Protocol):
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> Sequence[Mapping[str, Measured]]:
+    ) -> Sequence[Mapping[str, RowValue]]:
         """Compute a row for each token from the vectors of all probes, in the order of the tokens."""
 
 
@@ -349,14 +349,6 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
             )
         vectors[row] = answered.mean(axis=0)
     return unanswered
-
-
-def compute_shard(
-    stage: Stage, shard: Shard, encoder: Encoder, truncate: bool = False
-) -> tuple[list[dict[str, Any]], int]:
-    """Compute a shard of a stage in this process. Return one row per token, and the number of probes."""
-    work = TokenWork(stage, truncate)
-    return work.compute(work.prepare(shard, encoder), encoder)
 
 
 def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:

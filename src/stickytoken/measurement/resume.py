@@ -13,11 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement import IDENTITY_FILE, ResultFolder
+from stickytoken.measurement import IDENTITY_FILE, ResultFolder, require_writable
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -195,30 +194,6 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
             raise
 
 
-def table_schemas(
-    tables: Mapping[str, str], text: str, integers: str, switches: str
-) -> dict[str, dict[str, Any]]:
-    """Return the column types of several tables, keyed by table and then by column.
-
-    Every argument lists column names separated by spaces. Columns that are not listed under any type are
-    floats.
-
-    Args:
-        tables: the columns of each table, keyed by the name of the table.
-        text: the columns with text.
-        integers: the columns with whole numbers.
-        switches: the Boolean columns.
-    """
-    types: dict[str, Any] = {}
-    types |= dict.fromkeys(text.split(), pl.String)
-    types |= dict.fromkeys(integers.split(), pl.Int64)
-    types |= dict.fromkeys(switches.split(), pl.Boolean)
-    schemas = {}
-    for name, columns in tables.items():
-        schemas[name] = {column: types.get(column, pl.Float64) for column in columns.split()}
-    return schemas
-
-
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
@@ -242,6 +217,17 @@ def measurements_in(
         except RunError as error:
             messages.append(f"{called} is left out: {error}.")
     return tuple(sorted(records, key=started, reverse=True)), tuple(messages)
+
+
+def require_place(path: Path, kind: MeasurementKind[Any]) -> None:
+    """Raise a RunError if a measurement cannot be written to a folder. Called before anything slow.
+
+    The folder may be read-only, contain something else, or be in use by another process.
+    """
+    require_writable(path)
+    folder = ResultFolder(path)
+    require_vacant(folder, kind)
+    folder.require_unlocked()
 
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:

@@ -75,13 +75,18 @@ class MethodSettings(Protocol):
     def insertion(self) -> Insertion: ...  # how copies are inserted into a text
 
 
-def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
-    """Return settings that suit the encoder.
+_Settings = TypeVar("_Settings", bound=MethodSettings)
 
-    If the encoder accepts only texts (``texts_only``), the insertion ``ids`` is replaced by ``words``.
+
+def adapt_insertion(
+    settings: _Settings, texts_only: bool, otherwise: Insertion = Insertion.WORDS
+) -> _Settings:
+    """Return default settings for an encoder: without the insertion ``ids`` if it reads ``texts_only``.
+
+    An insertion that a user chose must not be passed: it is refused by `probes.require_insertion`.
     """
     if texts_only and settings.insertion is Insertion.IDS:
-        return replace(settings, insertion=Insertion.WORDS)
+        return replace(settings, insertion=otherwise)
     return settings
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.encoders.protocol import Encoder, require_ids, require_words
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -18,9 +19,10 @@ from stickytoken.insertion import (
     TokenizedText,
     copies_as_ids,
     copies_as_text,
+    draw_path,
 )
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured
+from stickytoken.measurement.engine import RowValue
 from stickytoken.unit_vectors import unit_vectors
 
 Carrier: TypeAlias = str | TokenizedText
@@ -40,7 +42,7 @@ _LEAST_SHOWN_WORDS = 4
 
 
 def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
-    """Raise an InputError if copies are to be inserted as token ids, but the encoder accepts only texts."""
+    """Raise a ModelError if copies are to be inserted as token ids, but the encoder accepts only texts."""
     if insertion is Insertion.IDS:
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
 
@@ -48,7 +50,8 @@ def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
 def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
     """Return texts as carriers: tokenized if copies are inserted as token ids, otherwise unchanged."""
     if insertion is Insertion.IDS:
-        return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
+        require_insertion(encoder, insertion)
+        return tuple(require_words(encoder, "insertion 'ids'").tokenize(texts))
     return tuple(texts)
 
 
@@ -74,8 +77,7 @@ def fitting_copies(
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
     """Return a carrier with copies of a token inserted.
 
-    Random placement needs a ``path``: for each copy, the index of the gap between words that the copy goes
-    into.
+    Random placement needs a ``path``.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -135,16 +137,13 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Return a path for each carrier, which lists the index of the gap between words for each copy.
-
-        Copies that were inserted earlier count as words of the carrier.
-        """
-        added = words_added(token, self.insertion)
-        paths: list[Path] = []
+        """Return a path for each carrier."""
+        words_per_copy = words_added(token, self.insertion)
+        paths = []
         for index, words in enumerate(self.words):
             generator = np.random.default_rng([self.seed, self.key, token.id, index])
-            gaps = [int(generator.integers(0, words + copy * added + 1)) for copy in range(self.copies)]
-            paths.append(tuple(gaps))
+            draw = partial(generator.integers, endpoint=True)
+            paths.append(draw_path(draw, words, self.copies, words_per_copy))
         return paths
 
 
@@ -220,7 +219,7 @@ class SymptomStage:
             for copies in self.copies
         ]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, RowValue]:
         """Compute a token's curves from the vectors of its probes.
 
         The curve ``below`` averages over the unrelated pairs, and the curve ``above`` over all other pairs. A
@@ -234,7 +233,7 @@ class SymptomStage:
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
-    def _averages(self, curves: Vector) -> dict[str, Measured]:
+    def _averages(self, curves: Vector) -> dict[str, RowValue]:
         is_unrelated = self.panel.is_unrelated[:, None]
         return {"below": _mean_curve(curves, is_unrelated), "above": _mean_curve(curves, ~is_unrelated)}
 
@@ -273,7 +272,7 @@ class EvidenceStage(SymptomStage):
     texts: Sequence[str] = ()
     sentences: Sequence[str] = ()
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, RowValue]:
         """Return the curves, a histogram of similarities and the example pairs."""
         curves = self._similarities(vectors)
         row = self._averages(curves)
@@ -281,7 +280,7 @@ class EvidenceStage(SymptomStage):
         row["similarities_after"] = similarity_counts(after)
         return row | self._example_pairs(after)
 
-    def _example_pairs(self, after: Vector) -> dict[str, Measured]:
+    def _example_pairs(self, after: Vector) -> dict[str, RowValue]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
         The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier
@@ -304,7 +303,7 @@ class EvidenceStage(SymptomStage):
         row = self._pair_columns("typical", pairs[np.abs(rises - typical_rise).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
-    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
+    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, RowValue]:
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

@@ -66,6 +66,16 @@ def reason(values: Mapping[str, float], *, unusual_vector: bool) -> str:
     return "; ".join(reasons)
 
 
+def describe_push(token: str, push: str) -> str:
+    """Say in how many wrong results a document with copies is."""
+    return f"{COPIES} copies of {quoted(token)} put a document into {push} as many wrong results"
+
+
+def describe_found(found: float) -> str:
+    """Say how often a document is found by the queries that it answers."""
+    return f"{percent(found)} of the queries that a document answers find it among the first {TOP} results"
+
+
 class Harm(NamedTuple):
     """What eight copies of a token do to documents, beside an ordinary token and no copies.
 
@@ -89,18 +99,16 @@ class Harm(NamedTuple):
     def hides(self) -> str:
         """How often a document with copies is found by the queries that it answers."""
         return (
-            f"With {COPIES} copies of {quoted(self.token)}, {percent(self.found)} of the queries that a "
-            f"document answers find it among the first {TOP} results ({percent(self.found_without)} without "
-            f"copies, {percent(self.ordinary_found)} with copies of an ordinary token)"
+            f"With {COPIES} copies of {quoted(self.token)}, {describe_found(self.found)} "
+            f"({percent(self.found_without)} without copies, {percent(self.ordinary_found)} with copies of "
+            "an ordinary token)"
         )
 
     @property
     def pushes(self) -> str:
         """In how many wrong results a document with copies is."""
-        return (
-            f"{COPIES} copies of {quoted(self.token)} put a document into {PUSH.text(self.push)} as many "
-            f"wrong results ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
-        )
+        said = describe_push(self.token, PUSH.text(self.push))
+        return f"{said} ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
 
 
 _UNUSUAL = "no trained token has a vector like it: it was altered, or never trained"

@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -134,7 +133,7 @@ def repair(
     require_callable("progress", progress)
     folder = file_path("out", out)
     opened = open_run(run)
-    result.require_place(folder)
+    result.require_empty_or_repair(folder)
     chosen_task = kinds_task() if task is None else find_task(task)[0]
     alternative = "its tokens can be removed from documents with stickytoken clean"
     loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", alternative)
@@ -169,16 +168,28 @@ def repair(
             result.keep_copy(opened.path, finished)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
-        job = _RepairJob(opened, model, vocabulary, ids, settings, corpus, build_folder, progress)
         started = resume.now()
-        plans = job.plan()
+        plans = _plan_repairs(model, vocabulary, ids, settings.strategy)
+        neighbours = []
+        if settings.verify:
+            neighbours = _find_neighbours(opened, model, vocabulary, ids, settings.neighbours)
+        recheck = make_recheck(
+            opened,
+            model.encoder,
+            vocabulary,
+            corpus,
+            seed=settings.seed,
+            excluded=opened.sticky_ids.union(ids, [neighbour.token.id for neighbour in neighbours]),
+            progress=progress,
+        )
+        job = _RepairJob(opened, model, vocabulary, ids, settings, recheck, build_folder)
         choices = job.choose(plans)
         job.write_model({token_id: choice.candidate for token_id, choice in choices.items()})
         token_records = job.token_records(plans, choices)
         verification = None
         if settings.verify:
             verification, token_records = verify_model(
-                model, job.load(), job.recheck, token_records, job.neighbours, corpus, chosen_task
+                model, job.load(), recheck, token_records, neighbours, corpus, chosen_task
             )
         recorded_settings: dict[str, Any] = {"neighbours": settings.neighbours, "seed": settings.seed}
         if model.named_route is not None:
@@ -232,6 +243,56 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
     return corpus
 
 
+def _plan_repairs(
+    model: RepairableModel, vocabulary: Vocabulary, ids: Sequence[int], strategy: Strategy
+) -> dict[int, RepairPlan]:
+    """Return the repairs to try for each token, keyed by token id."""
+    encoder = model.encoder
+    route = model.named_route
+    # Special and added tokens, which the tokenizer matches before other entries. Tokenizers from the
+    # transformers package have the attribute added_tokens_decoder. Tokenizers from the tokenizers package
+    # have a method instead.
+    tokenizer: Any = encoder.user_tokenizer
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    if added is None:
+        added = tokenizer.get_added_tokens_decoder()
+    special_ids = {*added, *getattr(tokenizer, "all_special_ids", ())}
+    template_ids = {*encoder.template.before, *encoder.template.after}
+    is_editable = encoder.own_tokenizer.is_fast
+    ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
+    unsplittable: Mapping[int, str | None] = {}
+    if is_editable and strategy not in ROWS:
+        unsplittable = reasons_against_splitting(model.folder, ordinary_ids, route)
+    rows_writable = False
+    if strategy is Strategy.AUTO and ordinary_ids:
+        rows_writable = model_folder.rows_writable(model.folder, route)
+    plans = {}
+    for token_id in ids:
+        facts = TokenFacts(
+            name=f"token {vocabulary.tokens[vocabulary.place(token_id)]!r} (id {token_id})",
+            special=token_id in special_ids,
+            templated=token_id in template_ids,
+            unsplittable=unsplittable.get(token_id),
+        )
+        if is_editable:
+            plans[token_id] = plan_token(strategy, facts, rows_writable)
+        else:
+            plans[token_id] = plan_without_editing(strategy, facts, type(tokenizer).__name__)
+    return plans
+
+
+def _find_neighbours(
+    run: Run, model: RepairableModel, vocabulary: Vocabulary, ids: Sequence[int], count: int
+) -> list[Neighbour]:
+    """Return the tokens whose rows are nearest to the repaired tokens' rows."""
+    matrix = _embedding_matrix(model.encoder)
+    if matrix is None:
+        return []
+    judged = run.tokens.filter(pl.col("verdict").is_not_null())
+    verdicts = dict(judged.select("token_id", "verdict").iter_rows())
+    return nearest_neighbours(matrix, vocabulary, ids, count, verdicts)
+
+
 @dataclass(frozen=True)
 class _RepairJob:
     """Chooses a repair for each token, and builds the repaired model.
@@ -242,9 +303,8 @@ class _RepairJob:
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
         settings: settings of the repair.
-        corpus: texts to measure tokens on.
+        recheck: measures tokens of the model before the repair, on texts that the run has not used.
         build_folder: folder to build the repaired model in.
-        progress: called after every step.
     """
 
     run: Run
@@ -252,45 +312,8 @@ class _RepairJob:
     vocabulary: Vocabulary
     ids: list[int]
     settings: RepairSettings
-    corpus: Sentences
+    recheck: Recheck
     build_folder: Path
-    progress: ProgressCallback
-
-    def plan(self) -> dict[int, RepairPlan]:
-        """Return the repairs to try for each token, keyed by token id."""
-        encoder = self.model.encoder
-        route = self.model.named_route
-        strategy = self.settings.strategy
-        # Special and added tokens, which the tokenizer matches before other entries. Tokenizers from the
-        # transformers package have the attribute added_tokens_decoder. Tokenizers from the tokenizers package
-        # have a method instead.
-        tokenizer: Any = encoder.user_tokenizer
-        added = getattr(tokenizer, "added_tokens_decoder", None)
-        if added is None:
-            added = tokenizer.get_added_tokens_decoder()
-        special_ids = {*added, *getattr(tokenizer, "all_special_ids", ())}
-        template_ids = {*encoder.template.before, *encoder.template.after}
-        is_editable = encoder.own_tokenizer.is_fast
-        ordinary_ids = [token_id for token_id in self.ids if token_id not in special_ids]
-        unsplittable: Mapping[int, str | None] = {}
-        if is_editable and strategy not in ROWS:
-            unsplittable = reasons_against_splitting(self.model.folder, ordinary_ids, route)
-        rows_writable = False
-        if strategy is Strategy.AUTO and ordinary_ids:
-            rows_writable = model_folder.rows_writable(self.model.folder, route)
-        plans = {}
-        for token_id in self.ids:
-            facts = TokenFacts(
-                name=f"token {self._name(token_id)!r} (id {token_id})",
-                special=token_id in special_ids,
-                templated=token_id in template_ids,
-                unsplittable=unsplittable.get(token_id),
-            )
-            if is_editable:
-                plans[token_id] = plan_token(strategy, facts, rows_writable)
-            else:
-                plans[token_id] = plan_without_editing(strategy, facts, type(tokenizer).__name__)
-        return plans
 
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
@@ -412,7 +435,7 @@ class _RepairJob:
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
         matrix = self._matrix()
-        typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
+        typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(matrix)]
         if not typical_ids:
             raise RepairError(
                 "there is no ordinary token whose row can be copied: use the strategy unreachable"
@@ -424,9 +447,8 @@ class _RepairJob:
             nearest[token_id] = typical_ids[int(np.argmax(similarities))]
         return nearest
 
-    @cached_property
-    def _typical_tokens(self) -> list[int]:
-        """Ids of tokens whose erased share is at most the median.
+    def _find_typical_tokens(self) -> list[int]:
+        """Return the ids of tokens whose erased share is at most the median.
 
         The tokens and the median come from the run if it has enough benign tokens, and otherwise from the
         recheck.
@@ -451,30 +473,6 @@ class _RepairJob:
                 "the model has no embedding matrix to copy a row from: use the strategy unreachable"
             )
         return matrix
-
-    @cached_property
-    def neighbours(self) -> list[Neighbour]:
-        """Tokens whose rows are nearest to the repaired tokens' rows; empty if verification is off."""
-        matrix = _embedding_matrix(self.model.encoder)
-        if matrix is None or not self.settings.verify:
-            return []
-        judged = self.run.tokens.filter(pl.col("verdict").is_not_null())
-        verdicts = dict(judged.select("token_id", "verdict").iter_rows())
-        return nearest_neighbours(matrix, self.vocabulary, self.ids, self.settings.neighbours, verdicts)
-
-    @cached_property
-    def recheck(self) -> Recheck:
-        """A recheck of the model before the repair, on texts that the run has not used."""
-        neighbour_ids = [neighbour.token.id for neighbour in self.neighbours]
-        return make_recheck(
-            self.run,
-            self.model.encoder,
-            self.vocabulary,
-            self.corpus,
-            seed=self.settings.seed,
-            excluded=self.run.sticky_ids.union(self.ids, neighbour_ids),
-            progress=self.progress,
-        )
 
     def _name(self, token_id: int) -> str:
         return self.vocabulary.tokens[self.vocabulary.place(token_id)]

@@ -28,7 +28,7 @@ from stickytoken.methods.profile.documents import (
     join_documents,
     measure_in_documents,
 )
-from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
+from stickytoken.methods.profile.estimates import MeasuredJob, RoundResults, estimate, joined, measurements
 from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
@@ -187,7 +187,7 @@ class Recheck:
         in_documents = join_documents([self._ordinary_in_documents, self._measure_documents(copies)])
         pilots = sorted(token.id for token in self.ordinary_tokens)
         estimates = estimate(
-            Measured(
+            MeasuredJob(
                 job=self.job,
                 plan=self.plan.model_copy(update={"pilots": pilots}),
                 screening_carriers=[],
@@ -319,7 +319,7 @@ class Recheck:
         return join_documents(parts)
 
     @cached_property
-    def _ordinary(self) -> Measurements:
+    def _ordinary(self) -> RoundResults:
         if self.ordinary_of is not None:
             return self.ordinary_of._ordinary
         return self._measure(Copies(list(self.ordinary_tokens), []))
@@ -328,7 +328,7 @@ class Recheck:
     def _vector_deviations(self) -> Mapping[int, float] | None:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
-    def _measure(self, copies: Copies) -> Measurements:
+    def _measure(self, copies: Copies) -> RoundResults:
         runner = Runner.in_memory(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [

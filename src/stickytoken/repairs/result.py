@@ -373,7 +373,7 @@ def open_repair(path: str | Path) -> Repair:
     return Repair(file_path("the repair", path))
 
 
-def require_place(out: Path) -> None:
+def require_empty_or_repair(out: Path) -> None:
     """Raise a RunError if the folder cannot be written, or contains something other than a repaired model."""
     store.require_writable(out)
     with reading(out, RunError):

@@ -330,11 +330,11 @@ def _shade(value: float, largest: float) -> str:
 
 def write_similarity_page(why: Why, path: Path, top: int = 10) -> None:
     """Write the page of `similarity_page` to a file. The folder of the file must exist."""
-    require_place(path)
+    require_file_place(path)
     write_atomically(path, similarity_page(why, top).encode("utf-8", "backslashreplace"))
 
 
-def require_place(path: Path) -> None:
+def require_file_place(path: Path) -> None:
     """Raise InputError if a page cannot be written to the path.
 
     The path must not be a folder, and its parent folder must exist.

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 import stickytoken
 from stickytoken.methods.profile.verdict import (
     DISPLAYED,
-    Measures,
+    RuleInputs,
     apply_rule,
     may_erase_enough,
     order_to_confirm,
@@ -31,7 +31,7 @@ def measures(erased=0.0, push=1.0, deviation=0.0, confirmed=True, half_width=0.0
     """One token, or several if a value is a list."""
     columns = np.broadcast_arrays(*(np.atleast_1d(value) for value in (erased, push, deviation, confirmed)))
     erased, push, deviation, confirmed = columns
-    return Measures(
+    return RuleInputs(
         ids=np.arange(len(erased)),
         erased=estimates(erased, half_width),
         push=estimates(push, half_width),

@@ -67,7 +67,7 @@ class MethodOptions:
         Raises:
             InputError: The user passed a setting that the method does not have.
         """
-        from stickytoken.methods.base import adjusted_defaults
+        from stickytoken.methods.base import adapt_insertion
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         method = values.pop("method") or ("profile" if pairs_file is None else "std")
@@ -78,7 +78,7 @@ class MethodOptions:
             if name not in known_names:
                 raise _not_a_setting_of(str(method), name)
         settings: MethodSettings = settings_class(**arguments)
-        return settings if "insertion" in arguments else adjusted_defaults(settings, texts_only)
+        return settings if "insertion" in arguments else adapt_insertion(settings, texts_only)
 
 
 def _not_a_setting_of(method: str, name: str) -> InputError:

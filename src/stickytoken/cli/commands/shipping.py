@@ -69,10 +69,10 @@ def repair(
         affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
     """
-    from stickytoken.repairs.result import find_affected_in, require_documents, require_place
+    from stickytoken.repairs.result import find_affected_in, require_documents, require_empty_or_repair
 
     # If an option cannot be used, raise the error before the model is loaded.
-    require_place(out)
+    require_empty_or_repair(out)
     require_documents(affected, columns)
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
@@ -221,11 +221,11 @@ def check(
         "fail_on_documents": fail_on_documents or None,
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if names_rules_file(source) and _was_typed(context, "source"):
+    if names_rules_file(source) and opt.origin(context, "source") == "COMMANDLINE":
         # pyproject.toml may set these options for the project's model. If the user names a rules file instead
         # of the model, the options are an error only if the user typed them on the command line.
         for name in _NEED_A_RUN:
-            if not _was_typed(context, name):
+            if opt.origin(context, name) != "COMMANDLINE":
                 arguments.pop(name, None)
     if audit is not None and documents is None:
         raise typer.BadParameter("it needs --documents", param_hint="--audit")
@@ -260,11 +260,6 @@ def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | N
     for reason in finished_check.incomplete:
         console.print_error(f"inconclusive: {reason}")
     console.inform_notes(finished_check.notes)
-
-
-def _was_typed(context: typer.Context, name: str) -> bool:
-    origin = context.get_parameter_source(name)
-    return origin is not None and origin.name == "COMMANDLINE"
 
 
 def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:

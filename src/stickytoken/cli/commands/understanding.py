@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -58,10 +59,10 @@ def explain(
             no tables are written by default.
     """
     from stickytoken.explanation import require_unlocked
-    from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
+    from stickytoken.explanation.files import EXPLANATIONS_FOLDER, refuse_run_folder
 
     if out is not None:
-        require_place(out)
+        refuse_run_folder(out)
     named = opt.parse_tokens(tokens)
     for carrier in text or ():
         if not carrier.strip():
@@ -220,9 +221,9 @@ def why(
         if not text.strip():
             raise InputError(f"the {name} text is {text!r}: pass a text with words")
     if html is not None:
-        from stickytoken.reports.page import require_place
+        from stickytoken.reports.page import require_file_place
 
-        require_place(html)
+        require_file_place(html)
     opt.require_found(model, None, loading)
     opened = None if run is None else stickytoken.open_run(run)
     encoder = opt.load_for(model, None if opened is None else opened.record, loading, model)
@@ -320,6 +321,7 @@ Preset = StrEnum("Preset", "PAPER")
 def impact(
     source: opt.Source,
     *,
+    context: typer.Context,
     task: opt.Texts[list[str] | None] = None,
     preset: opt.Texts[Preset | None] = None,
     tokens: opt.RunsTokens = None,
@@ -342,10 +344,12 @@ def impact(
     """
     from stickytoken.data.tasks import paper_tasks
     from stickytoken.encoders.protocol import reads_ids
-    from stickytoken.impacts.results import require_place
+    from stickytoken.impacts.results import IMPACTS
+    from stickytoken.measurement.resume import require_place
+    from stickytoken.methods.base import adapt_insertion
 
     if out is not None:
-        require_place(out)  # fails before the model is loaded
+        require_place(out, IMPACTS)  # fails before the model is loaded
     engine = computing.choice
     tasks = [*(task or ()), *(paper_tasks() if preset else ())]
     run = opt.run_in(source, model)
@@ -356,8 +360,8 @@ def impact(
         )
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
-    if settings.inserted_as is Insertion.IDS and not reads_ids(encoder):
-        settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
+    if settings.edits is Edits.COPIES and opt.origin(context, "insertion") == "DEFAULT":
+        settings = adapt_insertion(settings, not reads_ids(encoder), Insertion.TEXT)
     ids = opt.find_token_ids(encoder, tokens)
     run_impact = partial(stickytoken.impact, tokens=ids, tasks=tasks, run=run, settings=settings)
     with opt.announced(

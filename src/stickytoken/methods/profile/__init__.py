@@ -33,7 +33,7 @@ from stickytoken.methods.profile._wording import (
     probe_lines,
 )
 from stickytoken.methods.profile.documents import measures_few
-from stickytoken.methods.profile.estimates import Measured, TokenNumbers
+from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
 from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
@@ -154,7 +154,7 @@ class RandomTokens:
     found: float | None
 
 
-def _random_in_documents(measured: Measured, numbers: TokenNumbers) -> RandomTokens:
+def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> RandomTokens:
     in_documents = measured.in_documents
     if in_documents is None:
         return RandomTokens(0, 0, None, None)
@@ -193,7 +193,7 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
     return dict(zip(ids, deviations.tolist(), strict=True))
 
 
-def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
+def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
     """Return the table tokens.parquet, with one row per token of the job and null for missing values."""
     job = measured.job
     measures = numbers.measures
@@ -228,7 +228,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
     return pl.concat([table, _rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
 
-def _of_documents(measured: Measured, name: str) -> list[float | int | None]:
+def _of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
     values: dict[int, float | int] = {}
     if measured.in_documents is not None:
         numbers = getattr(measured.in_documents, name).tolist()
@@ -236,7 +236,7 @@ def _of_documents(measured: Measured, name: str) -> list[float | int | None]:
     return [values.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
-def _find_recognized_copies(measured: Measured) -> Vector | None:
+def _find_recognized_copies(measured: MeasuredJob) -> Vector | None:
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:

@@ -24,7 +24,7 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Role, in_role, require_words, similarity_of
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured, Progress, ProgressCallback
+from stickytoken.measurement.engine import Progress, ProgressCallback, RowValue
 from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.measures import PUSH
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
@@ -265,7 +265,7 @@ class DocumentStage:
             for carrier, placement in zip(self.carriers, placements, strict=True)
         ]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
         """Return which documents are wrong first results, as bits, and which are found by their queries."""
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
         is_wrong_result = (similarities > self.limits) & ~self.is_answer

@@ -18,7 +18,7 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.documents import InDocuments
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.verdict import Measures
+from stickytoken.methods.profile.verdict import RuleInputs
 from stickytoken.methods.statistics import Effects, Estimates, TokenEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
 
@@ -32,7 +32,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Measurements:
+class RoundResults:
     """What one round measured for T tokens in K carriers.
 
     Attributes:
@@ -52,7 +52,7 @@ class Measurements:
         """Return the row indices of the tokens with these ids, all of which the round must have measured."""
         return np.searchsorted(self.ids, ids)
 
-    def in_carriers(self, carriers: Sequence[int]) -> Measurements:
+    def in_carriers(self, carriers: Sequence[int]) -> RoundResults:
         """Return the measurements in the carriers with these indices.
 
         ``effects`` still contains the values that were fitted to all carriers.
@@ -65,10 +65,10 @@ class Measurements:
         )
 
 
-def measurements(rows: pl.DataFrame) -> Measurements:
+def measurements(rows: pl.DataFrame) -> RoundResults:
     """Convert the stored rows of a round, as `ProfileStage.measure_all` returns them, to sorted arrays."""
     ordered = rows.sort("token_id")
-    return Measurements(
+    return RoundResults(
         ids=ordered["token_id"].to_numpy().astype(np.int64),
         effects=Effects(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull")),
         contractions=_matrix(ordered, "contractions").astype(np.float64),
@@ -82,7 +82,7 @@ def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
     return flat.reshape(len(table), len(flat) // max(1, len(table)))
 
 
-def joined(first: Measurements, second: Measurements) -> Measurements:
+def joined(first: RoundResults, second: RoundResults) -> RoundResults:
     """Combine the measurements of two token sets in the same carriers, and sort them by token id."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
@@ -95,7 +95,7 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
     copies_seen = None
     if first.copies_seen is not None and second.copies_seen is not None:
         copies_seen = join(first.copies_seen, second.copies_seen)
-    return Measurements(
+    return RoundResults(
         ids=ids[order],
         effects=Effects(contraction, pull),
         contractions=join(first.contractions, second.contractions),
@@ -103,7 +103,7 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
     )
 
 
-def in_more_carriers(first: Measurements, more: Measurements) -> Measurements:
+def in_more_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
     """Add the measurements of some of the tokens in further carriers."""
     rows = first.rows_of(more.ids)
     contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
@@ -117,7 +117,7 @@ def in_more_carriers(first: Measurements, more: Measurements) -> Measurements:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredJob:
     """The measurements from all of a run's rounds, and the data that is needed to judge the tokens.
 
     Attributes:
@@ -136,8 +136,8 @@ class Measured:
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord
     screening_carriers: list[int]
-    screened: Measurements
-    confirmed: Measurements
+    screened: RoundResults
+    confirmed: RoundResults
     unconfirmed: int
     vector_deviations: Mapping[int, float] | None
     in_documents: InDocuments | None = None
@@ -152,14 +152,14 @@ class TokenNumbers(NamedTuple):
         texts: number of texts from which the erased share was computed, shape (T,).
     """
 
-    measures: Measures
+    measures: RuleInputs
     ordinary_contraction: float
     texts: NDArray[np.int64]
 
-    def measures_of(self, ids: Ids) -> Measures:
+    def measures_of(self, ids: Ids) -> RuleInputs:
         """Return the measures of the tokens with these ids."""
         rows = np.searchsorted(self.measures.ids, ids)
-        return Measures(
+        return RuleInputs(
             ids=ids,
             erased=self.measures.erased.of_rows(rows),
             push=self.measures.push.of_rows(rows),
@@ -168,7 +168,7 @@ class TokenNumbers(NamedTuple):
         )
 
 
-def estimate(measured: Measured) -> TokenNumbers:
+def estimate(measured: MeasuredJob) -> TokenNumbers:
     """Estimate the erased share of every token relative to the ordinary token, with intervals.
 
     If a token was measured in the confirming carriers, its estimate is the mean over the confirming carriers,
@@ -202,7 +202,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     is_confirmed[confirmed_rows] = True
     texts = np.full(len(screened.ids), screened.contractions.shape[1])  # number of carriers of the last round
     texts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
-    measures = Measures(
+    measures = RuleInputs(
         ids=screened.ids,
         erased=contraction.divided_by(left_by_ordinary),
         push=_push_of(screened.ids, measured.in_documents),
@@ -287,7 +287,7 @@ EFFECTS_COLUMNS = ("token_id", "contraction", "pull")
 MOST_BYTES = 512 * 2**20
 
 
-def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int = MOST_BYTES) -> None:
+def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int = MOST_BYTES) -> None:
     """Write the contraction and pull of every token, as fitted in the screening carriers.
 
     If the pulls need more than ``most_bytes``, they are projected onto as many orthonormal axes as fit:

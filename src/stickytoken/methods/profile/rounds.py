@@ -21,9 +21,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured as MeasuredValue
+from stickytoken.measurement.engine import RowValue
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job, Preparation, Runner
 from stickytoken.methods.measures import PUSH, UNUSUAL_SHARE
@@ -39,8 +39,8 @@ from stickytoken.methods.profile.documents import (
 )
 from stickytoken.methods.profile.estimates import (
     Ids,
-    Measured,
-    Measurements,
+    MeasuredJob,
+    RoundResults,
     deviations_of,
     estimate,
     in_more_carriers,
@@ -201,7 +201,7 @@ def measure_rounds(
     vector_deviations: Mapping[int, float] | None,
     *,
     confirm_all: bool = False,
-) -> Measured:
+) -> MeasuredJob:
     """Measure the job's tokens in all rounds, and return the measurements.
 
     Args:
@@ -228,7 +228,7 @@ def measure_rounds(
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
     special_ids = set() if special is None else set(special.ids.tolist())
 
-    def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> Measurements:
+    def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> RoundResults:
         stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
         rows = runner(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
@@ -239,7 +239,7 @@ def measure_rounds(
     screening_carriers = _screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
     screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
-    measured = Measured(
+    measured = MeasuredJob(
         job=job,
         plan=plan,
         screening_carriers=screening_carriers,
@@ -291,7 +291,7 @@ def measure_rounds(
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
-def _find_undecided(measured: Measured, job_ids: Ids) -> Ids:
+def _find_undecided(measured: MeasuredJob, job_ids: Ids) -> Ids:
     measures = estimate(measured).measures_of(job_ids)
     threshold, _ = verdict.thresholds(measures.vector_deviation, measured.job.settings)
     is_undecided = (measures.erased.low < threshold) & (measures.erased.high >= threshold)
@@ -336,7 +336,7 @@ def measure_special_tokens(
     return panel, in_documents
 
 
-def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
+def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
     """Return the ids of the tokens to measure in documents.
 
     These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
@@ -366,10 +366,10 @@ def choose_suspects(measured: Measured, panel: DocumentPanel, *, measure_all: bo
 
 
 # Measures tokens with the given ids in the confirming carriers, in a stage with the given name.
-MeasureBatch: TypeAlias = Callable[[Ids, str], Measurements]
+MeasureBatch: TypeAlias = Callable[[Ids, str], RoundResults]
 
 
-def _with_batch(measured: Measured, ids: Ids, batch: int, measure_batch: MeasureBatch) -> Measured:
+def _with_batch(measured: MeasuredJob, ids: Ids, batch: int, measure_batch: MeasureBatch) -> MeasuredJob:
     if not len(ids):
         return measured
     confirmed = measure_batch(np.sort(ids), confirming_stage(batch))
@@ -377,12 +377,12 @@ def _with_batch(measured: Measured, ids: Ids, batch: int, measure_batch: Measure
 
 
 def confirm_in_batches(
-    measured: Measured,
+    measured: MeasuredJob,
     ids: Ids,
     budgeted_tokens: int,
     measure_batch: MeasureBatch,
     first_ids: Sequence[int] = (),
-) -> Measured:
+) -> MeasuredJob:
     """Measure tokens in the confirming carriers, until no other token is expected to reach its threshold.
 
     The round ends after a batch in which no token can still reach its threshold, if no remaining token may
@@ -422,7 +422,7 @@ def confirming_stage(batch: int) -> str:
 
 
 def _screening_carriers(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
     count = job.settings.screening_texts
     # The length includes the copies, whose number differs between carriers.
@@ -487,18 +487,20 @@ class ProfileStage:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-        # Copy k goes into any gap in the text formed by the carrier and the k copies before it.
-        words_per_copy = probes.words_added(token, insertion)
-        word_counts = probes.word_count(carrier) + words_per_copy * np.arange(cell.copies)
-        return tuple(generator.integers(0, word_counts + 1).tolist())
+        return draw_path(
+            partial(generator.integers, endpoint=True),
+            probes.word_count(carrier),
+            cell.copies,
+            probes.words_added(token, insertion),
+        )
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, MeasuredValue]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
         """Compute the row of a token from the vectors of its probes, shape (K, d)."""
         return self.measure_all([token], vectors)[0]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> Sequence[Mapping[str, MeasuredValue]]:
+    ) -> Sequence[Mapping[str, RowValue]]:
         """Measure T tokens, and return the values that a run stores for each of them.
 
         Args:
@@ -562,7 +564,7 @@ def round_stage(
     )
 
 
-def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
+def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> RoundResults:
     """Convert the rows of a round to arrays, corrected for copies that the tokenizer did not recognize.
 
     A round measures T tokens in K carriers.

@@ -24,7 +24,7 @@ from stickytoken.settings.profile import ProfileSettings
 DISPLAYED = 10
 
 
-class Measures(NamedTuple):
+class RuleInputs(NamedTuple):
     """The measures of T tokens that the rule uses.
 
     Attributes:
@@ -46,7 +46,7 @@ class Measures(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Verdict, severity and reason of each token, in the same order as in `Measures`.
+    """Verdict, severity and reason of each token, in the same order as in `RuleInputs`.
 
     The reason describes in words which thresholds the token reaches. Benign tokens have no severity and no
     reason.
@@ -57,7 +57,7 @@ class Judged(NamedTuple):
     reasons: list[str | None]
 
 
-def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
+def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     """Judge each token by whether the lower end of one of its intervals reaches the threshold.
 
     An erased share counts only if it was measured closely: that of a token that was only screened is rough,
@@ -104,7 +104,7 @@ def thresholds(vector_deviation: Vector, settings: ProfileSettings) -> tuple[Vec
 
 
 def order_to_confirm(
-    screened: Measures, settings: ProfileSettings, first_ids: Sequence[int]
+    screened: RuleInputs, settings: ProfileSettings, first_ids: Sequence[int]
 ) -> NDArray[np.int64]:
     """Return the ids of all tokens in the order in which their erased shares are measured closely.
 
@@ -117,12 +117,12 @@ def order_to_confirm(
     return np.array(list(dict.fromkeys(first + most_erasing + by_ratio)), dtype=np.int64)
 
 
-def may_erase_enough(tokens: Measures, settings: ProfileSettings) -> NDArray[np.bool_]:
+def may_erase_enough(tokens: RuleInputs, settings: ProfileSettings) -> NDArray[np.bool_]:
     """Return whether the upper end of each token's erased share reaches the threshold, shape (T,)."""
     return _threshold_ratios(tokens, settings) >= 1
 
 
-def _threshold_ratios(tokens: Measures, settings: ProfileSettings) -> Vector:
+def _threshold_ratios(tokens: RuleInputs, settings: ProfileSettings) -> Vector:
     erased_threshold, _ = thresholds(tokens.vector_deviation, settings)
     return tokens.erased.high / erased_threshold
 

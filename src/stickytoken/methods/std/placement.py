@@ -1,7 +1,6 @@
 """Random placement: draw the gaps between words for the copies of a token.
 
-A path holds the index of the gap for each copy in one carrier: gap 0 is before the first word, gap 1 before
-the second word, and so on. A `Walk` draws the paths of a token, one for each carrier.
+A `Walk` draws the paths of a token, one for each carrier.
 
 The gaps are drawn as in the published runs, or separately for each token. The published code drew all gaps
 from a single random stream, ``random.Random(42)``: first the gaps for scoring, for each token in order of id,
@@ -15,10 +14,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from stickytoken.insertion import Insertion, Token
+from stickytoken.insertion import Insertion, Token, draw_path
 from stickytoken.methods import probes
 
 TIE = 1e-5
@@ -43,16 +43,10 @@ class Walk:
     insertion: Insertion = Insertion.TEXT
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier, which lists the index of the gap between words for each copy.
-
-        Copies that were inserted earlier count as words of the carrier.
-        """
+        """Draw a path for each carrier."""
+        draw = partial(stream.randint, 0)
         words_per_copy = probes.words_added(token, self.insertion)
-        paths = []
-        for words in self.words:
-            gaps = [stream.randint(0, words + copy * words_per_copy) for copy in range(self.copies)]
-            paths.append(tuple(gaps))
-        return tuple(paths)
+        return tuple(draw_path(draw, words, self.copies, words_per_copy) for words in self.words)
 
 
 def walk_vocabulary(
@@ -60,7 +54,7 @@ def walk_vocabulary(
 ) -> dict[int, tuple[probes.Path, ...]]:
     """Draw the places of the copies for scoring from one random stream, as in the published runs.
 
-    The places are gaps between the words of the carriers. The places are drawn token by token.
+    The places are drawn token by token.
 
     Args:
         seed: seed of the random stream.
@@ -70,8 +64,7 @@ def walk_vocabulary(
         walk: draws the gaps for the copies of a token.
 
     Returns:
-        One path per carrier for each of ``tokens``, keyed by token id. A path lists the index of the gap for
-        each copy.
+        One path per carrier for each of ``tokens``, keyed by token id.
     """
     stream = random.Random(seed)
     token_ids = {token.id for token in tokens}
@@ -102,8 +95,7 @@ def walk_candidates(
         validation: draws the gaps for the copies of a candidate in the carriers of the validation pairs.
 
     Returns:
-        One path per carrier of the validation pairs for each candidate, keyed by token id. A path lists the
-        index of the gap for each copy.
+        One path per carrier of the validation pairs for each candidate, keyed by token id.
     """
     stream = random.Random(seed)
     for token in vocabulary:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Measured, Stage
+from stickytoken.measurement.engine import RowValue, Stage
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
@@ -154,16 +154,16 @@ class AloneStage:
     def probes(self, token: Token) -> list[Probe]:
         return [self.pairs.text_alone(token)]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
         return self.measure_all([token], vectors)[0]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> list[Mapping[str, Measured]]:
+    ) -> list[Mapping[str, RowValue]]:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""
         by_metric = distances(vectors[:, None], self.pairs.anchors)
 
-        def row(index: int) -> Mapping[str, Measured]:
+        def row(index: int) -> Mapping[str, RowValue]:
             return {metric.value: by_metric[metric][index].tolist() for metric in Metric}
 
         return [row(index) for index in range(len(tokens))]
@@ -200,12 +200,12 @@ class ScoringStage:
         paths = self.paths[token.id]
         return [self.pairs.text(token, text_index, paths) for text_index in self.text_indices[token.id]]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
         return self.measure_all([token], vectors)[0]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> list[Mapping[str, Measured]]:
+    ) -> list[Mapping[str, RowValue]]:
         """Measure the distance between each text and the anchor of the text's pair.
 
         Args:
@@ -225,11 +225,11 @@ class ScoringStage:
             for metric, distances_of_block in distances(vectors[start:stop], anchors[start:stop]).items():
                 blocks[metric].append(distances_of_block)
         by_metric = {metric: np.concatenate(blocks[metric]).tolist() for metric in Metric}
-        rows: list[Mapping[str, Measured]] = []
+        rows: list[Mapping[str, RowValue]] = []
         start = 0
         for token in tokens:
             stop = start + len(self.text_indices[token.id])
-            row: dict[str, Measured] = {"places": list(self.text_indices[token.id])}
+            row: dict[str, RowValue] = {"places": list(self.text_indices[token.id])}
             for metric in Metric:
                 row[metric.value] = by_metric[metric][start:stop]
             rows.append(row)
