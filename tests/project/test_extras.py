@@ -117,7 +117,7 @@ def modules_of(folder):
     return [f"{folder}.{path.stem}" for path in (PACKAGE / folder).glob("[a-z]*.py")]
 
 
-ADAPTERS = ["adapters.llama_index", "adapters.langchain", "adapters.haystack"]
+ADAPTERS = ["adapters.llama_index", "adapters.langchain", "adapters.haystack", "adapters.mteb"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ ADAPTERS = ["adapters.llama_index", "adapters.langchain", "adapters.haystack"]
         (
             (*EVERYTHING, "llama_index", "langchain_core", "haystack"),
             [*modules_of("demo"), *modules_of("reports"), *ADAPTERS],
-            {"demo", "report", "llama-index", "langchain", "haystack"},
+            {"demo", "report", "llama-index", "langchain", "haystack", "mteb"},
         ),
         (("plotly",), modules_of("demo"), {"report"}),
     ],
@@ -148,6 +148,6 @@ for module in {modules}:
     assert set(named) == extras
     if extras != {"report"}:  # each of them needs what is hidden
         assert len(printed.splitlines()) == len(modules)
-        extra_of = dict(zip(ADAPTERS, ("llama-index", "langchain", "haystack"), strict=True))
+        extra_of = dict(zip(ADAPTERS, ("llama-index", "langchain", "haystack", "mteb"), strict=True))
         of_folder = {"demo": "demo", "reports": "report"}
         assert named == [extra_of.get(name) or of_folder[name.split(".")[0]] for name in modules]

@@ -53,6 +53,7 @@ NOT_EXECUTED = {
     "import os\n\nimport httpx": "a service on the internet; executed in test_endpoint_docs.py",
     **dict.fromkeys(NEED_A_SERVER, "a server with packages of its own, or a command that needs one"),
     **dict.fromkeys(ADAPTERS, "an adapter; executed in tests/adapters/test_clean_page.py"),
+    "import mteb": "a task of the hub; executed in tests/adapters/test_mteb.py",
     "stickytoken.detect(encoder, settings=stickytoken.StdSettings())": "the paper's method takes minutes",
     "stickytoken.detect(encoder, sample=50": SECONDS + "; the line above it differs in one option",
     "stickytoken.detect(encoder, settings=stickytoken.ProfileSettings": SECONDS + "; as above",
