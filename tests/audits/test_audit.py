@@ -672,9 +672,8 @@ def test_hostile_text_is_text_in_the_page(hostile_page):
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert page.text.count(visible(EVIL)) > 10
     # Right-to-left letters are isolated, because they would turn around the numbers after them.
-    in_sentences = hostile_page.split("</header>")[0]
-    assert "copies of &#39;&lt;img" in in_sentences
-    assert "&lt;/script&gt;<bdi>ذ</bdi>{{" in in_sentences
+    assert "copies of &#39;&lt;img" in hostile_page
+    assert "&lt;/script&gt;<bdi>ذ</bdi>{{" in hostile_page
 
 
 @pytest.mark.parametrize("name", ["affected", "hostile"])

@@ -156,7 +156,7 @@ def test_what_typed_copies_do_is_said_as_it_was_measured():
         ("at least 1.5 times as many wrong results", "method.md", "at least 1.5 times as many wrong results"),
         ("finds the 474 published candidates", "benchmarks.md", "| 474, 0 differ;"),
         ("exactly the 21 published sticky tokens", "benchmarks.md", "| exactly these | 21, 0 others |"),
-        ("18 of the 21 push more than an ordinary token", "paper.md", "| tokens above an ordinary one | 18 |"),
+        ("18 of the 21 push more than an ordinary token", "paper.md", "tokens above an ordinary one | 18 |"),
         ("rose by 0.27 points", "repair.md", "STS-B rises by 0.27 points"),
         ("about four texts per token", "method.md", "about four texts per token"),
         ("between 3 cents and 2.36 dollars", "endpoints.md", "cost 0.02733,"),
