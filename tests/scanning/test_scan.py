@@ -232,13 +232,14 @@ def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
     steps = []
     options = {"effect": "measured", "queries": QUERIES, "progress": steps.append}
     scan(scanned_run, texts, encoder=encoder, vectors=stored, **options)
-    assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32
+    assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32 + len(PLANTED)
 
 
 def test_effects_follow_the_vectors_of_the_documents_with_copies(scanned_run, encoder, texts, tmp_path):
     vectors = encoder.encode(texts)
     others = vectors.copy()
-    others[list(PLANTED)] = np.roll(vectors[list(PLANTED)], 1, axis=0)
+    # Less than what is refused.
+    others[list(PLANTED)] += 0.03 * np.roll(vectors[list(PLANTED)], 1, axis=0)
     options = {"encoder": encoder, "effect": "measured", "queries": QUERIES}
     expected = scan_documents(scanned_run, texts, vectors=others, out=tmp_path / "fresh", **options)
     scan_documents(scanned_run, texts, vectors=vectors, out=tmp_path / "scan", **options)
@@ -255,6 +256,28 @@ def test_vectors_that_do_not_fit_are_refused(scanned_run, encoder, texts):
         scan(scanned_run, texts, vectors=stored[1:], effect="measured", **options)
     with pytest.raises(InputError, match=naming("vectors", "effect")):
         scan(scanned_run, texts, vectors=stored)
+
+
+@pytest.mark.parametrize("effect", ["measured", "predicted"])
+def test_vectors_that_do_not_fit_only_the_documents_with_copies_are_refused(
+    scanned_run, encoder, texts, effect
+):
+    # As if the index had been made after `clean`.
+    stored = encoder.encode([CLEANER(text).strip() for text in texts])
+    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    with pytest.raises(InputError, match=naming("encoded again", 32 + len(PLANTED))):
+        scan(scanned_run, texts, vectors=stored, **options)
+
+
+@pytest.mark.parametrize("place", [0, 1, PLANTED[3], -1])
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+@pytest.mark.parametrize("queries", [QUERIES, None])
+def test_an_unusable_vector_is_refused_wherever_it_is(scanned_run, encoder, texts, place, value, queries):
+    stored = encoder.encode(texts)
+    stored[place] = value
+    options = {"encoder": encoder, "queries": queries, "effect": "measured"}
+    with pytest.raises(InputError, match=naming(repr(str(place % len(texts))))):
+        scan(scanned_run, texts, vectors=stored, **options)
 
 
 LONG = 2000

@@ -404,30 +404,53 @@ class EffectPass:
             self.encoder.encode_ids(_tokenize(self.encoder, [document.text for document in documents]))
         )
 
-    def _compare_vectors(self, stored: StoredVectors) -> int:
-        """Check that the model gives the stored vectors, and return how many texts were encoded for this."""
-        documents = self.texts.reference
+    def _compare_vectors(self, stored: StoredVectors, tally: Tally) -> int:
+        """Check that the model gives the stored vectors, and return how many texts were encoded for this.
+
+        Documents with findings are compared too: an index may have them without their copies.
+        """
+        clean = self.texts.reference
         # A text of this length may have been cut.
-        are_whole = [len(document.text) < KEPT_TEXT for document in documents]
-        ids, are_read_whole = _tokenize_kept(
-            self.encoder, [document.text for document in documents], are_whole
-        )
-        compared = [number for number, is_read_whole in enumerate(are_read_whole) if is_read_whole][:COMPARED]
+        compared = self._read_whole(clean, [len(document.text) < KEPT_TEXT for document in clean])
+        found = self._drawn_findings(tally)
+        documents = [Document(row["number"], row["id"], row["text"]) for row in found]
+        compared += self._read_whole(documents, [row["is_text_whole"] for row in found])
         if not compared:
             raise InputError(
                 f"{stored.name} cannot be compared with {self.encoder.name}, which reads more of a document "
                 f"than the {KEPT_TEXT:,} characters that a scan keeps, and all are longer: leave the vectors "
                 "out"
             )
-        chosen = [documents[number] for number in compared]
+        chosen = [document for document, _ in compared]
         stored.require_model(
             stored.of(chosen),
-            self.encoder.encode_ids([ids[number] for number in compared]),
+            self.encoder.encode_ids([ids for _, ids in compared]),
             [document.id for document in chosen],
             Similarity.COSINE,
             self.encoder.name,
         )
         return len(compared)
+
+    def _read_whole(
+        self, documents: Sequence[Document], are_whole: Sequence[bool]
+    ) -> list[tuple[Document, tuple[int, ...]]]:
+        """Return the first documents of whose texts the model reads nothing that was not kept, with their ids.
+
+        At most `COMPARED` are returned. Texts without tokens are left out.
+        """
+        ids, are_read_whole = _tokenize_kept(
+            self.encoder, [document.text for document in documents], are_whole
+        )
+        pairs = zip(documents, ids, strict=True)
+        read = [pair for pair, is_read in zip(pairs, are_read_whole, strict=True) if is_read and pair[1]]
+        return read[:COMPARED]
+
+    def _drawn_findings(self, tally: Tally) -> list[dict[str, Any]]:
+        """Return the findings of a random sample of the documents that have some, whole texts first."""
+        rows = (
+            row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
+        )
+        return heapq.nsmallest(COMPARED, rows, key=lambda row: (not row["is_text_whole"], row["digest"]))
 
     def run(self, tally: Tally, progress: ProgressCallback) -> int:
         """Determine and store the effects in every batch that has no stored effects yet.
@@ -452,7 +475,7 @@ class EffectPass:
                     if self.vectors is None:
                         encoded += len(self.texts.reference)
                     else:
-                        encoded += self._compare_vectors(self.vectors)
+                        encoded += self._compare_vectors(self.vectors, tally)
                 columns, texts = self._determine_effects(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
                 computed += len(rows)

@@ -561,9 +561,10 @@ class _ScanJob:
         return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
 
     def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
+        sample = list(tally.sample.values())
         if request.vectors is not None:
             request.vectors.require_rows(tally.documents + tally.skipped)
-        sample = list(tally.sample.values())
+            request.vectors.of(sample)  # also of documents whose words are queries, which need none
         texts = _passes.panel_texts(sample, request.queries, request.queries_from, self.collection.name)
         return EffectPass(
             kind=request.kind,
