@@ -1,6 +1,7 @@
 """Vectors that an index has already: what is read, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -94,6 +95,8 @@ def test_an_array_must_have_a_row_of_numbers_for_each_document(vectors):
 def test_other_vectors_are_refused_and_those_in_half_precision_are_not(similarity):
     stored = open_vectors(VECTORS)
     stored.require_model(VECTORS.astype(np.float16), VECTORS, IDS, similarity, "model")
+    with pytest.raises(InputError, match=naming(6, 3)):
+        replace(stored, is_compared=False).require_model(VECTORS, VECTORS[:, :3], IDS, similarity, "model")
     others = VECTORS.copy()
     others[3] = VECTORS[4]
     with pytest.raises(InputError, match=naming(12, 1, "'3'")):

@@ -434,9 +434,9 @@ class EffectPass:
     def _read_whole(
         self, documents: Sequence[Document], are_whole: Sequence[bool]
     ) -> list[tuple[Document, tuple[int, ...]]]:
-        """Return the first documents of whose texts the model reads nothing that was not kept, with their ids.
+        """Return the first documents, up to `COMPARED`, of which the model reads no more than was kept.
 
-        At most `COMPARED` are returned. Texts without tokens are left out.
+        Each comes with its token ids; texts without tokens are left out.
         """
         ids, are_read_whole = _tokenize_kept(
             self.encoder, [document.text for document in documents], are_whole

@@ -46,7 +46,7 @@ class StoredVectors:
         name: where they come from.
         rows: the vectors, shape (n, d).
         row_of: the row of each document, keyed by its id; None if the rows are in the order of the documents.
-        is_compared: whether they are compared with those of the model.
+        is_compared: whether their values are compared with those of the model.
     """
 
     name: str
@@ -109,13 +109,13 @@ class StoredVectors:
         Raises:
             InputError: the number of dimensions or a vector differs.
         """
-        if not self.is_compared:
-            return
         if vectors.shape[1] != encoded.shape[1]:
             raise InputError(
                 f"{self.name} has vectors with {vectors.shape[1]} dimensions, and {model} gives "
                 f"{encoded.shape[1]}: pass vectors of this model"
             )
+        if not self.is_compared:
+            return
         expected = similarity.prepared(encoded)
         differences = np.linalg.norm(similarity.prepared(vectors) - expected, axis=1)
         relative = differences / np.linalg.norm(expected, axis=1)
