@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -201,14 +202,14 @@ def _open_table(path: Path) -> StoredVectors:
     if format_of(path)[0] == PARQUET:
         file = ParquetFile(path)
         names = file.columns
-        first_rows = file.first_rows(names, 1)
+        values = {name: file.first_value(name) for name in names}
         read_column = file.column
     else:
         table = read_table(path)
         names = table.columns
-        first_rows = [{name: table.values_of(name)[0] for name in names}] if table.height else []
+        values = {name: next(filter(_is_filled, table.values_of(name)), None) for name in names}
         read_column = partial(_column_of, table)
-    columns = [name for name, value in (first_rows or [{}])[0].items() if _are_numbers(value)]
+    columns = [name for name, value in values.items() if _are_numbers(value)]
     usual = [name for name in columns if name.lower() in _NAMES]
     if len(columns) > 1 and len(usual) == 1:
         columns = usual
@@ -218,17 +219,24 @@ def _open_table(path: Path) -> StoredVectors:
             f"with one, or call it {_NAMES[0]!r}"
         )
     id_column = next((name for name in ID_NAMES if name in names), None)
-    row_of = None
-    if id_column is not None:
-        ids = read_column(id_column).to_list()
-        row_of = {str(document_id): row for row, document_id in enumerate(ids)}
-        if len(row_of) < len(ids):
-            raise InputError(f"{path} has an id twice in the column {id_column!r}: ids must be distinct")
-    return StoredVectors(str(path), _matrix_of(read_column(columns[0]), path), row_of)
+    ids = None if id_column is None else [str(value) for value in read_column(id_column).to_list()]
+    if ids is not None and len(set(ids)) < len(ids):
+        repeated = Counter(ids).most_common(1)[0][0]
+        raise InputError(
+            f"{path} has the id {repeated!r} twice in the column {id_column!r}: ids must be distinct"
+        )
+    rows = _matrix_of(read_column(columns[0]), path, ids)
+    row_of = None if ids is None else {document_id: row for row, document_id in enumerate(ids)}
+    return StoredVectors(str(path), rows, row_of)
 
 
 def _column_of(table: Table, name: str) -> pl.Series:
-    return pl.Series(name, table.values_of(name), strict=False)
+    values = [value if _is_filled(value) else None for value in table.values_of(name)]
+    return pl.Series(name, values, strict=False)
+
+
+def _is_filled(value: object) -> bool:
+    return value not in (None, "", [])
 
 
 def _are_numbers(value: object) -> bool:
@@ -240,7 +248,7 @@ def _are_numbers(value: object) -> bool:
     return all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in value)
 
 
-def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
+def _matrix_of(column: pl.Series, path: Path, ids: Sequence[str] | None) -> NDArray[np.float32]:
     """Return a column of vectors, as lists, arrays or JSON, as an array of shape (n, d)."""
     try:
         if column.dtype == pl.String:
@@ -251,6 +259,14 @@ def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
         lengths = numbers.list.len().fill_null(0)
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{path}: {column.name} has a value that is no vector: {one_line(error)}") from error
+    missing = (lengths == 0).arg_true().to_list()
+    if missing:
+        place = f"row {missing[0] + 1}" if ids is None else f"row {missing[0] + 1} (id {ids[missing[0]]!r})"
+        more = f" and in {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        removing = "" if ids is None else ", or remove the row"
+        raise InputError(
+            f"{path}: {column.name} has no vector in {place}{more}: encode the document{removing}"
+        )
     dimensions = int(lengths[0])
     if (lengths != dimensions).any():
         row = int((lengths != dimensions).arg_max() or 0)
