@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +19,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data.documents import ID_NAMES, Document
-from stickytoken.data.rows import PARQUET, ParquetFile, format_of, one_line
+from stickytoken.data.rows import PARQUET, TABLE_SUFFIXES, ParquetFile, format_of, one_line
 from stickytoken.data.tables import Table, read_table
 from stickytoken.encoders.protocol import has_vector
 from stickytoken.errors import InputError, reading
 from stickytoken.unit_vectors import Similarity
-from stickytoken.validation import file_path
+from stickytoken.validation import file_path, shown
 from stickytoken.words import counted
 
 VectorSource: TypeAlias = str | Path | NDArray[np.floating]
@@ -37,6 +38,7 @@ _LARGEST_DIFFERENCE = 0.045
 # Names of a column with vectors, if several columns have some.
 _NAMES = ("vector", "vectors", "embedding", "embeddings")
 _FAISS = (".faiss", ".index")
+_FORMATS = ", ".join([".npy", *TABLE_SUFFIXES, *_FAISS[:-1]]) + f" or {_FAISS[-1]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ class StoredVectors:
             if place is None or place >= len(self.rows):
                 raise InputError(
                     f"{self.name} has no vector for the document {document.id!r}: pass the vectors of all "
-                    "documents"
+                    f"documents{'' if self.row_of is None else ', with the same ids'}"
                 )
             places.append(place)
         vectors = np.asarray(self.rows[places], dtype=np.float32)
@@ -147,31 +149,63 @@ def open_vectors(source: VectorSource | StoredVectors) -> StoredVectors:
         return source
     if isinstance(source, np.ndarray):
         return StoredVectors("the given array", _require_matrix(source, "the given array"), None)
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"vectors is {shown(source)}: pass a file, or an array of NumPy")
     path = file_path("vectors", source)
+    suffix = path.suffix.lower()
     with reading(path):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: pass a file with vectors ({_FORMATS})")
         if not path.is_file():
             raise InputError(f"no file {str(path)!r}")
-        if path.suffix == ".npy":
+        if suffix == ".npz":
+            raise _archive_error(path)
+        if suffix == ".npy":
             return StoredVectors(str(path), _require_matrix(_read_npy(path), str(path)), None)
-        if path.suffix in _FAISS:
+        if suffix in _FAISS:
             return _open_faiss(path)
+    if format_of(path)[0] not in TABLE_SUFFIXES:
+        raise InputError(f"{path} is in no format in which vectors can be read: pass {_FORMATS}")
     return _open_table(path)
 
 
+def _archive_error(path: Path) -> InputError:
+    return InputError(
+        f"{path} is an archive, which may have several arrays: save the one with vectors as .npy (numpy.save)"
+    )
+
+
 def _require_matrix(vectors: NDArray[Any], name: str) -> NDArray[np.floating]:
-    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating) or 0 in vectors.shape:
+    if vectors.ndim != 2:
         raise InputError(
-            f"{name} has the shape {vectors.shape} and the type {vectors.dtype}: pass floating-point numbers "
+            f"{name} has {counted(vectors.ndim, 'dimension')} (the shape {vectors.shape}): pass one with 2, "
             "with one row for each document"
         )
+    if not np.issubdtype(vectors.dtype, np.floating):
+        is_quantized = vectors.dtype.itemsize == 1 and np.issubdtype(vectors.dtype, np.integer)
+        advice = "the vectors as they were before they were quantized" if is_quantized else "vectors"
+        raise InputError(
+            f"{name} has the type {vectors.dtype}: pass {advice}, in float16, float32 or float64"
+        )
+    if not len(vectors):
+        raise InputError(f"{name} has no vectors: pass one for each document")
+    if not vectors.shape[1]:
+        raise InputError(f"{name} has vectors with no numbers: pass one for each document")
     return vectors
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not an array of numbers: {error}") from error
+        if "Python objects" in str(error):
+            raise InputError(
+                f"{path} has Python objects: save the vectors as an array of float16, float32 or float64"
+            ) from error
+        raise InputError(f"{path} is not an array of numbers, or is damaged: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise _archive_error(path)
+    return array
 
 
 def _open_faiss(path: Path) -> StoredVectors:
@@ -192,7 +226,8 @@ def _open_faiss(path: Path) -> StoredVectors:
             index.make_direct_map()
         rows = index.reconstruct_n(0, index.ntotal)
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+        # Before it stands where in FAISS this was noticed.
+        reason = str(error).splitlines()[0].rpartition(" failed: ")[2]
         raise InputError(f"{path} is no index of FAISS that has vectors: {reason}") from error
     return StoredVectors(str(path), _require_matrix(rows, str(path)), row_of)
 
@@ -213,6 +248,8 @@ def _open_table(path: Path) -> StoredVectors:
     usual = [name for name in columns if name.lower() in _NAMES]
     if len(columns) > 1 and len(usual) == 1:
         columns = usual
+    if not values or all(value is None for value in values.values()):
+        raise InputError(f"{path} has no rows with values: pass the vectors of all documents")
     if len(columns) != 1:
         raise InputError(
             f"{path} has {counted(len(columns), 'column')} of vectors among {', '.join(names)}: pass a file "
