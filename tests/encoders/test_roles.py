@@ -20,7 +20,7 @@ from stickytoken.data.tasks import load_task
 from stickytoken.detection.run import restored_settings
 from stickytoken.encoders.loading import describe_prompts, load_for_documents, prompts_of
 from stickytoken.encoders.protocol import Role, in_role
-from stickytoken.errors import StickyTokenWarning
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.evaluation import compare
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ignore_progress
@@ -201,6 +201,22 @@ def test_code_that_tells_roles_apart_itself_gets_the_prompts_of_the_user(library
     routed = architectures.router(mean, cls)
     found = load_for_documents(routed).library_model()
     np.testing.assert_allclose(found.encode_query(TEXTS), routed.encode_query(TEXTS), **CLOSE)
+
+
+def test_code_that_tells_roles_apart_gets_no_single_route_of_a_shortened_model(backbone):
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    routed = architectures.router(mean, cls)
+    routed.prompts = {"query": "song: ", "document": "tree: "}
+    for route in (None, "document"):
+        shortened = load_for_documents(routed, layer=1, route=route)
+        with pytest.raises(InputError, match=naming("layer", "query")):
+            shortened.library_model()
+    # Whoever names the route of queries sends documents through it, too.
+    through_one = load_encoder(routed, layer=1, route="query")
+    expected = through_one.encode(TEXTS)
+    for encode in ("encode", "encode_query", "encode_document"):
+        vectors = getattr(through_one.library_model(), encode)(TEXTS)
+        np.testing.assert_allclose(vectors, expected, **CLOSE)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -31,9 +32,10 @@ from stickytoken.cleaning import SpanKind, find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
 from stickytoken.methods.profile.estimates import read_effects
-from stickytoken.scanning import _passes
+from stickytoken.scanning import _passes, _workers
 from stickytoken.scanning.scan import (
     RULES,
+    basis,
     described,
     headline,
     open_scan,
@@ -230,13 +232,14 @@ def test_only_the_cleaned_documents_are_encoded_besides_the_compared_ones(
     steps = []
     options = {"effect": "measured", "queries": QUERIES, "progress": steps.append}
     scan(scanned_run, texts, encoder=encoder, vectors=stored, **options)
-    assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32
+    assert steps[-1].sequences == len(PLANTED) + len(QUERIES) + 32 + len(PLANTED)
 
 
 def test_effects_follow_the_vectors_of_the_documents_with_copies(scanned_run, encoder, texts, tmp_path):
     vectors = encoder.encode(texts)
     others = vectors.copy()
-    others[list(PLANTED)] = np.roll(vectors[list(PLANTED)], 1, axis=0)
+    # Less than what is refused.
+    others[list(PLANTED)] += 0.03 * np.roll(vectors[list(PLANTED)], 1, axis=0)
     options = {"encoder": encoder, "effect": "measured", "queries": QUERIES}
     expected = scan_documents(scanned_run, texts, vectors=others, out=tmp_path / "fresh", **options)
     scan_documents(scanned_run, texts, vectors=vectors, out=tmp_path / "scan", **options)
@@ -253,6 +256,92 @@ def test_vectors_that_do_not_fit_are_refused(scanned_run, encoder, texts):
         scan(scanned_run, texts, vectors=stored[1:], effect="measured", **options)
     with pytest.raises(InputError, match=naming("vectors", "effect")):
         scan(scanned_run, texts, vectors=stored)
+
+
+@pytest.mark.parametrize("effect", ["measured", "predicted"])
+def test_vectors_that_do_not_fit_only_the_documents_with_copies_are_refused(
+    scanned_run, encoder, texts, effect
+):
+    # As if the index had been made after `clean`.
+    stored = encoder.encode([CLEANER(text).strip() for text in texts])
+    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    with pytest.raises(InputError, match=naming("encoded again", 32 + len(PLANTED))):
+        scan(scanned_run, texts, vectors=stored, **options)
+
+
+@pytest.mark.parametrize("place", [0, 1, PLANTED[3], -1])
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+@pytest.mark.parametrize("queries", [QUERIES, None])
+def test_an_unusable_vector_is_refused_wherever_it_is(scanned_run, encoder, texts, place, value, queries):
+    stored = encoder.encode(texts)
+    stored[place] = value
+    options = {"encoder": encoder, "queries": queries, "effect": "measured"}
+    with pytest.raises(InputError, match=naming(repr(str(place % len(texts))))):
+        scan(scanned_run, texts, vectors=stored, **options)
+
+
+LONG = 2000
+
+
+@pytest.fixture
+def kept_text(monkeypatch):
+    """Less of a document is kept than some have: `LONG` characters."""
+    monkeypatch.setattr(_passes, "KEPT_TEXT", LONG)
+    monkeypatch.setattr(_workers, "KEPT_TEXT", LONG)
+
+
+def very_long(number, beginning=""):
+    """Return a text of which less than half is kept, and in which no word comes twice."""
+    words = ["".join(syllables) for syllables in product(profiled.SYLLABLES, repeat=3)]
+    return f"{beginning} {' '.join(Random(number).sample(words, LONG // 3))}"
+
+
+@pytest.mark.usefixtures("kept_text")
+@pytest.mark.parametrize("effect", ["measured", "predicted"])
+def test_long_documents_with_their_own_vectors_are_not_refused(scanned_run, encoder, texts, effect):
+    texts = [very_long(number) if number % 2 and number not in PLANTED else text
+             for number, text in enumerate(texts)]  # fmt: skip
+    stored = encoder.encode(texts)
+    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    found = scan(scanned_run, texts, vectors=stored, **options)
+    assert found["effect"].null_count() == 0
+    stored[::2] = np.roll(stored[::2], 1, axis=0)  # those that are compared
+    with pytest.raises(InputError, match=naming("encoded again")):
+        scan(scanned_run, texts, vectors=stored, **options)
+
+
+@pytest.mark.usefixtures("kept_text")
+@pytest.mark.parametrize("has_vectors", [True, False])
+@pytest.mark.parametrize("effect", ["measured", "predicted"])
+def test_an_effect_on_a_document_that_was_not_kept_whole_is_not_measured(
+    scanned_run, encoder, texts, effect, has_vectors
+):
+    # Its beginning gives another number than its whole, and copies may stand behind what was kept.
+    early = very_long(1, scanned.copies(12))
+    late = f"{very_long(2)} {scanned.copies(12)}"
+    texts = [*texts, early, late]
+    vectors = encoder.encode(texts) if has_vectors else None
+    options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
+    finished = scan_documents(scanned_run, texts, vectors=vectors, **options)
+    assert finished.documents["effect"].is_null().to_list() == [False] * len(PLANTED) + [True] * 2
+    assert (finished.result.effect.unread, finished.result.effect.nothing_left) == (2, 0)
+    assert says(basis(finished), "2 documents", "not measured")
+
+
+@pytest.mark.usefixtures("kept_text")
+@pytest.mark.parametrize("has_vectors", [True, False])
+def test_a_model_that_reads_less_than_was_kept_needs_no_whole_document(
+    scanned_run, encoder, texts, has_vectors, monkeypatch
+):
+    # A character is far less than a token here, so what is kept fills 24 tokens.
+    monkeypatch.setattr(_passes, "content_limit", lambda _: 24)
+    texts = [*texts, very_long(1, scanned.copies(12)), scanned.copies(LONG)]
+    read = [text.ids[:24] for text in encoder.tokenize(texts)]
+    vectors = encoder.encode_ids(read) if has_vectors else None
+    options = {"encoder": encoder, "queries": QUERIES, "effect": "measured"}
+    finished = scan_documents(scanned_run, texts, vectors=vectors, **options)
+    assert finished.documents["effect"].is_null().to_list()[-2:] == [False, True]
+    assert (finished.result.effect.unread, finished.result.effect.nothing_left) == (0, 1)
 
 
 def units(encoder, texts):

@@ -567,6 +567,17 @@ class ParquetFile:
     def type_of(self, column: str) -> str:
         return str(self._schema[column])
 
+    def first_value(self, column: str) -> Any:
+        """Return the first value of a column that is neither null nor an empty list, or None."""
+        is_filled = pl.col(column).is_not_null()
+        if isinstance(self._schema[column], pl.List):
+            is_filled &= pl.col(column).list.len() > 0
+        try:
+            values = self._table.select(column).filter(is_filled).head(1).collect().to_series().to_list()
+        except _DAMAGED_PARQUET as error:
+            raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
+        return values[0] if values else None
+
     def first_rows(self, columns: Sequence[str], count: int) -> list[dict[str, Any]]:
         """Return the values of some columns in the first rows."""
         try:

@@ -280,14 +280,24 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Return the model for code that calls `encode_query`, `encode_document` and `encode` itself.
 
         The prompts and the route that the user named replace those of the model.
+
+        Raises:
+            InputError: queries and documents take different routes of a model that runs only its first
+                layers, of which each encoder has a copy with one route.
         """
         plain = self.in_role(None)
+        if plain.layer is not None and plain.route is not None and self._routes_matter:
+            raise InputError(
+                f"{self.name} sends queries and documents through different modules, which code that calls "
+                "encode_query and encode_document itself can use only with all layers: leave out the option "
+                "layer, or name the route query"
+            )
         model = plain.model
         replaces_prompts = self._asked_prompt is not None or self._query_prompt is not None
         if plain._routed_from is not None and self._follows_routes:
             model = copy.copy(self._model_of_all_roles)
             model.truncate_dim = plain.model.truncate_dim
-        elif plain._routed_from is not None:
+        elif plain.route is not None:
             replaces_prompts = True
         if replaces_prompts:
             prompts: dict[str, str | None] = {role.value: self.in_role(role).prompt for role in Role}

@@ -315,6 +315,8 @@ class Effect(StrEnum):
 
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
+# Name under which a batch has the number of documents whose effect depends on text that was not kept.
+_UNREAD = "unread"
 
 
 class PanelTexts(NamedTuple):
@@ -396,46 +398,95 @@ class EffectPass:
 
     def _vectors_of_reference(self) -> Vectors:
         documents = self.texts.reference
-        ids = _tokenize(self.encoder, [document.text for document in documents])
-        if self.vectors is None:
-            return unit_vectors(self.encoder.encode_ids(ids))
-        stored = self.vectors.of(documents)
-        compared = slice(0, COMPARED)
-        self.vectors.require_model(
-            stored[compared],
-            self.encoder.encode_ids(ids[compared]),
-            [document.id for document in documents[compared]],
+        if self.vectors is not None:
+            return unit_vectors(self.vectors.of(documents))
+        return unit_vectors(
+            self.encoder.encode_ids(_tokenize(self.encoder, [document.text for document in documents]))
+        )
+
+    def _compare_vectors(self, stored: StoredVectors, tally: Tally) -> int:
+        """Check that the model gives the stored vectors, and return how many texts were encoded for this.
+
+        Documents with findings are compared too: an index may have them without their copies.
+        """
+        clean = self.texts.reference
+        # A text of this length may have been cut.
+        compared = self._read_whole(clean, [len(document.text) < KEPT_TEXT for document in clean])
+        found = self._drawn_findings(tally)
+        documents = [Document(row["number"], row["id"], row["text"]) for row in found]
+        compared += self._read_whole(documents, [row["is_text_whole"] for row in found])
+        if not compared:
+            raise InputError(
+                f"{stored.name} cannot be compared with {self.encoder.name}, which reads more of a document "
+                f"than the {KEPT_TEXT:,} characters that a scan keeps, and all are longer: leave the vectors "
+                "out"
+            )
+        chosen = [document for document, _ in compared]
+        stored.require_model(
+            stored.of(chosen),
+            self.encoder.encode_ids([ids for _, ids in compared]),
+            [document.id for document in chosen],
             Similarity.COSINE,
             self.encoder.name,
         )
-        return unit_vectors(stored)
+        return len(compared)
 
-    def run(self, tally: Tally, progress: ProgressCallback) -> None:
-        """Determine and store the effects in every batch that has no stored effects yet."""
+    def _read_whole(
+        self, documents: Sequence[Document], are_whole: Sequence[bool]
+    ) -> list[tuple[Document, tuple[int, ...]]]:
+        """Return the first documents, up to `COMPARED`, of which the model reads no more than was kept.
+
+        Each comes with its token ids; texts without tokens are left out.
+        """
+        ids, are_read_whole = _tokenize_kept(
+            self.encoder, [document.text for document in documents], are_whole
+        )
+        pairs = zip(documents, ids, strict=True)
+        read = [pair for pair, is_read in zip(pairs, are_read_whole, strict=True) if is_read and pair[1]]
+        return read[:COMPARED]
+
+    def _drawn_findings(self, tally: Tally) -> list[dict[str, Any]]:
+        """Return the findings of a random sample of the documents that have some, whole texts first."""
+        rows = (
+            row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
+        )
+        return heapq.nsmallest(COMPARED, rows, key=lambda row: (not row["is_text_whole"], row["digest"]))
+
+    def run(self, tally: Tally, progress: ProgressCallback) -> int:
+        """Determine and store the effects in every batch that has no stored effects yet.
+
+        Returns:
+            The number of documents whose effect depends on text that was not kept.
+        """
         done = 0
         computed = 0
         encoded = 0
+        unread = 0
         progress(Progress("effects", 0, tally.rows))
         for index, batch in enumerate(tally.digests):
             rows = self.keeper.findings(index, batch)
             if not rows:
                 continue
-            has_stored_effects = self.columns(index, batch) is not None
-            if not has_stored_effects:
+            columns = self.columns(index, batch)
+            if columns is None:
                 # The first call of `_determine_effects` also encodes the queries and the clean documents.
                 if computed == 0:
-                    reference = len(self.texts.reference)
                     encoded += len(self.texts.queries)
-                    encoded += reference if self.vectors is None else min(COMPARED, reference)
+                    if self.vectors is None:
+                        encoded += len(self.texts.reference)
+                    else:
+                        encoded += self._compare_vectors(self.vectors, tally)
                 columns, texts = self._determine_effects(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
                 computed += len(rows)
                 encoded += texts
             done += len(rows)
+            unread += columns[_UNREAD]
             progress(Progress("effects", done, tally.rows, computed, encoded))
+        return unread
 
     def columns(self, index: int, batch: str) -> dict[str, Any] | None:
-        """Return the effects in a batch as one list per column; None if none are stored."""
+        """Return what `_determine_effects` has found in a batch; None if nothing is stored."""
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
@@ -448,14 +499,13 @@ class EffectPass:
         queries = identity_of_queries(self.encoder)
         return [] if queries is None else [asdict(queries)]
 
-    def _determine_effects(
-        self, findings: Sequence[Mapping[str, Any]]
-    ) -> tuple[dict[str, list[float | None]], int]:
+    def _determine_effects(self, findings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
         """Determine the effect of copies on the documents of a batch.
 
         Returns:
-            The effects, as one list for each name in `COLUMNS`, and the number of texts that were encoded.
-            Each list has one entry per document; the entry is None if the effect cannot be determined.
+            The effects, as one list for each name in `COLUMNS`, with the number of documents whose effect
+            depends on text that was not kept; and the number of texts that were encoded. Each list has one
+            entry per document; the entry is None if the effect cannot be determined.
 
             - ``shift``: mean change that copies cause in a document's cosine to the queries.
             - ``rise``: share of clean documents that the document overtakes because of its copies, averaged
@@ -467,10 +517,25 @@ class EffectPass:
             If effects are only predicted, all entries of ``shift``, ``rise`` and ``moves_up`` are None.
         """
         panel = self.panel
-        with_copies = _tokenize(self.encoder, [finding["text"] for finding in findings])
-        without = _tokenize(self.encoder, [finding["rest"] for finding in findings])
+        with_copies, are_texts_read = _tokenize_kept(
+            self.encoder,
+            [finding["text"] for finding in findings],
+            [finding["is_text_whole"] for finding in findings],
+        )
+        without, are_rests_read = _tokenize_kept(
+            self.encoder,
+            [finding["rest"] for finding in findings],
+            [finding["is_rest_whole"] for finding in findings],
+        )
+        # Where the model reads more than was kept, the beginning would stand for the whole, and copies behind
+        # it for none.
+        are_read = [*map(all, zip(are_texts_read, are_rests_read, strict=True))]
         # Only documents that have tokens both with and without copies have effects.
-        numbers = [number for number, ids in enumerate(without) if ids and with_copies[number]]
+        numbers = [
+            number
+            for number, is_read in enumerate(are_read)
+            if is_read and with_copies[number] and without[number]
+        ]
         columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
         if numbers:
             vectors, has_vectors = self._vectors_with_copies(
@@ -496,8 +561,8 @@ class EffectPass:
             for values in columns.values():
                 values[numbers] = np.where(has_vectors, values[numbers], np.nan)
         encodings = (self.vectors is None) + (self.kind is Effect.MEASURED)
-        lists = {name: _null_for_nan(values) for name, values in columns.items()}
-        return lists, len(numbers) * encodings
+        found: dict[str, Any] = {name: _null_for_nan(values) for name, values in columns.items()}
+        return found | {_UNREAD: are_read.count(False)}, len(numbers) * encodings
 
     def _vectors_with_copies(
         self, findings: Sequence[Mapping[str, Any]], ids: Sequence[tuple[int, ...]]
@@ -517,6 +582,30 @@ class EffectPass:
 def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[tuple[int, ...]]:
     limit = content_limit(encoder)
     return [text.ids[:limit] for text in encoder.tokenize(texts)]
+
+
+def _tokenize_kept(
+    encoder: IdReader, texts: Sequence[str], are_whole: Sequence[bool]
+) -> tuple[list[tuple[int, ...]], list[bool]]:
+    """Tokenize what was kept of texts, and find out whether the model would read the same of all of them.
+
+    Args:
+        encoder: the model.
+        texts: what was kept of each text.
+        are_whole: whether this is the whole text.
+
+    Returns:
+        The ids of each text up to the model's limit, and whether those of the whole text would be the same.
+    """
+    limit = content_limit(encoder)
+    ids = []
+    are_read_whole = []
+    for text, is_whole in zip(encoder.tokenize(texts), are_whole, strict=True):
+        ids.append(text.ids[:limit])
+        # The last word may have been cut.
+        certain = len(text.head) + sum(map(len, text.words[:-1]))
+        are_read_whole.append(is_whole or (limit is not None and certain >= limit))
+    return ids, are_read_whole
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:

@@ -52,7 +52,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
         The findings as JSON values; None if there are none. ``line`` is the number, counted from 0, of the
         line with the first finding, ``digest`` the name of the text in a file of known texts, ``share`` the
         share of characters in findings, ``text`` the start of the text, and ``rest`` the start of the text
-        without the findings.
+        without the findings. ``is_text_whole`` and ``is_rest_whole`` say whether these are all of it.
     """
     spans = find_spans(text, rules)
     if not spans:
@@ -65,6 +65,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
     named = sorted(copies_of.items(), key=lambda item: (kinds.index(SpanKind(item[0][1])), -item[1]))
     words = [[what, kind, copies] for (what, kind), copies in named[:_NAMED_WORDS]]
     covered = sum(span.end - span.start for span in spans)
+    rest = Cleaner(rules).without_findings(text[:_CLEANED])
     return {
         "kinds": sorted({span.kind.value for span in spans}),
         "words": words,
@@ -76,7 +77,9 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
         "digest": text_digest(text),
         "excerpt": _excerpt(text, spans),
         "text": text[:KEPT_TEXT],
-        "rest": Cleaner(rules).without_findings(text[:_CLEANED])[:KEPT_TEXT].strip(),
+        "rest": rest[:KEPT_TEXT].strip(),
+        "is_text_whole": len(text) <= KEPT_TEXT,
+        "is_rest_whole": len(text) <= _CLEANED and len(rest) <= KEPT_TEXT,
     }
 
 

@@ -41,6 +41,7 @@ from stickytoken.methods.profile.estimates import read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
+from stickytoken.scanning._workers import KEPT_TEXT
 from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
 from stickytoken.settings import field_type
 from stickytoken.settings.reading import ColumnChoice
@@ -49,7 +50,7 @@ from stickytoken.validation import file_path, require_callable, whole_number
 from stickytoken.words import counted
 
 SCAN = "scan"
-SCAN_SCHEMA_VERSION = 3
+SCAN_SCHEMA_VERSION = 4
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
@@ -100,6 +101,9 @@ class EffectRecord(resume.Record):
     agreement: float | None = Field(description="Spearman correlation of predicted and measured shifts")
     compared: int = Field(description="documents with a predicted and a measured shift")
     nothing_left: int = Field(description="documents without an effect, because they consist only of copies")
+    unread: int = Field(
+        description="documents without an effect, because the model reads more of them than a scan keeps"
+    )
     prompts: dict[str, str] | None = Field(None, description="what is put before documents and queries")
 
 
@@ -251,7 +255,7 @@ _QUERIES_KEPT = 500
 _QUERIES_SEED = 42
 
 # Part of a scan's identity. Increase this number when a change to the code alters or renames findings.
-_IDENTITY_VERSION = 3
+_IDENTITY_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,21 +548,23 @@ class _ScanJob:
         if not tally.documents:
             raise self._no_documents(tally)
         effect_pass = None
+        unread = 0
         notes: tuple[str, ...] = ()
         if self.effects is not None and tally.rows:
             effect_pass = self._effect_pass(self.effects, tally, keeper)
-            effect_pass.run(tally, self.progress)
+            unread = effect_pass.run(tally, self.progress)
             notes = () if self.effects.note is None else (self.effects.note,)
         documents = _documents(keeper, tally, effect_pass)
         seconds = time.perf_counter() - self.began if folder is None else folder.seconds
-        result = _totals(tally, documents, effect_pass, round(seconds, 1))
+        result = _totals(tally, documents, effect_pass, unread, round(seconds, 1))
         path = None if folder is None else folder.path
         return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
 
     def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
+        sample = list(tally.sample.values())
         if request.vectors is not None:
             request.vectors.require_rows(tally.documents + tally.skipped)
-        sample = list(tally.sample.values())
+            request.vectors.of(sample)  # also of documents whose words are queries, which need none
         texts = _passes.panel_texts(sample, request.queries, request.queries_from, self.collection.name)
         return EffectPass(
             kind=request.kind,
@@ -650,7 +656,7 @@ _LISTED_SOURCES = 100
 
 
 def _totals(
-    tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
+    tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, unread: int, seconds: float
 ) -> ScanResultRecord:
     return ScanResultRecord(
         documents=tally.documents,
@@ -664,12 +670,12 @@ def _totals(
         reading=tally.meter.summary(),
         kinds=dict(tally.kinds.most_common()),
         sources=_sources(tally, documents, has_effects=effects is not None),
-        effect=None if effects is None else _effect_record(documents, effects),
+        effect=None if effects is None else _effect_record(documents, effects, unread),
         seconds=seconds,
     )
 
 
-def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord:
+def _effect_record(documents: pl.DataFrame, effects: EffectPass, unread: int) -> EffectRecord:
     """Return a record that describes how the effects were determined."""
     with_both_shifts = documents.select("shift", "predicted").drop_nulls()
     is_measured = effects.kind is Effect.MEASURED
@@ -677,7 +683,7 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord
     if is_measured and len(with_both_shifts) >= _FEWEST_RANKED:
         correlation = pl.corr("shift", "predicted", method="spearman").fill_nan(None)
         agreement = with_both_shifts.select(correlation).item()
-    # The effect is unknown if a document has no text left without its copies.
+    # Without its copies, nothing is left of a document whose effect is unknown for no other reason.
     unknown_effects = documents["effect"].null_count()
     return EffectRecord(
         kind=effects.kind.value,
@@ -687,7 +693,8 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord
         spread=effects.panel.spread,
         agreement=agreement,
         compared=len(with_both_shifts) if is_measured else 0,
-        nothing_left=unknown_effects,
+        nothing_left=unknown_effects - unread,
+        unread=unread,
         prompts=prompts_of(effects.encoder),
     )
 
@@ -728,6 +735,12 @@ def basis(scan: Scan) -> str | None:
         sentences += (
             " A document moves up for a query if its copies lift it past at least a tenth of the documents "
             "without findings; the table gives the share of such queries."
+        )
+    if effect.unread:
+        documents = counted(effect.unread, "document", "documents")
+        sentences += (
+            f" The effect on {documents} was not measured: a scan keeps {KEPT_TEXT:,} characters, and the "
+            "model reads more."
         )
     return (
         f"{sentences} A mean over all queries does not say whether a document enters their first results: "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +19,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.data.documents import ID_NAMES, Document
-from stickytoken.data.rows import PARQUET, ParquetFile, format_of, one_line
+from stickytoken.data.rows import PARQUET, TABLE_SUFFIXES, ParquetFile, format_of, one_line
 from stickytoken.data.tables import Table, read_table
 from stickytoken.encoders.protocol import has_vector
 from stickytoken.errors import InputError, reading
 from stickytoken.unit_vectors import Similarity
-from stickytoken.validation import file_path
+from stickytoken.validation import file_path, shown
 from stickytoken.words import counted
 
 VectorSource: TypeAlias = str | Path | NDArray[np.floating]
@@ -36,6 +38,7 @@ _LARGEST_DIFFERENCE = 0.045
 # Names of a column with vectors, if several columns have some.
 _NAMES = ("vector", "vectors", "embedding", "embeddings")
 _FAISS = (".faiss", ".index")
+_FORMATS = ", ".join([".npy", *TABLE_SUFFIXES, *_FAISS[:-1]]) + f" or {_FAISS[-1]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +49,7 @@ class StoredVectors:
         name: where they come from.
         rows: the vectors, shape (n, d).
         row_of: the row of each document, keyed by its id; None if the rows are in the order of the documents.
-        is_compared: whether they are compared with those of the model.
+        is_compared: whether their values are compared with those of the model.
     """
 
     name: str
@@ -57,7 +60,7 @@ class StoredVectors:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the vectors and of the documents that they belong to."""
-        content = hashlib.sha256(np.ascontiguousarray(self.rows).tobytes())
+        content = hashlib.sha256(np.ascontiguousarray(self.rows).data)
         content.update(json.dumps([self.rows.shape, self.row_of]).encode())
         return content.hexdigest()
 
@@ -81,7 +84,7 @@ class StoredVectors:
             if place is None or place >= len(self.rows):
                 raise InputError(
                     f"{self.name} has no vector for the document {document.id!r}: pass the vectors of all "
-                    "documents"
+                    f"documents{'' if self.row_of is None else ', with the same ids'}"
                 )
             places.append(place)
         vectors = np.asarray(self.rows[places], dtype=np.float32)
@@ -109,13 +112,13 @@ class StoredVectors:
         Raises:
             InputError: the number of dimensions or a vector differs.
         """
-        if not self.is_compared:
-            return
         if vectors.shape[1] != encoded.shape[1]:
             raise InputError(
                 f"{self.name} has vectors with {vectors.shape[1]} dimensions, and {model} gives "
                 f"{encoded.shape[1]}: pass vectors of this model"
             )
+        if not self.is_compared:
+            return
         expected = similarity.prepared(encoded)
         differences = np.linalg.norm(similarity.prepared(vectors) - expected, axis=1)
         relative = differences / np.linalg.norm(expected, axis=1)
@@ -146,31 +149,63 @@ def open_vectors(source: VectorSource | StoredVectors) -> StoredVectors:
         return source
     if isinstance(source, np.ndarray):
         return StoredVectors("the given array", _require_matrix(source, "the given array"), None)
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"vectors is {shown(source)}: pass a file, or an array of NumPy")
     path = file_path("vectors", source)
+    suffix = path.suffix.lower()
     with reading(path):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: pass a file with vectors ({_FORMATS})")
         if not path.is_file():
             raise InputError(f"no file {str(path)!r}")
-        if path.suffix == ".npy":
+        if suffix == ".npz":
+            raise _archive_error(path)
+        if suffix == ".npy":
             return StoredVectors(str(path), _require_matrix(_read_npy(path), str(path)), None)
-        if path.suffix in _FAISS:
+        if suffix in _FAISS:
             return _open_faiss(path)
+    if format_of(path)[0] not in TABLE_SUFFIXES:
+        raise InputError(f"{path} is in no format in which vectors can be read: pass {_FORMATS}")
     return _open_table(path)
 
 
+def _archive_error(path: Path) -> InputError:
+    return InputError(
+        f"{path} is an archive, which may have several arrays: save the one with vectors as .npy (numpy.save)"
+    )
+
+
 def _require_matrix(vectors: NDArray[Any], name: str) -> NDArray[np.floating]:
-    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating) or 0 in vectors.shape:
+    if vectors.ndim != 2:
         raise InputError(
-            f"{name} has the shape {vectors.shape} and the type {vectors.dtype}: pass floating-point numbers "
+            f"{name} has {counted(vectors.ndim, 'dimension')} (the shape {vectors.shape}): pass one with 2, "
             "with one row for each document"
         )
+    if not np.issubdtype(vectors.dtype, np.floating):
+        is_quantized = vectors.dtype.itemsize == 1 and np.issubdtype(vectors.dtype, np.integer)
+        advice = "the vectors as they were before they were quantized" if is_quantized else "vectors"
+        raise InputError(
+            f"{name} has the type {vectors.dtype}: pass {advice}, in float16, float32 or float64"
+        )
+    if not len(vectors):
+        raise InputError(f"{name} has no vectors: pass one for each document")
+    if not vectors.shape[1]:
+        raise InputError(f"{name} has vectors with no numbers: pass one for each document")
     return vectors
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not an array of numbers: {error}") from error
+        if "Python objects" in str(error):
+            raise InputError(
+                f"{path} has Python objects: save the vectors as an array of float16, float32 or float64"
+            ) from error
+        raise InputError(f"{path} is not an array of numbers, or is damaged: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise _archive_error(path)
+    return array
 
 
 def _open_faiss(path: Path) -> StoredVectors:
@@ -191,7 +226,8 @@ def _open_faiss(path: Path) -> StoredVectors:
             index.make_direct_map()
         rows = index.reconstruct_n(0, index.ntotal)
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+        # Before it stands where in FAISS this was noticed.
+        reason = str(error).splitlines()[0].rpartition(" failed: ")[2]
         raise InputError(f"{path} is no index of FAISS that has vectors: {reason}") from error
     return StoredVectors(str(path), _require_matrix(rows, str(path)), row_of)
 
@@ -201,34 +237,43 @@ def _open_table(path: Path) -> StoredVectors:
     if format_of(path)[0] == PARQUET:
         file = ParquetFile(path)
         names = file.columns
-        first_rows = file.first_rows(names, 1)
+        values = {name: file.first_value(name) for name in names}
         read_column = file.column
     else:
         table = read_table(path)
         names = table.columns
-        first_rows = [{name: table.values_of(name)[0] for name in names}] if table.height else []
+        values = {name: next(filter(_is_filled, table.values_of(name)), None) for name in names}
         read_column = partial(_column_of, table)
-    columns = [name for name, value in (first_rows or [{}])[0].items() if _are_numbers(value)]
+    columns = [name for name, value in values.items() if _are_numbers(value)]
     usual = [name for name in columns if name.lower() in _NAMES]
     if len(columns) > 1 and len(usual) == 1:
         columns = usual
+    if not values or all(value is None for value in values.values()):
+        raise InputError(f"{path} has no rows with values: pass the vectors of all documents")
     if len(columns) != 1:
         raise InputError(
             f"{path} has {counted(len(columns), 'column')} of vectors among {', '.join(names)}: pass a file "
             f"with one, or call it {_NAMES[0]!r}"
         )
     id_column = next((name for name in ID_NAMES if name in names), None)
-    row_of = None
-    if id_column is not None:
-        ids = read_column(id_column).to_list()
-        row_of = {str(document_id): row for row, document_id in enumerate(ids)}
-        if len(row_of) < len(ids):
-            raise InputError(f"{path} has an id twice in the column {id_column!r}: ids must be distinct")
-    return StoredVectors(str(path), _matrix_of(read_column(columns[0]), path), row_of)
+    ids = None if id_column is None else [str(value) for value in read_column(id_column).to_list()]
+    if ids is not None and len(set(ids)) < len(ids):
+        repeated = Counter(ids).most_common(1)[0][0]
+        raise InputError(
+            f"{path} has the id {repeated!r} twice in the column {id_column!r}: ids must be distinct"
+        )
+    rows = _matrix_of(read_column(columns[0]), path, ids)
+    row_of = None if ids is None else {document_id: row for row, document_id in enumerate(ids)}
+    return StoredVectors(str(path), rows, row_of)
 
 
 def _column_of(table: Table, name: str) -> pl.Series:
-    return pl.Series(name, table.values_of(name), strict=False)
+    values = [value if _is_filled(value) else None for value in table.values_of(name)]
+    return pl.Series(name, values, strict=False)
+
+
+def _is_filled(value: object) -> bool:
+    return value not in (None, "", [])
 
 
 def _are_numbers(value: object) -> bool:
@@ -240,7 +285,7 @@ def _are_numbers(value: object) -> bool:
     return all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in value)
 
 
-def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
+def _matrix_of(column: pl.Series, path: Path, ids: Sequence[str] | None) -> NDArray[np.float32]:
     """Return a column of vectors, as lists, arrays or JSON, as an array of shape (n, d)."""
     try:
         if column.dtype == pl.String:
@@ -251,6 +296,14 @@ def _matrix_of(column: pl.Series, path: Path) -> NDArray[np.float32]:
         lengths = numbers.list.len().fill_null(0)
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{path}: {column.name} has a value that is no vector: {one_line(error)}") from error
+    missing = (lengths == 0).arg_true().to_list()
+    if missing:
+        place = f"row {missing[0] + 1}" if ids is None else f"row {missing[0] + 1} (id {ids[missing[0]]!r})"
+        more = f" and in {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        removing = "" if ids is None else ", or remove the row"
+        raise InputError(
+            f"{path}: {column.name} has no vector in {place}{more}: encode the document{removing}"
+        )
     dimensions = int(lengths[0])
     if (lengths != dimensions).any():
         row = int((lengths != dimensions).arg_max() or 0)

@@ -371,6 +371,29 @@ def test_the_estimate_is_what_the_server_counts(serve):
     assert estimate.most is None
 
 
+def test_queries_are_estimated_with_their_own_prompt(serve):
+    served = serve()
+    endpoint = served.encoder(prompt=Prompting("the ", query_prompt=f"{' '.join(tiny.WORDS[:20])}: "))
+    server = served.server
+    documents, both, queries = SENTENCES[:30], SENTENCES[30:40], SENTENCES[40:70]
+
+    def measurement(encoder):
+        encoder.encode([*documents, *both])
+        of_queries = in_role(encoder, Role.QUERY)
+        of_queries.encode([*both, *queries])
+        assert in_role(of_queries, Role.QUERY) is of_queries
+        in_role(of_queries, Role.DOCUMENT).encode(documents)
+
+    estimate = estimate_cost(endpoint, measurement)
+    before = server.seen, server.tokens
+    measurement(endpoint)
+    assert estimate.texts == len(documents) + 2 * len(both) + len(queries)
+    assert server.seen - before[0] == estimate.requests
+    assert server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
+    again = estimate_cost(endpoint, measurement)
+    assert (again.texts, again.tokens, again.answered) == (0, 0, estimate.texts)
+
+
 def test_what_depends_on_results_is_told_apart(serve):
     endpoint = serve().encoder()
 

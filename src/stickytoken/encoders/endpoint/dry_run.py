@@ -10,7 +10,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,21 @@ class UncertainStages:
     most_texts: int
 
 
+@dataclass
+class _Recorded:
+    """What all texts recorded so far add up to, in all roles."""
+
+    texts: set[str] = field(default_factory=set)  # all that have been counted, with the prompt
+    requests: int = 0
+    to_send: int = 0
+    cached: int = 0
+    tokens: float = 0.0  # of texts to send; a fraction, because a server's tokens per text are an average
+    longest: float = 0.0  # number of tokens in the longest text since the first stage began
+    has_begun: bool = False
+    # The cost of all stages before the uncertain stage, or None until the uncertain stage is reached.
+    certain: CostEstimate | None = None
+
+
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """Stands in for the encoder of an endpoint, and records texts instead of sending them.
 
@@ -76,25 +91,27 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     of a token therefore move an artificial vector roughly as they move a real vector.
     """
 
-    def __init__(self, encoder: EndpointEncoder, uncertain: UncertainStages | None = None) -> None:
+    def __init__(
+        self,
+        encoder: EndpointEncoder,
+        uncertain: UncertainStages | None = None,
+        recorded: _Recorded | None = None,
+    ) -> None:
         """Wrap the encoder whose requests are to be estimated.
 
         Args:
             encoder: the encoder of the endpoint; no texts are sent to its server.
             uncertain: the stages whose texts depend on earlier results; None if there are none.
+            recorded: where texts are counted; if None, a new count begins.
         """
         super().__init__(encoder)
         self._uncertain = uncertain
-        # The cost of all stages before the uncertain stage, or None until the uncertain stage is reached.
-        self._certain: CostEstimate | None = None
-        self._recorded: set[str] = set()  # texts that have been counted, without the prompt
-        # What all recorded texts add up to. Tokens are those of the texts that are not in the cache.
-        self._requests = 0
-        self._texts_to_send = 0
-        self._cached_texts = 0
-        self._tokens = 0.0  # a fraction, because a server's tokens per text are an average
-        self._longest = 0.0  # number of tokens in the longest text since the first stage began
-        self._has_begun = False
+        self._recorded = recorded or _Recorded()
+
+    def in_role(self, role: protocol.Role | None) -> DryRun:
+        """Return the stand-in for the encoder of texts in a role, which counts together with this one."""
+        of_role = self._encoder.in_role(role)
+        return self if of_role is self._encoder else DryRun(of_role, self._uncertain, self._recorded)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Count the texts that would be sent, and return the cached or artificial vectors of all texts.
@@ -117,17 +134,18 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _count_texts(self, texts: Sequence[str], cached: Collection[str]) -> None:
-        prompt = self._encoder.prompt
-        new_texts = [prompt + text for text in dict.fromkeys(texts) if text not in self._recorded]
+        recorded = self._recorded
+        prompted_texts = dict.fromkeys(self._encoder.prompt + text for text in texts)
+        new_texts = [text for text in prompted_texts if text not in recorded.texts]
         to_send = [text for text in new_texts if text not in cached]
-        self._cached_texts += len(new_texts) - len(to_send)
-        self._texts_to_send += len(to_send)
-        self._requests += len(self._encoder.batches(to_send))
-        self._tokens += self._encoder.count_by_server(to_send)
-        if self._has_begun:
+        recorded.cached += len(new_texts) - len(to_send)
+        recorded.to_send += len(to_send)
+        recorded.requests += len(self._encoder.batches(to_send))
+        recorded.tokens += self._encoder.count_by_server(to_send)
+        if recorded.has_begun:
             lengths = [self._encoder.count_by_server([text]) for text in new_texts]
-            self._longest = max([self._longest, *lengths])
-        self._recorded.update(texts)
+            recorded.longest = max([recorded.longest, *lengths])
+        recorded.texts.update(new_texts)
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         if not isinstance(self.tokenizer, CandidateTokenizer):
@@ -144,9 +162,10 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     def reached(self, stage: str) -> None:
         """Record that a stage begins; if it is uncertain, keep the cost of the stages before it."""
-        self._has_begun = True
-        if self._uncertain is not None and stage == self._uncertain.first and self._certain is None:
-            self._certain = self._sum_recorded_cost()
+        recorded = self._recorded
+        recorded.has_begun = True
+        if self._uncertain is not None and stage == self._uncertain.first and recorded.certain is None:
+            recorded.certain = self._sum_recorded_cost()
 
     def estimate(self) -> CostEstimate:
         """Return the estimate for the recorded texts.
@@ -155,38 +174,40 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         it. `CostEstimate.most` covers all stages, as if each text were as long as the longest.
         """
         cost = self._sum_recorded_cost()
-        if self._certain is None or self._uncertain is None:
+        certain = self._recorded.certain
+        if certain is None or self._uncertain is None:
             return cost
         # Later stages may have recorded further texts, which are shown in a report.
         most_texts = cost.texts + self._uncertain.most_texts
-        most_tokens = max(cost.tokens, math.ceil(most_texts * self._longest))
+        most_tokens = max(cost.tokens, math.ceil(most_texts * self._recorded.longest))
         most = replace(
             cost,
             texts=most_texts,
             tokens=most_tokens,
             cost=price(most_tokens, self._encoder.options.price_per_million),
         )
-        return replace(self._certain, most=most)
+        return replace(certain, most=most)
 
     def _sum_recorded_cost(self) -> CostEstimate:
         """Return the requests and the cost of all texts recorded so far."""
         encoder = self._encoder
+        recorded = self._recorded
         server = encoder.server
         # The encoder sends the fixed texts again after every CHECKED_EVERY requests, and requests from before
         # the dry run count too.
         checks = 0
-        if self._requests:
-            checks = (encoder.requests_since_check + self._requests) // CHECKED_EVERY
-        tokens = self._tokens + checks * encoder.count_by_server(SENTINELS)
+        if recorded.requests:
+            checks = (encoder.requests_since_check + recorded.requests) // CHECKED_EVERY
+        tokens = recorded.tokens + checks * encoder.count_by_server(SENTINELS)
         whole_tokens = round(tokens)
-        requests = self._requests + checks
+        requests = recorded.requests + checks
         # Every request takes a fixed time, and every token adds to it.
         seconds = requests * server.request_seconds + whole_tokens * server.token_seconds
         return CostEstimate(
             requests=requests,
-            texts=self._texts_to_send,
+            texts=recorded.to_send,
             tokens=whole_tokens,
-            answered=self._cached_texts,
+            answered=recorded.cached,
             cost=price(tokens, encoder.options.price_per_million),
             seconds=seconds,
         )
