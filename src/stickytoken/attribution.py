@@ -303,8 +303,10 @@ def _mean_similarity_of(model: IdEncoder) -> float:
 
 
 def _watch(stage: str, progress: ProgressCallback) -> Watch:
+    """Return a callback for the steps of a stage; all are computed, none is resumed."""
+
     def watch(done: int, total: int) -> None:
-        progress(Progress(stage, done, total, done))
+        progress(Progress(stage, done, total, computed=done))
 
     return watch
 

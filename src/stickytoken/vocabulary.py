@@ -254,9 +254,14 @@ def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
 def _round_trips(
     tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
 ) -> dict[int, _RoundTrip]:
+    """Decode each token after an anchor, and encode the text again.
+
+    Tokens whose text or ids no longer begin with the anchor are left out.
+    """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
     for token_id, text in zip(token_ids, texts, strict=True):
+        # An anchor is only used where the tokenizer puts a space before every text.
         anchored_text = text.removeprefix(" ") if anchor.text else text
         if anchored_text.startswith(anchor.text):
             text_of[token_id] = anchored_text

@@ -142,7 +142,7 @@ class WithCopiesInAnswers:
     def __init__(self, model: Any, token: str, task: Any, copies: int = 8) -> None:
         self.task = task
         self._with_copies = WithCopies(model, token, copies)
-        self.mteb_model_meta = self._with_copies.describe("answers")
+        self.mteb_model_meta = self._with_copies.describe(edited="answers")
         self._corpus: Any = None
         self._index_options: dict[str, Any] = {}
 

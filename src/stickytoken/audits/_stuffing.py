@@ -37,7 +37,7 @@ _SAMPLES_KEY = 4
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> list[int]:
-    """Draw documents that have no copies of any word yet, those that answer a query first.
+    """Draw the documents into which copies are written: without any yet, those that answer a query first.
 
     Args:
         index: the index.
@@ -51,6 +51,7 @@ def choose_stuffed(index: Index, with_findings: Collection[int], settings: Audit
     order = np.random.default_rng([settings.seed, len(index.places), _DOCUMENTS_KEY]).permutation(
         len(index.places)
     )
+    # The index may hold a sample: the document at a position in it is number ``places[position]`` of all.
     clean = [position for position in order.tolist() if index.places[position] not in with_findings]
     clean.sort(key=lambda position: position not in answering)
     if len(clean) < 2:

@@ -237,7 +237,10 @@ def _changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
     said = f"In top {TOP}s, {' and '.join(clauses)} because of the copies"
     if not names_documents:
         return [f"{said}."]
-    named = [f"{row['id']} ({_change(row)})" for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)]
+    named = [
+        f"{row['id']} ({_queries_with_and_without(row)})"
+        for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)
+    ]
     if len(changed) > len(named):
         named.append(f"and {len(changed) - len(named):,} more")
     return [f"{said}: {'; '.join(named)}."]
@@ -275,8 +278,8 @@ def _count_by_source(documents: pl.DataFrame) -> list[str]:
     return sentences
 
 
-def _change(document: Mapping[str, Any]) -> str:
-    """Say how many top 10 lists a document is in with and without its copies, and name some changes.
+def _queries_with_and_without(document: Mapping[str, Any]) -> str:
+    """Say of how many queries a document is in the top 10 with and without its copies, and name some changes.
 
     An example is "3 queries instead of 1: rank 2 instead of 40 for 'first query', and 1 more".
     """
@@ -292,14 +295,14 @@ def _change(document: Mapping[str, Any]) -> str:
 
 
 def effect(document: Mapping[str, Any]) -> str:
-    """Say what its copies change for a document in documents.parquet."""
+    """Say whether a document in documents.parquet is in the top 10 of more or fewer queries by its copies."""
     if document["change"] is None:
         return "not ranked"
     if not document["copies_read"]:
         return "the model does not read that far"
     if document["change"] == 0:
         return f"as many top {TOP}s as without copies"
-    return f"in the top {TOP} of {_change(document)}"
+    return f"in the top {TOP} of {_queries_with_and_without(document)}"
 
 
 def title(audit: Audit) -> str:
@@ -324,6 +327,7 @@ def token_rows(audit: Audit) -> pl.DataFrame:
         found = token["found"]
         intervals = {
             "push_interval": interval(token["push_low"], token["push_high"], _PUSH_DIGITS),
+            # In percent, whose sign stands in the title of the column.
             "found_interval": None
             if found is None
             else interval(token["found_low"], token["found_high"], 0, "%").replace("%", ""),

@@ -81,7 +81,7 @@ class CleaningTotals:
 
     def headline(self) -> str:
         """Return one line that says how many documents were changed or set aside, and why."""
-        number = self.changed + self.set_aside
+        number = self.changed + self.set_aside  # with --quarantine none is changed, without it none set aside
         counted, causes = document_counts(number, self.documents, self.changed_by_cause)
         return f"{counted} {'set aside' if self.set_aside else 'changed'}{causes}"
 

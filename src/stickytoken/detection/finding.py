@@ -119,6 +119,7 @@ def _new_folder(encoder: Encoder, runs: Path) -> Path | None:
         RunError: ``runs`` is itself a run folder, so it cannot hold another run.
     """
     if RunFolder(runs).holds_run():
+        # The caller has found that this run cannot be used.
         raise RunError(
             f"the run in {runs} measured a model other than {encoder.name!r}, or does not cover the whole "
             "vocabulary with the default method: pass the folder that holds your runs, or pass this run "

@@ -180,8 +180,8 @@ def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list
 
 def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
     distinct = list(dict.fromkeys(anchors))
-    tokenized = zip(distinct, encoder.tokenize(distinct), strict=True)
-    readable = [text for text, ids in tokenized if ids.words and encoder.fits(ids.ids)]
+    texts = zip(distinct, encoder.tokenize(distinct), strict=True)
+    readable = [text for text, tokenized in texts if tokenized.words and encoder.fits(tokenized.ids)]
     return readable[:_MAX_ANCHORS]
 
 

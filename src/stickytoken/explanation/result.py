@@ -205,6 +205,7 @@ def _texts(count: int) -> str:
 
 
 def _describe(finding: Finding, last_layer: int | None) -> str:
+    """Describe a finding; ``last_layer`` is None only where no finding begins in a layer."""
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
         notes.append(f"{finding.deviations:+.1f} SD")

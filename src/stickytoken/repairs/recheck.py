@@ -251,12 +251,12 @@ class Recheck:
             copies: the tokens, grouped by whether their copies are inserted as token ids or as text.
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
+        # The anchors that each carrier is paired with: those that have nothing to do with it.
+        panel = self._anchors.against(self._stage.without_copies, self.plan.mean_similarity)
         ids_stage = SymptomStage(
-            carriers=self._stage.carriers[:count],
+            carriers=self._stage.carriers[:count],  # tokenized
             copies=self.curve_copies,
-            panel=self._anchors.against(self._stage.without_copies, self.plan.mean_similarity).chosen(
-                range(count)
-            ),
+            panel=panel.chosen(range(count)),
             name=f"{self.name}: curves",
         )
         text_stage = replace(

@@ -363,6 +363,7 @@ _SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "c
 def _config_files(
     pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, bytes]:
+    """Return the new files beside tokenizer.json, by name; ``plain_specials`` are special tokens no more."""
     config = _tokenizer_config(pipeline, edited, plain_specials)
     files = {_TOKENIZER_CONFIG_FILE: _as_json(config)}
     stored_roles = read_object(pipeline.folder / _ROLES_FILE)

@@ -587,24 +587,24 @@ def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[tuple[int, ...]]:
 def _tokenize_kept(
     encoder: IdReader, texts: Sequence[str], are_whole: Sequence[bool]
 ) -> tuple[list[tuple[int, ...]], list[bool]]:
-    """Tokenize what was kept of texts, and find out whether the model would read the same of all of them.
+    """Tokenize texts that may have been cut off, and say for each whether the model reads no further anyway.
 
     Args:
         encoder: the model.
         texts: what was kept of each text.
-        are_whole: whether this is the whole text.
+        are_whole: whether nothing of it was cut off.
 
     Returns:
-        The ids of each text up to the model's limit, and whether those of the whole text would be the same.
+        The ids of each text up to the model's limit, and whether those of the uncut text are the same.
     """
     limit = content_limit(encoder)
     ids = []
     are_read_whole = []
     for text, is_whole in zip(encoder.tokenize(texts), are_whole, strict=True):
         ids.append(text.ids[:limit])
-        # The last word may have been cut.
-        certain = len(text.head) + sum(map(len, text.words[:-1]))
-        are_read_whole.append(is_whole or (limit is not None and certain >= limit))
+        # The last word may have been cut; the ids before it are those of the uncut text.
+        unaffected = len(text.head) + sum(map(len, text.words[:-1]))
+        are_read_whole.append(is_whole or (limit is not None and unaffected >= limit))
     return ids, are_read_whole
 
 

@@ -683,7 +683,8 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass, unread: int) ->
     if is_measured and len(with_both_shifts) >= _FEWEST_RANKED:
         correlation = pl.corr("shift", "predicted", method="spearman").fill_nan(None)
         agreement = with_both_shifts.select(correlation).item()
-    # Without its copies, nothing is left of a document whose effect is unknown for no other reason.
+    # An effect is unknown for one of two reasons: the model reads more of the document than was kept, or
+    # nothing is left of it without its copies.
     unknown_effects = documents["effect"].null_count()
     return EffectRecord(
         kind=effects.kind.value,

@@ -182,8 +182,8 @@ class Spending:
             token_ratio = tokens / max(1.0, reserved)
             self.largest_token_ratio = max(self.largest_token_ratio, token_ratio)
 
-    def failed(self, reserved: float, paid: bool) -> None:
-        """Release the tokens reserved for a failed request; count them as spent if ``paid``."""
+    def release(self, reserved: float, paid: bool) -> None:
+        """Release the tokens reserved for a request whose count nobody gave; they are spent if ``paid``."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -346,7 +346,7 @@ class Client:
         except (RefusedError, TemporaryError, ValueError):
             return None
         finally:
-            self.spending.failed(reserved, paid)
+            self.spending.release(reserved, paid)
         return None if encoded is None else encoded[0]
 
     def _attempt(self, texts: Sequence[str], reserved: float, counts_tokens: bool) -> Reply:
@@ -354,10 +354,10 @@ class Client:
         try:
             reply = self._send(texts)
         except TemporaryError as error:
-            self.spending.failed(reserved, error.paid)
+            self.spending.release(reserved, error.paid)
             raise
         except BaseException:
-            self.spending.failed(reserved, paid=False)
+            self.spending.release(reserved, paid=False)
             raise
         counted = reply.tokens if counts_tokens else None
         self.spending.answered(reserved, round(reserved) if counted is None else counted)

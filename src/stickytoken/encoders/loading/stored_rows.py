@@ -93,8 +93,10 @@ def read_stored_tensors(file: Path) -> list[StoredTensor]:
     """
     try:
         with safetensors.safe_open(file, framework="np"), file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(size))
+            # The size of the header, the header, and then the tensors, whose offsets count from its end.
+            # `safe_open` checks that all of it is there, but does not say where.
+            header_size = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(header_size))
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise ModelError(f"{file} is not a readable safetensors file: {error}") from error
     header.pop("__metadata__", None)
@@ -102,7 +104,7 @@ def read_stored_tensors(file: Path) -> list[StoredTensor]:
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
         tensor = StoredTensor(
-            file, name, entry["dtype"], tuple(entry["shape"]), start=8 + size + begin, size=end - begin
+            file, name, entry["dtype"], tuple(entry["shape"]), start=8 + header_size + begin, size=end - begin
         )
         tensors.append(tensor)
     return tensors
@@ -158,12 +160,12 @@ class TokenRows:
         if self.mapping is None:
             rows = self.matrix.read(begin, end)
         else:
-            rows = self._matrix_in_memory[self._stored_rows[begin:end]]
+            rows = self._matrix_in_memory[self._mapping_in_memory[begin:end]]
         if self.weights is None:
             return rows
-        wide = rows.astype(FLOATING_TYPES[self.dtype], copy=False)
-        product: NDArray[Any] = wide * self.weights.read(begin, end)[:, None]
-        return product.astype(FLOATING_TYPES[self.dtype], copy=False)
+        floating = FLOATING_TYPES[self.dtype]
+        product: NDArray[Any] = rows.astype(floating, copy=False) * self.weights.read(begin, end)[:, None]
+        return product.astype(floating, copy=False)  # the weights may have a wider type
 
     @cached_property
     def _matrix_in_memory(self) -> NDArray[Any]:
@@ -171,18 +173,18 @@ class TokenRows:
         return self.matrix.read_whole()
 
     @cached_property
-    def _stored_rows(self) -> NDArray[np.int64]:
+    def _mapping_in_memory(self) -> NDArray[np.int64]:
         if self.mapping is None:
             return np.arange(len(self))
-        stored_rows = self.mapping.read_whole().astype(np.int64)
-        is_outside = (stored_rows < 0) | (stored_rows >= self.matrix.shape[0])
+        mapping = self.mapping.read_whole().astype(np.int64)
+        is_outside = (mapping < 0) | (mapping >= self.matrix.shape[0])
         if is_outside.any():
             token_id = int(np.flatnonzero(is_outside)[0])
             raise ModelError(
-                f"{self.matrix.file} is damaged: it assigns row {stored_rows[token_id]} to token "
+                f"{self.matrix.file} is damaged: it assigns row {mapping[token_id]} to token "
                 f"{token_id}, but has only {self.matrix.shape[0]} rows"
             )
-        return stored_rows
+        return mapping
 
 
 def static_matrix(tensors: Sequence[StoredTensor]) -> StoredTensor | None:

@@ -365,9 +365,10 @@ class ScoringState:
         # Position, in `copies_order`, of the next text of each series. A series whose distances are all known
         # has no next text, but gets a valid position here; it is left out of the result.
         next_positions = np.minimum(known_counts, copies - 1)
-        # Look up the three axes of ``gains`` for each token and series; shape (tokens, series).
-        any_has_risen = self.has_risen[rows].astype(np.intp)
-        expected_fractions = gains[next_positions, any_has_risen, np.arange(self._pairs.series)]
+        # The axes of ``gains``: position in `copies_order`; whether any known distance of the series rises;
+        # series. The result has the shape (tokens, series).
+        rises = self.has_risen[rows].astype(np.intp)
+        expected_fractions = gains[next_positions, rises, np.arange(self._pairs.series)]
         decreases = expected_fractions * self.series_bounds[rows] * self._pairs.weights
         decreases = np.where(has_unknown, decreases, -1.0)  # series whose distances are all known come last
         chosen_series = np.argsort(-decreases, axis=1, kind="stable")[:, :limit]
