@@ -117,6 +117,27 @@ def test_ordinary_tokens_can_be_taken_over(recheck, encoder, vocabulary):
     assert max(progress.total for progress in steps) == 1
 
 
+def test_vectors_of_documents_can_be_taken_over(run, encoder, vocabulary):
+    steps = []
+    before = make_recheck(
+        run,
+        encoder,
+        vocabulary,
+        profiled.corpus(1500),
+        seed=1,
+        excluded=run.sticky_ids,
+        progress=steps.append,
+    )
+    copies = Copies([token_of(vocabulary, repaired.WORD)], [])
+    expected = before.judged(copies).tokens[copies.ids[0]]
+    assert expected.push is not None
+    assert {"queries", "documents"} <= {progress.stage for progress in steps}
+    steps.clear()
+    after = before.of_model(encoder, vocabulary, "after", same_ordinary=True, same_documents=True)
+    assert after.judged(copies).tokens[copies.ids[0]] == expected
+    assert {"queries", "documents"}.isdisjoint(progress.stage for progress in steps)
+
+
 def test_curves_begin_without_copies(recheck, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
     curve = recheck.curves(Copies([token], []))[token.id]

@@ -144,6 +144,7 @@ def verify(
         categorize(repaired.encoder.tokenizer),
         "after",
         same_ordinary=changes.affect_none_of(before.texts),
+        same_documents=changes.affect_none_of(before.searched_texts),
     )
     as_ids = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.ROWS]
     as_text = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.TOKENIZER]

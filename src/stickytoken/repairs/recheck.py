@@ -24,6 +24,7 @@ from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
     InDocuments,
+    choose_collection,
     encode_documents,
     join_documents,
     measure_in_documents,
@@ -137,6 +138,7 @@ class Recheck:
         name: label of the model in the progress display, such as ``before``.
         ordinary_of: recheck whose measurements of the ordinary tokens are reused. If ``ordinary_of`` is None,
             this recheck measures the ordinary tokens.
+        documents_of: recheck whose vectors of documents and queries are reused; None if they are encoded.
     """
 
     job: Job[ProfileSettings]
@@ -145,9 +147,16 @@ class Recheck:
     progress: ProgressCallback
     name: str
     ordinary_of: Recheck | None = None
+    documents_of: Recheck | None = None
 
     def of_model(
-        self, encoder: Encoder, vocabulary: Vocabulary, name: str, *, same_ordinary: bool = False
+        self,
+        encoder: Encoder,
+        vocabulary: Vocabulary,
+        name: str,
+        *,
+        same_ordinary: bool = False,
+        same_documents: bool = False,
     ) -> Recheck:
         """Return a recheck of another model, with the same texts and ordinary tokens.
 
@@ -157,14 +166,27 @@ class Recheck:
             name: label of the other model in the progress display.
             same_ordinary: whether to reuse this recheck's measurements of ordinary tokens instead of
                 measuring them in the other model, which would take most of the time.
+            same_documents: whether to reuse this recheck's vectors of documents and queries, which is right
+                if the other model reads and embeds them in the same way.
         """
-        job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
-        return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
+        return replace(
+            self,
+            job=replace(self.job, encoder=encoder, vocabulary=vocabulary),
+            name=name,
+            ordinary_of=self if same_ordinary else None,
+            documents_of=self if same_documents else None,
+        )
 
     @property
     def texts(self) -> list[str]:
         """All texts of the recheck: its carriers and its anchors."""
         return [*self.plan.carriers, *self.plan.anchors]
+
+    @property
+    def searched_texts(self) -> list[str]:
+        """The documents and queries of the collection in which push is measured."""
+        collection = choose_collection(self.job)
+        return [] if collection is None else [*collection.documents, *collection.queries]
 
     @property
     def compares_vectors(self) -> bool:
@@ -290,6 +312,8 @@ class Recheck:
 
     @cached_property
     def _documents(self) -> DocumentPanel | None:
+        if self.documents_of is not None:
+            return self.documents_of._documents
         runner = Runner.in_memory(self.job.encoder, self.progress)
         return encode_documents(self.job, self.plan.documents, runner)
 
