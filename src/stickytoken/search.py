@@ -53,7 +53,7 @@ class ExactSearch:
         """Return the rank that each given vector would have among the search results of each query.
 
         The search results are the documents in descending order of their similarity to the query. If a
-        document is as similar to the query as the given vector, the given vector ranks before the document.
+        document is as similar to the query as the given vector, the document ranks first, as in `limits`.
 
         Args:
             vectors: n vectors as returned by the model, shape (n, d). The rank of a vector does not depend
@@ -67,12 +67,12 @@ class ExactSearch:
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
         documents_above = np.empty(similarities.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
-            at_most_as_similar = np.searchsorted(ascending, similarities[query], side="right")
-            documents_above[query] = len(ascending) - at_most_as_similar
+            less_similar = np.searchsorted(ascending, similarities[query], side="left")
+            documents_above[query] = len(ascending) - less_similar
         replaced = np.asarray(places, dtype=np.intp)
         # A replaced document is no longer in the index, so it must not be counted among the documents above
         # its replacement. The index -1 selects the last document, so these entries are masked.
-        is_above = self.similarities[:, replaced] > similarities
+        is_above = self.similarities[:, replaced] >= similarities
         replaced_above = is_above & (replaced >= 0)
         return 1 + documents_above - replaced_above
 

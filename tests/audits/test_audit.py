@@ -26,9 +26,11 @@ from planted import command
 from report_pages import GRAVE, Page, opened, violations
 from stickytoken import Cleaner, load_encoder, open_run, report
 from stickytoken.audits import Audit, AuditSettings, _copies, _tokens, audit, audits_in, open_audit, wording
+from stickytoken.audits._measuring import hide_here
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.profile.documents import DocumentStage
+from stickytoken.methods.statistics import Estimates
 from stickytoken.reports.page import audit_page
 from stickytoken.validation import visible
 
@@ -1003,3 +1005,12 @@ def test_the_command_takes_stored_vectors(tampered_run, texts, stored, tmp_path)
     )
     assert result.exit_code == 0, result.stderr
     assert "with the vectors of vectors.npy" in " ".join(result.stdout.split())
+
+
+def test_an_erased_share_counts_only_where_the_token_hides_documents():
+    found = Estimates(
+        value=np.array([0.2, 0.85, 0.9, 0.8]), low=np.zeros(4), high=np.array([0.4, 0.95, 1.0, 1.0])
+    )
+    is_ordinary = np.array([False, False, True, True])
+    assert hide_here(found, is_ordinary).tolist() == [True, False, False, False]
+    assert hide_here(None, is_ordinary).all()

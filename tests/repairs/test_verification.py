@@ -78,10 +78,10 @@ def test_a_text_is_affected_by_other_token_ids_and_by_a_new_row(pristine, tmp_pa
     original = load_encoder(pristine, device="cpu")
     mask_id, river_id = original.user_tokenizer.convert_tokens_to_ids(["[MASK]", "river"])
     write_model(pristine, tmp_path / "out", ModelEdit(plain_specials=(mask_id,)))
-    plain = _Changes(original, load_encoder(tmp_path / "out", device="cpu"), {mask_id})
+    plain = _Changes(original, load_encoder(tmp_path / "out", device="cpu"), {mask_id}, set())
     assert plain.affect_none_of(["a river", "a stone"])
     assert not plain.affect_none_of(["a river", "a [MASK]"])
-    new_row = _Changes(original, original, {river_id})
+    new_row = _Changes(original, original, {river_id}, {river_id})
     assert new_row.affect_none_of(["a stone"])
     assert not new_row.affect_none_of(["a stone", "a river"])
 
@@ -89,10 +89,12 @@ def test_a_text_is_affected_by_other_token_ids_and_by_a_new_row(pristine, tmp_pa
 def test_the_check_of_other_texts_counts_those_that_are_affected(pristine):
     original = load_encoder(pristine, device="cpu")
     river_id = original.user_tokenizer.convert_tokens_to_ids("river")
-    check = _Changes(original, original, {river_id}).check_other_texts(["a river", "a stone", "a bird"])
+    check = _Changes(original, original, {river_id}, {river_id}).check_other_texts(
+        ["a river", "a stone", "a bird"]
+    )
     assert check.passed
     assert says(check.finding, "2 of 3", "vectors of 2", "identical")
-    assert not _Changes(original, original, {river_id}).check_other_texts(["a river"]).passed
+    assert not _Changes(original, original, {river_id}, {river_id}).check_other_texts(["a river"]).passed
 
 
 def cosines(*exchanged):

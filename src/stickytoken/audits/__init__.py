@@ -104,7 +104,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     settings = or_default("settings", settings, AuditSettings())
     began = wall_time.beginning()
     require_callable("progress", progress)
-    run, _ = find_run(source, file_path("runs", runs), progress=progress)
+    run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
     named_model = None if isinstance(source, (str, Path, Run)) else source
     model = encoder_for(encoder if encoder is not None else named_model, run, "audit")
     if not own_settings:
@@ -117,6 +117,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     index = _index.read_index(documents, queries, column, source_column, reading, settings, stored)
     _stuffing.require_queries(index, settings)
     record = _record(run, reading, index, documents, column, candidates.named_ids, settings, rule)
+    record = record.model_copy(update={"notes": notes})
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
         folder_path = file_path("out", out)

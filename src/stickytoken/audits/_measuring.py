@@ -69,7 +69,7 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
     for name, rows in tables.items():
         folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
-    notes = list(candidates.notes)
+    notes = [*held.record.notes, *candidates.notes]
     if stuffed.unanswered:
         count = counted(len(stuffed.unanswered), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
@@ -109,7 +109,8 @@ def _token_rows(
     """Return the rows of tokens.parquet, worst first.
 
     The push is measured in these documents. The erased share and the vector deviation are those of the run;
-    they are missing for a token that the run does not have.
+    they are missing for a token that the run does not have. An erased share counts only if the token hides
+    these documents, too.
     """
     ids = np.array([token.id for token in stuffed.tokens], dtype=np.int64)
     known = [name for name in _OF_RUN if name in job.run.tokens.columns]
@@ -122,18 +123,19 @@ def _token_rows(
     def column(name: str) -> NDArray[np.float64]:
         return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
+    is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     deviations = column("vector_deviation")
     measures = RuleInputs(
         ids=ids,
         erased=Estimates(column("erased"), column("erased_low"), column("erased_high")),
         push=stuffed.push,
         vector_deviation=deviations,
-        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy(),
+        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy()
+        & hide_here(stuffed.found, is_ordinary),
     )
     judged = apply_rule(measures, job.rule)
     _, push_thresholds = thresholds(deviations, job.rule)
     is_undecided = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
-    is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     rows = []
     for index, token in enumerate(stuffed.tokens):
@@ -162,6 +164,23 @@ def _token_rows(
         }
         rows.append(row)
     return sorted(rows, key=_badness)
+
+
+def hide_here(found: Estimates | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether fewer queries find a document with copies of each token than with ordinary copies.
+
+    Args:
+        found: share of the queries that a document answers which find it, for T tokens; None if it answers
+            none.
+        is_ordinary: which tokens are the random ones, shape (T,).
+
+    Returns:
+        Whether the whole interval lies below the mean of the random tokens, shape (T,); true where nothing
+        contradicts it.
+    """
+    if found is None or not is_ordinary.any():
+        return np.ones(len(is_ordinary), dtype=np.bool_)
+    return np.asarray(found.high < found.value[is_ordinary].mean())
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from stickytoken.errors import InputError, RunError, reading
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.ray_engine import EngineChoice
 
 DEFAULT_FOLDER = Path("runs")
 
@@ -28,6 +29,7 @@ def find_run(
     runs: Path = DEFAULT_FOLDER,
     revision: str | None = None,
     progress: ProgressCallback = ignore_progress,
+    engine: EngineChoice = "local",
 ) -> tuple[Run, list[str]]:
     """Return the run that was passed, or the newest run of a model over its whole vocabulary.
 
@@ -38,6 +40,7 @@ def find_run(
         runs: For a model: the folder that holds its runs, or a run folder.
         revision: Branch, tag or commit of a model on the hub.
         progress: Called after every step of a detection.
+        engine: Where a detection computes, as in `detect`.
 
     Returns:
         The run, and one note for each run that cannot be read.
@@ -63,7 +66,10 @@ def find_run(
     for path, record in candidates.items():
         if model_difference(record, identity) == []:
             return open_run(path), notes
-    return detect(encoder, out=_new_folder(encoder, runs), progress=progress), notes
+    if encoder.device == "endpoint":
+        raise _no_run_of_endpoint(encoder.name, runs)
+    folder = _new_folder(encoder, runs)
+    return detect(encoder, out=folder, progress=progress, engine=engine), notes
 
 
 def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
@@ -103,7 +109,11 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
             # The identity comes from cached answers, so check that the server still gives these answers.
             encoder.require_same_model()
             return open_run(path)
-    raise InputError(
+    raise _no_run_of_endpoint(model, runs)
+
+
+def _no_run_of_endpoint(model: str, runs: Path) -> InputError:
+    return InputError(
         f"{runs} has no run of {model} over its whole vocabulary: run `stickytoken detect` first, which "
         "shows the cost of the requests"
     )

@@ -21,7 +21,7 @@ from stickytoken.data import Sentences, as_read, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading.resolution import tokenizer_folder
-from stickytoken.encoders.protocol import encoders_of, similarity_of
+from stickytoken.encoders.protocol import Role, encoders_of, in_role, similarity_of
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress
 from stickytoken.methods import Verdict
@@ -135,7 +135,12 @@ def verify(
     progress = before.progress
     kinds = as_read(text_kinds(), original.encoder.tokenizer)
     texts = list(dict.fromkeys((*kinds.texts, *corpus.texts)))
-    changes = _Changes(original.encoder, repaired.encoder, {token.token_id for token in tokens})
+    changes = _Changes(
+        original.encoder,
+        repaired.encoder,
+        repaired_ids={token.token_id for token in tokens},
+        replaced_ids={token.token_id for token in tokens if token.strategy in result.ROWS},
+    )
 
     # Measure the tokens and their neighbours in both models. Ordinary tokens take most of the time. They act
     # in the repaired model as in the original one if the repair affects none of the texts of the recheck.
@@ -224,10 +229,19 @@ class _Changes:
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
     repaired_ids: set[int]
+    replaced_ids: set[int]  # those with a new vector
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
-        """Return whether the repair affects none of the texts, so that all their vectors stay the same."""
-        return len(self._keep_unaffected(texts)) == len(texts)
+        """Return whether the repair affects none of the texts, as queries or as documents."""
+        return self._keep_prompts() and len(self._keep_unaffected(texts)) == len(texts)
+
+    def _keep_prompts(self) -> bool:
+        """Whether the model adds the same to queries and documents as before, with the same vectors."""
+        for role in Role:
+            old, new = in_role(self.original, role).template, in_role(self.repaired, role).template
+            if old != new or not self.replaced_ids.isdisjoint((*old.before, *old.after)):
+                return False
+        return True
 
     def check_other_texts(self, texts: Sequence[str]) -> CheckRecord:
         """Check that texts which the repair does not affect have exactly the same vectors in both models."""
@@ -272,6 +286,13 @@ def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float 
             for token, after in list(sticky.items())[:_SHOWN_TOKENS]
         ]
         finding = f"{len(sticky)} of {len(measured)} repaired tokens are still sticky: {', '.join(described)}"
+        return CheckRecord(name=name, passed=False, finding=finding)
+    unmeasured = [token for token, after in measured.items() if after.push is None and after.erased is None]
+    if unmeasured:
+        finding = (
+            f"{counted(len(unmeasured), 'repaired token')} could not be measured, because the texts do not "
+            f"suffice for documents: {', '.join(map(quoted, unmeasured[:_SHOWN_TOKENS]))}; pass more texts"
+        )
         return CheckRecord(name=name, passed=False, finding=finding)
     subject = "repaired token is" if len(measured) == 1 else f"{len(measured)} repaired tokens are"
     findings = []

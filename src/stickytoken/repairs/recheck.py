@@ -236,7 +236,9 @@ class Recheck:
         verdicts = apply_rule(measures, self.job.settings).verdicts
         erased_threshold, push_threshold = thresholds(measures.vector_deviation, self.job.settings)
         push_reaches = (measures.push.value - PUSH.none) / (push_threshold - PUSH.none)
-        reaches = np.fmax(measures.erased.value / erased_threshold, push_reaches)
+        # NaN, which means unknown, if a token was measured in neither way.
+        erased_reaches = np.where(is_split, np.nan, measures.erased.value) / erased_threshold
+        reaches = np.fmax(erased_reaches, push_reaches)
         judged_ids = set(copies.ids)
         tokens = {}
         for row, token_id in enumerate(measures.ids.tolist()):

@@ -8,6 +8,7 @@ import pytest
 import planted
 import profiled
 import tiny
+from naming import says
 from stickytoken import load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
@@ -241,3 +242,22 @@ def test_special_tokens_are_measured_first_and_in_every_run(tmp_path):
     assert rounds[:3] == ["queries", "documents", "special tokens-4"]
     assert rounds.index("mean similarity") > rounds.index("special tokens-64")
     assert rounds.index("pilot") > rounds.index("mean similarity")
+
+
+def test_without_a_wrong_result_the_push_is_unknown(tmp_path):
+    """Every text is about a word of its own, so each query finds its document first, and no other."""
+    texts = []
+    for index, word in enumerate(profiled.WORDS[:60]):
+        others = [profiled.WORDS[(7 * index + step) % len(profiled.WORDS)] for step in range(16)]
+        texts.append(" ".join(f"{' '.join([word] * 8)} {other}." for other in others))
+    run = profiled.detect_profile(
+        load_encoder(profiled.planted_model(0.0, common=0.0)),
+        tmp_path / "run",
+        sentences=collect_sentences(texts, "own words"),
+        tokens=profiled.WORDS[100:110],
+    )
+    assert run.plan.documents.documents == 60
+    for column in ("push", "push_low", "push_high"):
+        assert run.tokens[column].null_count() == len(run.tokens)
+    assert run.result.ordinary_push is None
+    assert any(says(note, "push is unknown") for note in run.method.notes(run))

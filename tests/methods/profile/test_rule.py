@@ -63,6 +63,10 @@ CASES = {
     "nearly all erased": ({"erased": 0.73}, ("sticky", "severe")),
     "an erased share that was only screened": ({"erased": 0.9, "confirmed": False}, ("benign", None)),
     "a push beside a screened share": ({"push": 1.6, "confirmed": False}, ("sticky", "serious")),
+    "a severity that only a screened share reaches": (
+        {"push": 1.3, "erased": 0.75, "deviation": 9, "confirmed": False},
+        ("sticky", "mild"),
+    ),
 }
 
 

@@ -204,8 +204,9 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         "erased_low": measures.erased.low,
         "erased_high": measures.erased.high,
         "push": measures.push.value,
-        "push_low": measures.push.low,
-        "push_high": measures.push.high,
+        # Where no document is a wrong result without copies, the push is unknown and its interval endless.
+        "push_low": np.where(np.isnan(measures.push.value), np.nan, measures.push.low),
+        "push_high": np.where(np.isnan(measures.push.value), np.nan, measures.push.high),
         "found": _of_documents(measured, "found"),
         "documents": _of_documents(measured, "documents"),
         "vector_deviation": measures.vector_deviation,

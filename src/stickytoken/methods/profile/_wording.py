@@ -64,7 +64,7 @@ def _describe_documents(run: Run) -> str:
     result = run.result
     documents = run.plan.documents
     if documents is None or result.ordinary_push is None:
-        return "No token was measured in documents."
+        return "No token's push was measured."
     measured = counted(result.in_documents, "token was", "tokens were")
     ordinary = f"an ordinary token pushes {PUSH.text(result.ordinary_push)}"
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
@@ -94,6 +94,10 @@ def notes(run: Run) -> list[str]:
         caveats.append(
             "push was not measured: the sentences do not suffice for documents, and the tokenizer cannot "
             "read the bundled ones; use more sentences"
+        )
+    elif run.result.in_documents and run.result.ordinary_push is None:
+        caveats.append(
+            "push is unknown: without copies, no document is a wrong result of any query; use more sentences"
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
     if run.plan.left_out:

@@ -473,9 +473,10 @@ class Announcer:
                 self._progress(Progress(stage, len(measured), len(measured), note=note, unit="tokens"))
 
     def _hides(self, found: Sequence[int]) -> bool:
-        """Return whether so many queries lose their document that its text is erased by the rule.
+        """Return whether so many queries lose their document as if the rule's share of it were erased.
 
-        The interval of the share is exact (Clopper and Pearson).
+        This is a first look, so the queries count as independent (the interval of Clopper and Pearson); the
+        verdict comes from the erased share.
         """
         successes = sum(found)
         if successes == len(found):

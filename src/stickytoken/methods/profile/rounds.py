@@ -266,10 +266,10 @@ def measure_rounds(
         measured = replace(measured, confirmed=in_more_carriers(measured.confirmed, further))
     if panel is None:
         return measured
-    suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all)
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
     hiding_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all).union(hiding_ids)
     # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
     in_all = set(hiding_ids)
     shown = 0

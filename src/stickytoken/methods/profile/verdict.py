@@ -68,10 +68,11 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     reaches_push = tokens.push.low >= push_threshold  # false if the push is NaN
     is_sticky = reaches_erased | reaches_push
 
-    is_serious = (tokens.erased.low >= settings.smallest_erased) | (tokens.push.low >= settings.smallest_push)
+    erased_low = np.where(tokens.confirmed, tokens.erased.low, -np.inf)
+    is_serious = (erased_low >= settings.smallest_erased) | (tokens.push.low >= settings.smallest_push)
     severe_erased = max(ERASED.severe, settings.smallest_erased)
     severe_push = max(PUSH.severe, settings.smallest_push)
-    is_severe = (tokens.erased.low >= severe_erased) | (tokens.push.low >= severe_push)
+    is_severe = (erased_low >= severe_erased) | (tokens.push.low >= severe_push)
     severity_names = np.select([is_severe, is_serious], [Severity.SEVERE, Severity.SERIOUS], Severity.MILD)
 
     verdicts: list[Verdict] = []
@@ -111,7 +112,7 @@ def order_to_confirm(
     ``first_ids`` and the largest erased shares come first, because they are shown to the user. All others
     follow in descending order of the upper end of the interval, relative to the threshold.
     """
-    first = [token_id for token_id in first_ids if token_id in set(screened.ids.tolist())]
+    first = [token_id for token_id in first_ids if token_id in screened.ids]
     most_erasing = ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
     by_ratio = ids_of_largest(screened.ids, _threshold_ratios(screened, settings), len(screened.ids))
     return np.array(list(dict.fromkeys(first + most_erasing + by_ratio)), dtype=np.int64)
