@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from stickytoken.token_vectors import UNUSUAL_DEVIATION, robust_deviations, vector_deviations
+from stickytoken import ProfileSettings
+from stickytoken.token_vectors import robust_deviations, vector_deviations
 
 
 def matrix(seed=0, rows=600, dimensions=12):
@@ -35,7 +36,7 @@ def test_a_row_along_directions_that_hardly_vary_is_unusual():
     rows[7] = rows.mean(axis=0) + directions[:, 0]
     deviations = vector_deviations(rows)
     assert deviations.argmax() == 7
-    assert deviations[7] > UNUSUAL_DEVIATION
+    assert deviations[7] > ProfileSettings().unusual
 
 
 def test_the_length_of_a_row_does_not_matter():

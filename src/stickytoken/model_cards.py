@@ -135,10 +135,6 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-TABLE_COLUMNS = ("model", "measured", "sticky tokens", "hides most", "pushes most", "cost")
-"""The columns of the table of measured models."""
-
-
 def table_row(run: Run) -> str:
     """Return the row of a run in the table of measured models, as Markdown without a line break.
 

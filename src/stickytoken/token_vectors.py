@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,27 +13,10 @@ from numpy.typing import NDArray
 ROWS_PER_DIMENSION = 10
 # Number of rows processed at a time, so that a large matrix is never copied as a whole.
 _BLOCK_ROWS = 8192
-# A row is unusual if its statistic lies at least this many median absolute deviations above the median, as it
-# does for 125 of the 23,699 natural rows of all-MiniLM-L6-v2. Rows that were optimised by an attacker lie 6.5
-# to 16 median absolute deviations above the median.
-UNUSUAL_DEVIATION = 6.0
-
-Blocks: TypeAlias = Callable[[], Iterator[NDArray[np.floating[Any]]]]
 
 
 def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | None:
-    """Measure how unusual each row of a matrix is, compared with all rows; see `vector_deviations_of`."""
-
-    def blocks() -> Iterator[NDArray[np.floating[Any]]]:
-        """Yield consecutive blocks of the rows."""
-        for start in range(0, len(rows), _BLOCK_ROWS):
-            yield rows[start : start + _BLOCK_ROWS]
-
-    return vector_deviations_of(blocks, *rows.shape)
-
-
-def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray[np.float64] | None:
-    """Measure how unusual each row of a matrix is, without holding all rows in memory.
+    """Measure how unusual each row of a matrix is, compared with all rows.
 
     The statistic of a row is its squared Mahalanobis distance from the mean row, divided by its squared
     Euclidean distance from the mean row. The statistic depends only on the direction in which a row differs
@@ -42,9 +25,7 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
     small for most trained rows, and large for rows that an attacker has optimised.
 
     Args:
-        blocks: function that returns a new iterator over blocks of rows on each call.
-        count: number of rows n.
-        dimensions: number of components in each row.
+        rows: the matrix, shape (n, d).
 
     Returns:
         For each row, how many median absolute deviations the logarithm of its statistic lies above the
@@ -52,14 +33,15 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
         `ROWS_PER_DIMENSION` rows for each dimension, or if more than half of the rows have the same
         statistic.
     """
+    count, dimensions = rows.shape
     if count < ROWS_PER_DIMENSION * dimensions:
         return None
     total = np.zeros(dimensions)
-    for block in blocks():
+    for block in _split(rows):
         total += block.sum(axis=0, dtype=np.float64)
     mean = total / count
     products = np.zeros((dimensions, dimensions))
-    for block in blocks():
+    for block in _split(rows):
         centred = block.astype(np.float64) - mean
         products += centred.T @ centred
     variances, directions = np.linalg.eigh(products / count)
@@ -68,7 +50,7 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
     has_variance = variances > variances[-1] * np.finfo(np.float32).eps
     whitening = directions[:, has_variance] / np.sqrt(variances[has_variance])
     log_ratios = []
-    for block in blocks():
+    for block in _split(rows):
         centred = block.astype(np.float64) - mean
         mahalanobis = np.square(centred @ whitening).sum(axis=1)
         euclidean = np.square(centred).sum(axis=1)
@@ -78,22 +60,19 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
     return robust_deviations(np.concatenate(log_ratios))
 
 
-def robust_deviations(
-    values: NDArray[np.float64], reference: NDArray[np.float64] | None = None
-) -> NDArray[np.float64] | None:
-    """Compute how many median absolute deviations each value lies above the median, ignoring NaN.
+def _split(rows: NDArray[np.floating[Any]]) -> Iterator[NDArray[np.floating[Any]]]:
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        yield rows[start : start + _BLOCK_ROWS]
 
-    Args:
-        values: the values, shape (n,).
-        reference: the values whose median and median absolute deviation are used; if None, ``values``
-            themselves are used.
+
+def robust_deviations(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Compute how many median absolute deviations each value lies above the median, ignoring NaN.
 
     Returns:
         One deviation per value, shape (n,); None if the median absolute deviation is 0.
     """
-    reference_values = values if reference is None else reference
-    median = float(np.nanmedian(reference_values))
-    spread = float(np.nanmedian(np.abs(reference_values - median)))
+    median = float(np.nanmedian(values))
+    spread = float(np.nanmedian(np.abs(values - median)))
     if not spread > 0:
         return None
     deviations: NDArray[np.float64] = (values - median) / spread

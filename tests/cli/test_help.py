@@ -189,7 +189,7 @@ def test_a_setting_can_have_another_name_on_the_command_line():
             {"benign": 2, "confidence": 1.0, "pairs": 1.5, "placement": "up", "attribution": 1},
         ),
         (ImpactSettings, {"copies": 0, "resamples": 5, "confidence": 1.0, "benign": "2", "side": None}),
-        (RepairSettings, {"strategy": None, "seed": -1, "neighbours": 1.5, "verify": "yes"}),
+        (RepairSettings, {"strategy": None, "seed": -1, "verify": "yes"}),
     ],
 )
 def test_settings_out_of_range_are_refused(kind, values):

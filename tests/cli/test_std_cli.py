@@ -19,18 +19,10 @@ def test_tokens_counts_every_category_and_lists_its_entries(bert_folder, encoder
     printed_document = planted.document(planted.command("tokens", bert_folder, "--format", "json"))
     counts = analyze_vocabulary(encoder).counts()
     document = {"model": str(bert_folder), "vocab_size": 125, "available": 95, "categories": counts}
-    assert printed_document.items() >= document.items()
-    assert printed_document.keys() - document.keys() == {"scripts", "languages"}
-    assert sum(row["entries"] for row in printed_document["scripts"]) == 95
+    assert printed_document == document
     table = planted.command("tokens", bert_folder).stdout
     assert re.search(r"OK +91 +72\.8%", table)
     assert says(table, "95 of 125")
-    printed_document = planted.document(planted.command("tokens", bert_folder, "--weights", "-f", "json"))
-    assert printed_document["weights"]["tensor"].endswith("word_embeddings.weight")
-    assert printed_document["weights"]["under_trained"] is None  # so few entries do not show what is ordinary
-    assert printed_document["entries"] == []
-    printed = planted.command("tokens", bert_folder, "--weights").stdout
-    assert f"{printed_document['weights']['dimensions']} dimensions" in printed
     category, limit = "UNREACHABLE_MULTI_TOKEN", 4
     expected = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
     arguments = ("tokens", bert_folder, "--category", category.lower(), "--limit", limit)

@@ -25,7 +25,7 @@ LAYERS = [
     {"inspection", "measurement"},
     {"methods"},
     {"detection"},
-    {"cleaning", "entries"},
+    {"cleaning"},
     {"adapters", "attribution", "explanation", "impacts", "scanning"},
     {"evaluation", "gate", "repairs"},
     {"audits"},

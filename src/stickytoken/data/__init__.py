@@ -605,10 +605,9 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     """Return a corpus without sentences that the model cannot tell from earlier sentences.
 
-    The share of characters that the tokenizer does not read (see `unread_characters`) is stored as `unknown`.
-    A sentence is left out if the tokenizer does not read all of its characters and gives it the same ids as
-    an earlier sentence. Pairs are never left out. The corpus is returned unchanged if the tokenizer is not a
-    `SpanTokenizer`.
+    The share of characters that the tokenizer does not read is stored as `unknown`. A sentence is left out if
+    the tokenizer does not read all of its characters and gives it the same ids as an earlier sentence. Pairs
+    are never left out. The corpus is returned unchanged if the tokenizer is not a `SpanTokenizer`.
     """
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
@@ -622,7 +621,7 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     for start in range(0, len(texts), _CHUNK):
         chunk = texts[start : start + _CHUNK]
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
-            unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
+            unread = _unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
                 # The tokenizer reads every character, so two sentences with the same ids can differ only in
                 # what the tokenizer ignores on purpose, such as case or spaces. The two sentences mean the
@@ -648,7 +647,7 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     )
 
 
-def unread_characters(
+def _unread_characters(
     text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown_id: int | None
 ) -> float:
     """Return the number of characters, except white space, that a tokenizer drops or does not know.

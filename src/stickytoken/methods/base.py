@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import model_validator
 
 import stickytoken.methods as terms
 from stickytoken.data import PairCorpus, Sentences
@@ -41,14 +40,6 @@ class PlanRecord(Record):
     mean_similarity: float  # u, the mean cosine over all pairs of vocabulary entries
     mean_similarity_entries: int  # number of vocabulary entries used to estimate u
     mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_old_values(cls, values: Any) -> Any:
-        # Plans by earlier versions may have an IsoScore.
-        if isinstance(values, dict):
-            return {name: value for name, value in values.items() if name != "isoscore"}
-        return values
 
     @property
     def mean_similarity_text(self) -> str:

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stickytoken import words
 from stickytoken.methods import Column
 from stickytoken.settings.profile import ProfileSettings
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +151,3 @@ def severities_in_words() -> str:
     """Return a sentence that defines every severity, the mildest first."""
     definitions = [f"a {severity.value} token {severity.meaning}" for severity in Severity]
     return words.sentence("; ".join(definitions))
-
-
-def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Count the tokens of each severity. Return the counts keyed by severity, from severe to mild."""
-    return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

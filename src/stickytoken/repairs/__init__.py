@@ -71,6 +71,9 @@ _VERSION = 8
 # it has fewer, the medians come from the random tokens that the recheck measures.
 _ENOUGH_BENIGN = 128
 
+# Number of other tokens to verify for each repaired token: those with the nearest rows.
+_NEIGHBOURS = 2
+
 
 def repair(
     run: Run | str | Path,
@@ -129,7 +132,7 @@ def repair(
         [('[CLS]', 'plain-specials')]
     """
     began = wall_time.beginning()
-    settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
+    settings = RepairSettings(cast("Strategy", strategy), verify, seed)
     require_callable("progress", progress)
     folder = file_path("out", out)
     opened = open_run(run)
@@ -172,7 +175,7 @@ def repair(
         plans = _plan_repairs(model, vocabulary, ids, settings.strategy)
         neighbours = []
         if settings.verify:
-            neighbours = _find_neighbours(opened, model, vocabulary, ids, settings.neighbours)
+            neighbours = _find_neighbours(opened, model, vocabulary, ids)
         recheck = make_recheck(
             opened,
             model.encoder,
@@ -191,7 +194,7 @@ def repair(
             verification, token_records = verify_model(
                 model, job.load(), recheck, token_records, neighbours, corpus, chosen_task
             )
-        recorded_settings: dict[str, Any] = {"neighbours": settings.neighbours, "seed": settings.seed}
+        recorded_settings: dict[str, Any] = {"neighbours": _NEIGHBOURS, "seed": settings.seed}
         if model.named_route is not None:
             recorded_settings["route"] = model.named_route
         record = result.RepairRecord(
@@ -282,7 +285,7 @@ def _plan_repairs(
 
 
 def _find_neighbours(
-    run: Run, model: RepairableModel, vocabulary: Vocabulary, ids: Sequence[int], count: int
+    run: Run, model: RepairableModel, vocabulary: Vocabulary, ids: Sequence[int]
 ) -> list[Neighbour]:
     """Return the tokens whose rows are nearest to the repaired tokens' rows."""
     matrix = _embedding_matrix(model.encoder)
@@ -290,7 +293,7 @@ def _find_neighbours(
         return []
     judged = run.tokens.filter(pl.col("verdict").is_not_null())
     verdicts = dict(judged.select("token_id", "verdict").iter_rows())
-    return nearest_neighbours(matrix, vocabulary, ids, count, verdicts)
+    return nearest_neighbours(matrix, vocabulary, ids, _NEIGHBOURS, verdicts)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ class ProfileSettings:
 
     smallest_erased: Proportion = 0.4
     smallest_push: Annotated[float, Gt(1)] = 1.5
+    # 125 of the 23,699 natural rows of all-MiniLM-L6-v2 reach this. Rows that an attacker optimised lie 6.5
+    # to 16 median absolute deviations above the median.
     unusual: PositiveNumber = 6.0
     confidence: Proportion = 0.9
     budget: Annotated[PositiveNumber, DETECT_ONLY] = 3.4

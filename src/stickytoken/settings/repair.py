@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
 
-from stickytoken.settings import PYTHON_ONLY, NaturalNumber, check_settings
+from stickytoken.settings import NaturalNumber, check_settings
 
 
 class Strategy(StrEnum):
@@ -34,8 +33,6 @@ class RepairSettings:
         strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
             are split into pieces. Any strategy other than auto applies to all tokens.
         verify: Measure the tokens again on other texts, and compare the original and the repaired model.
-        neighbours: Number of other tokens to verify for each repaired token, chosen by the nearest rows in
-            the embedding matrix.
         seed: Seed for new rows, and for the texts and placements of the verification.
 
     Raises:
@@ -44,7 +41,6 @@ class RepairSettings:
 
     strategy: Strategy = Strategy.AUTO
     verify: bool = True
-    neighbours: Annotated[NaturalNumber, PYTHON_ONLY] = 2
     seed: NaturalNumber = 4242
 
     def __post_init__(self) -> None:

@@ -18,7 +18,6 @@ from stickytoken.methods import Column
 if TYPE_CHECKING:
     import polars as pl
 
-    from stickytoken.entries import EntryWeights
     from stickytoken.vocabulary import Vocabulary
 
 NAMED = (Column("token_id", "id"), Column("token", "token"))
@@ -29,7 +28,6 @@ def tokens(
     model: opt.Model,
     category: opt.InCategory = None,
     limit: opt.ListLimit[int] = 50,
-    weights: Annotated[bool, opt.texts_option("--weights")] = False,
     *,
     revision: opt.Revision = None,
     route: Annotated[str | None, opt.model_option()] = None,
@@ -38,17 +36,15 @@ def tokens(
 ) -> None:
     """Show which vocabulary entries of a model, or of tiktoken:NAME, can occur in text.
 
-    Example: stickytoken tokens all-MiniLM-L6-v2 --weights
+    Example: stickytoken tokens all-MiniLM-L6-v2 --category UNDECODEABLE
 
     Args:
         limit: Maximum number of tokens to list.
-        weights: Also list under-trained entries. This reads the weight file, but does not load the model.
         route: Route whose tokenizer is read, such as query, for an asymmetric model. Default: the model's
             default route.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
     from stickytoken.encoders.loading import require_embedding_model
-    from stickytoken.entries import entry_weights, fertility, script_shares
     from stickytoken.vocabulary import categorize
 
     opt.silence_transformers()
@@ -58,74 +54,22 @@ def tokens(
             model, revision=revision, trust_remote_code=trust_remote_code, route=route
         )
         vocabulary = categorize(tokenizer)
-        learned = entry_weights(model, vocabulary, revision=revision) if weights else None
-        scripts = script_shares(vocabulary).to_dicts()
-        languages = fertility(tokenizer).to_dicts()
-    listed: pl.DataFrame | None = None
-    description = ""
-    if category:
-        entries = vocabulary.frame() if learned is None else learned.tokens
-        listed = entries.filter(category=category)
-        description = f"{category} tokens"
-    elif learned is not None:
-        listed = learned.reachable
-        description = "under-trained tokens that text can produce"
+    listed = vocabulary.frame().filter(category=category) if category else None
     if output_format is opt.Format.JSON:
         document = {
             "model": model,
             "vocab_size": len(vocabulary),
             "available": len(vocabulary.available),
             "categories": vocabulary.counts(),
-            "scripts": scripts,
-            "languages": languages,
         }
-        if learned is not None:
-            document["weights"] = _summary_of_weights(learned)
         if listed is not None:
             document["entries"] = listed.head(limit).to_dicts()
         console.print_json(document)
         return
     _print_vocabulary(f"Vocabulary of {model}", vocabulary)
-    _print_languages(scripts, languages)
-    if learned is not None:
-        console.print_line(_about_weights(learned))
     if listed is not None:
-        columns = [*NAMED, Column("decoded", "decoded")]
-        if learned is not None:
-            columns += _WEIGHT_COLUMNS
-        title = f"First {min(limit, len(listed)):,} of {len(listed):,} {description}"
-        console.print_columns(title, columns, listed.head(limit))
-
-
-# Columns that --weights adds to the table.
-_WEIGHT_COLUMNS = (
-    Column("norm", "norm", 4),
-    Column("distance", "distance", 4),
-    Column("cosine_distance", "cosine distance", 4),
-    Column("vector_deviation", "vector deviation", 4),
-)
-
-
-def _summary_of_weights(learned: EntryWeights) -> dict[str, Any]:
-    """Return what the weights show about the vocabulary, as JSON values.
-
-    The number of under-trained entries, and the number of those that can occur in text, are None if there
-    were too few untrained or ordinary rows to judge the entries.
-    """
-    under_trained = None
-    under_trained_available = None
-    if learned.judged:
-        under_trained = learned.tokens["under_trained"].sum()
-        under_trained_available = len(learned.reachable)  # under-trained entries that can occur in text
-    return {
-        "tensor": learned.tensor,
-        "output": learned.output,
-        "dtype": learned.dtype,
-        "dimensions": learned.dimensions,
-        "untrained_rows": len(learned.untrained),
-        "under_trained": under_trained,
-        "under_trained_available": under_trained_available,
-    }
+        title = f"First {min(limit, len(listed)):,} of {len(listed):,} {category} tokens"
+        console.print_columns(title, (*NAMED, Column("decoded", "decoded")), listed.head(limit))
 
 
 def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
@@ -135,42 +79,6 @@ def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
         rows.append((name, count, f"{count / max(1, size):.1%}", opt.CATEGORIES[name]))
     console.print_table(title, ("category", "tokens", "share", "meaning"), rows)
     console.print_line(f"{len(vocabulary.available):,} of {size:,} tokens can appear in text.")
-
-
-def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, Any]]) -> None:
-    commonest = ", ".join(f"{script['script']} {script['share']:.1%}" for script in scripts[:6])
-    console.print_line(f"Scripts of these tokens: {commonest}.")
-    rows = [
-        (
-            language["language"],
-            language["tokens"],
-            language["unit"],
-            f"{language['tokens_per_unit']:.2f}",
-            f"{language['times_english']:.2f}",
-            language["unknown"],
-        )
-        for language in languages
-    ]
-    columns = ("language", "tokens", "per", "tokens per unit", "times English", "unknown")
-    console.print_table("The same twenty sentences in ten languages", columns, rows)
-
-
-def _about_weights(learned: EntryWeights) -> str:
-    size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
-    if not learned.untrained:
-        return (
-            f"{size}. Training may have seen the entry of every row, so no row shows what an untrained row "
-            "looks like. Only norms are listed."
-        )
-    size += f". {len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
-    if not learned.judged:
-        return f"{size}. The vocabulary is too small, or its rows are too similar, to tell what is ordinary."
-    under_trained = learned.tokens["under_trained"].sum()
-    return (
-        f"{size}. {under_trained:,} entries have rows as close to the mean of these rows as these rows are. "
-        f"Text can produce {len(learned.reachable):,} of the entries. `stickytoken detect` measures what "
-        "their copies do."
-    )
 
 
 @command()

@@ -81,12 +81,10 @@ def repair(
             opened,
             opt.find_token_ids(encoder, tokens),
             out=out,
-            strategy=repairing.strategy,
             encoder=encoder,
             sentences=sentences,
             task=task,
-            verify=repairing.verify,
-            seed=repairing.seed,
+            **vars(repairing),
             progress=progress,
         )
         documents = None

@@ -340,9 +340,11 @@ class ProfileEvidence:
 
 
 def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
-    """Measure all tokens of the job in all carriers, as a run does with selected tokens, and judge them.
+    """Measure all tokens of the job closely, as a run does with selected tokens, and judge them.
 
-    Nothing is stored on disk.
+    All of them go into the screening carriers, into confirming ones and into documents. If they are few, the
+    later half of the confirming carriers gets only those that the first half leaves undecided. Nothing is
+    stored on disk.
 
     Returns:
         One result for each token of the job, in the same order. A token that occurs twice has two equal

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -51,6 +52,9 @@ _MOST_DOCUMENTS = 240
 # A run over fewer tokens of a vocabulary searches only the documents that receive copies, and has fewer
 # pilots and carriers, so that most of its texts are about its tokens.
 FEW_TOKENS = 1024
+# What the names of the stages begin with that measure special tokens, and the name of the step that says that
+# none of them does anything.
+SPECIAL = "special tokens"
 # Keys of the random generators that draw documents and bootstrap samples.
 _DOCUMENTS_KEY = 5
 _SAMPLES_KEY = 6
@@ -228,7 +232,7 @@ def _spread_evenly(places: Sequence[int], search: ExactSearch) -> tuple[int, ...
 
 @dataclass(frozen=True)
 class DocumentStage:
-    """Puts copies of each token into n documents, and searches for them with M queries.
+    """Puts copies of each token before and behind n documents, in turn, and searches for them with M queries.
 
     Attributes:
         name: name of the stage, under which a run folder stores its rows.
@@ -238,8 +242,6 @@ class DocumentStage:
         limits: similarity above which a document is a first result of a query, shape (M, n).
         found_limits: similarity above which it is among the first ten, shape (M, n).
         is_answer: whether the document answers the query, shape (M, n).
-        copies: number of copies.
-        placements: where the copies stand; successive documents use these in turn.
         precision: precision to run the model in; if None, the model's own.
     """
 
@@ -250,8 +252,6 @@ class DocumentStage:
     limits: NDArray[np.float64]
     found_limits: NDArray[np.float64]
     is_answer: NDArray[np.bool_]
-    copies: int = COPIES
-    placements: tuple[Placement, ...] = (Placement.PREFIX, Placement.SUFFIX)
     precision: Precision | None = None
 
     @property
@@ -259,10 +259,10 @@ class DocumentStage:
         return len(self.carriers)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        placements = [self.placements[index % len(self.placements)] for index in range(len(self.carriers))]
+        placements = cycle((Placement.PREFIX, Placement.SUFFIX))
         return [
-            with_copies(token, carrier, placement, self.copies)
-            for carrier, placement in zip(self.carriers, placements, strict=True)
+            with_copies(token, carrier, placement, COPIES)
+            for carrier, placement in zip(self.carriers, placements, strict=False)
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
@@ -347,7 +347,7 @@ def measure_in_documents(
     remaining = list(tokens)
     done = 0
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
-    for count in [count for count in counts if count <= DOCUMENT_COUNTS[-1]]:
+    for count in counts:
         stage = panel.stage(f"{label}-{count}", done, count)
         # Copies that are written may take more tokens than documents have room for. A search index truncates
         # such documents, too.
@@ -490,11 +490,9 @@ class Announcer:
         if not self._announced:
             count = counted(len(self._texts), "special token")
             note = f"{count} measured in documents: none pushes or hides them enough to be sticky so far"
-            self._progress(Progress(_FINISHED, 1, 1, note=note))
+            self._progress(Progress(SPECIAL, 1, 1, note=note))
 
 
-# Name of the step that says that no special token does anything.
-_FINISHED = "special tokens"
 # Number of tokens whose ratios are predicted at a time, which limits the memory needed.
 _BLOCK_ROWS = 256
 

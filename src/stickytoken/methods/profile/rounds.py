@@ -298,8 +298,7 @@ def _find_undecided(measured: MeasuredJob, job_ids: Ids) -> Ids:
     return measures.ids[measures.confirmed & is_undecided]
 
 
-# What the names of the stages begin with that measure special tokens, and other tokens, in documents.
-_SPECIAL = "special tokens"
+# What the names of the stages begin with that measure tokens other than special ones in documents.
 _SUSPECTS = "in documents"
 
 
@@ -328,7 +327,7 @@ def measure_special_tokens(
         tokens,
         dict.fromkeys(special_ids, lowered),
         job.settings,
-        _SPECIAL,
+        documents.SPECIAL,
         report=announcer,
     )
     if announcer is not None:
