@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +24,10 @@ from stickytoken.comparisons import Agreement, compare
 from stickytoken.comparisons.published import published_list
 from stickytoken.data import PairCorpus, PairSource, Sentences, SentenceSource, choose_corpus
 from stickytoken.data.collection import bundled_collection
-from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
-from stickytoken.data.tasks import write_retrieval
+from stickytoken.data.documents import STDIN, Document, DocumentSource, NamedColumns, open_documents
+from stickytoken.data.metrics import fingerprint
+from stickytoken.data.rows import Meter
+from stickytoken.data.tasks import QUERIES, write_retrieval
 from stickytoken.detection import Run, detect
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.protocol import IdEncoder, Role, identity_of_queries, in_role, require_ids
@@ -162,7 +165,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     load_tasks(task_sources)
     searched = bundled_collection().source
     if documents is not None:
-        searched = open_documents(documents, NamedColumns(None)).name
+        documents, searched = _read_twice(documents)
     model = require_ids(load_encoder(encoder), "a study", "load the model on this machine")
     # Both may be read only once.
     corpus = choose_corpus(sentences, pairs)
@@ -178,79 +181,84 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "seed": seed,
     }  # tasks and sets can be added to a study later
     path = store.default_folder(model.name, "study", digest(inputs)) if out is None else file_path("out", out)
-    _begin(path, inputs)
-    steps: dict[str, Any] = {"engine": engine, "progress": progress}
-    settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
-    std = detect(
-        model,
-        settings=settings,
-        sentences=own_sentences,
-        pairs=own_pairs,
-        sample=sample,
-        out=path / "std",
-        **steps,
-    )
-    profile = detect(
-        model,
-        method="profile",
-        sentences=own_sentences,
-        sample=sample,
-        seed=seed,
-        out=path / "profile",
-        **steps,
-    )
-    lists = _lists(model, std, profile)
-    if documents is None:
-        documents = path / "documents"
-        collection = bundled_collection()
-        write_retrieval(documents, collection.documents, collection.queries, collection.answers)
-    ids = {token_id for listed_ids in lists.values() for token_id in listed_ids[:_MOST_TOKENS]}
-    audited = audit(
-        profile,
-        documents,
-        encoder=model,
-        tokens=sorted(ids) or std.strongest(1)["token_id"],  # without any list, only random tokens matter
-        settings=AuditSettings(tokens=_MOST_TOKENS, seed=seed),
-        **steps,
-    )
-    impacts = {}
-    if task_sources:
-        for name, listed_ids in lists.items():
-            if listed_ids:
-                impacts[name] = impact(
-                    model,
-                    task_sources,
-                    run=profile if name == "profile" else std,
-                    tokens=listed_ids,
-                    settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
-                    **steps,
-                )
-    repeated = _repeat(model, std, settings, corpus, sets, path, steps)
-    tokens = _token_table(audited, std, lists)
-    finished = Study(
-        path=path,
-        std=std,
-        profile=profile,
-        audit=audited,
-        impacts=impacts,
-        tokens=tokens,
-        harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
-        stability=_stability([std, *repeated]),
-    )
-    for name, table in finished._tables.items():
-        store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
-        store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
-    store.write_atomically(path / _PAGE, _page(finished, lists).encode("utf-8", "backslashreplace"))
-    report(std, figures=path / "figures")
-    return finished
+    folder = store.ResultFolder(path)
+    _require_same(folder, inputs)  # before the lock is written into a folder of something else
+    with folder.locked():
+        _require_same(folder, inputs)  # another process may have begun a study since
+        store.write_atomically(path / _RECORD, json.dumps(inputs, indent=1).encode())
+        steps: dict[str, Any] = {"engine": engine, "progress": progress}
+        settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
+        std = detect(
+            model,
+            settings=settings,
+            sentences=own_sentences,
+            pairs=own_pairs,
+            sample=sample,
+            out=path / "std",
+            **steps,
+        )
+        profile = detect(
+            model,
+            method="profile",
+            sentences=own_sentences,
+            sample=sample,
+            seed=seed,
+            out=path / "profile",
+            **steps,
+        )
+        lists = _lists(model, std, profile)
+        if documents is None:
+            documents = path / "documents"
+            collection = bundled_collection()
+            write_retrieval(documents, collection.documents, collection.queries, collection.answers)
+        ids = {token_id for listed_ids in lists.values() for token_id in listed_ids[:_MOST_TOKENS]}
+        audited = audit(
+            profile,
+            documents,
+            encoder=model,
+            tokens=sorted(ids) or std.strongest(1)["token_id"],  # without any list, only random tokens matter
+            settings=AuditSettings(tokens=_MOST_TOKENS, seed=seed),
+            **steps,
+        )
+        impacts = {}
+        if task_sources:
+            for name, listed_ids in lists.items():
+                if listed_ids:
+                    impacts[name] = impact(
+                        model,
+                        task_sources,
+                        run=profile if name == "profile" else std,
+                        tokens=listed_ids,
+                        settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
+                        **steps,
+                    )
+        repeated = _repeat(model, std, settings, corpus, sets, path, steps)
+        tokens = _token_table(audited, std, lists)
+        finished = Study(
+            path=path,
+            std=std,
+            profile=profile,
+            audit=audited,
+            impacts=impacts,
+            tokens=tokens,
+            harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
+            stability=_stability([std, *repeated]),
+        )
+        for name, table in finished._tables.items():
+            store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
+            store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
+        store.write_atomically(path / _PAGE, _page(finished, lists).encode("utf-8", "backslashreplace"))
+        report(std, figures=path / "figures")
+        return finished
 
 
-def _begin(path: Path, inputs: Mapping[str, Any]) -> None:
-    """Write what is studied into the folder, or check that it is the same.
+def _require_same(folder: store.ResultFolder, inputs: Mapping[str, Any]) -> None:
+    """Check that a folder contains this study or nothing.
 
     Raises:
         RunError: the folder contains another study, or something else.
     """
+    path = folder.path
     record = path / _RECORD
     if record.is_file():
         try:
@@ -260,10 +268,25 @@ def _begin(path: Path, inputs: Mapping[str, Any]) -> None:
             raise RunError(f"{record} is damaged: delete it, or choose another folder") from error
         if present != inputs:
             resume.refuse_different(path, "study", inputs, present)
-    elif path.is_dir() and any(path.iterdir()):
+    elif folder.holds_other_files(_RECORD) or (path / store.IDENTITY_FILE).is_file():
         raise RunError(f"{path} contains something other than a study: choose another folder")
-    else:
-        store.write_atomically(record, json.dumps(inputs, indent=1).encode())
+
+
+def _read_twice(documents: DocumentSource) -> tuple[DocumentSource, str]:
+    """Read documents, and return a source from which they can be read again, with a hash of its content.
+
+    The hash covers the queries and relevance judgements of a BEIR folder, because the audit uses them.
+    """
+    collection = open_documents(documents, NamedColumns(needs_source=False))
+    read = [record for record in collection.read(Meter()) if isinstance(record, Document)]
+    content: list[Any] = [[document.id, document.text] for document in read]
+    if isinstance(documents, Iterator) or (isinstance(documents, str) and documents == STDIN):
+        documents = [{"_id": each.id, "text": each.text, "source": each.source} for each in read]
+    elif isinstance(documents, (str, Path)):
+        folder = Path(documents)
+        files = [folder / QUERIES, *sorted(folder.glob("qrels/*.tsv"))]
+        content += [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    return documents, fingerprint(content)
 
 
 def _lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
