@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import polars as pl
@@ -182,6 +183,26 @@ def test_a_folder_of_other_documents_is_left_alone(encoder, tmp_path):
         with pytest.raises(RunError, match=naming(folder, "documents")):
             begin(copied)
         (copied / changed).write_bytes(before)
+
+
+@pytest.fixture(scope="module")
+def without_browser(encoder, tmp_path_factory):
+    """A small study in other documents than the packaged ones, on a machine without a browser."""
+    folder = tmp_path_factory.mktemp("small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BROWSER_PATH", str(folder / "absent"))
+        documents = impact_files.beir(folder / "beir")
+        return study(
+            encoder, sentences=SENTENCES, sample=20, sets=0, documents=documents, out=folder / "study"
+        )
+
+
+def test_a_study_without_a_browser_has_everything_but_figures(without_browser):
+    (note,) = without_browser.notes
+    assert re.search(naming("BROWSER_PATH"), note)
+    assert list(without_browser.path.glob("figures/*")) == []
+    assert "BROWSER" in (without_browser.path / "study.md").read_text("utf-8")
+    assert (without_browser.path / "harm.csv").is_file()
 
 
 def test_texts_that_can_be_read_once_are_kept_for_the_audit():

@@ -84,6 +84,7 @@ class Study:
             list has fewer than three tokens, or the task has no interval.
         stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
             correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
+        notes: what could not be written, such as figures without a browser.
 
     Examples:
         >>> measured = stickytoken.study(model, sample=300)  # doctest: +SKIP
@@ -98,6 +99,7 @@ class Study:
     tokens: pl.DataFrame
     harm: pl.DataFrame
     stability: pl.DataFrame
+    notes: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """Return the tables as JSON-serializable values."""
@@ -128,7 +130,8 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     Both methods find their tokens. Those of each list, the published ones of this model and random ones are
     written into documents, and into the texts of the tasks as the paper does it. The paper's method is then
     repeated with other sentence pairs and seeds. The folder gets a page, tables as CSV and LaTeX, and the
-    figures of the run of the paper's method. The same call continues an interrupted study.
+    figures of the run of the paper's method. The same call continues an interrupted study. If no browser can
+    draw the figures, the study notes so, and the same call draws them later.
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder that reads token ids.
@@ -146,8 +149,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         progress: called after every step.
 
     Raises:
-        InputError: tasks, documents, sentences, pairs or tokens cannot be used, or no browser can draw the
-            figures. Everything else is written then.
+        InputError: tasks, documents, sentences, pairs or tokens cannot be used.
         EncodingError: a text has no usable vector.
         RunError: the folder contains something other than this study.
         MissingExtraError: the ``figures`` extra is not installed, or a task needs another one.
@@ -234,6 +236,11 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
                     )
         repeated = _repeat(model, std, settings, corpus, sets, path, steps)
         tokens = _token_table(audited, std, lists)
+        notes = []
+        try:
+            report(std, figures=path / "figures")
+        except InputError as error:  # no browser can be started, which must not cost the hours before
+            notes.append(f"there are no figures, and the same command draws them later: {error}")
         finished = Study(
             path=path,
             std=std,
@@ -243,12 +250,13 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             tokens=tokens,
             harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
             stability=_stability([std, *repeated]),
+            notes=tuple(notes),
         )
         for name, table in finished._tables.items():
             store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
             store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
-        store.write_atomically(path / _PAGE, _page(finished, lists).encode("utf-8", "backslashreplace"))
-        report(std, figures=path / "figures")
+        page = _page(finished, lists)
+        store.write_atomically(path / _PAGE, page.encode("utf-8", "backslashreplace"))
         return finished
 
 
@@ -498,6 +506,7 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
         "## Where is the rest?",
         "`harm`, `tokens` and `stability` are tables as `.csv` and `.tex`, `figures` has the figures as PDF, "
         "SVG and PNG, and `std`, `profile` and `set-1` are run folders.",
+        *(f"Note: {markdown(note)}." for note in study.notes),
     ]
     return "\n\n".join(sections) + "\n"
 
