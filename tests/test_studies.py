@@ -205,6 +205,16 @@ def test_a_study_without_a_browser_has_everything_but_figures(without_browser):
     assert (without_browser.path / "harm.csv").is_file()
 
 
+def test_the_page_says_first_what_speaks_against_its_numbers(finished, without_browser):
+    pages = [(each.path / "study.md").read_text("utf-8") for each in (finished, without_browser)]
+    for page, measured in zip(pages, (finished, without_browser), strict=True):
+        shared = f"same {len(measured.audit.result.stuffed_ids)} documents"
+        assert page.index(shared) < page.index("| list |")
+    packaged, own = pages
+    assert packaged.index("--documents") < packaged.index("| list |")
+    assert "--documents" not in own
+
+
 def test_texts_that_can_be_read_once_are_kept_for_the_audit():
     texts = [f"the river is {number}" for number in range(3)]
     once, once_hash = _read_twice(iter(texts))

@@ -136,7 +136,8 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     Args:
         encoder: anything that `load_encoder` takes, or an encoder that reads token ids.
         tasks: tasks as in `impact`.
-        documents: documents as in `audit`. If None, the packaged collection is used.
+        documents: documents as in `audit`. If None, the packaged collection is used, by which ``profile`` has
+            selected its tokens, so that its row is in its own favour.
         sentences: the corpus of both methods, as in `detect`.
         pairs: sentence pairs of the paper's method, as in `detect`.
         sample: number of random tokens to measure. If None, the whole vocabulary is measured.
@@ -209,6 +210,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             **steps,
         )
         lists = _lists(model, std, profile)
+        packaged = documents is None
         if documents is None:
             documents = path / "documents"
             collection = bundled_collection()
@@ -255,7 +257,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         for name, table in finished._tables.items():
             store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
             store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
-        page = _page(finished, lists)
+        page = _page(finished, lists, packaged=packaged)
         store.write_atomically(path / _PAGE, page.encode("utf-8", "backslashreplace"))
         return finished
 
@@ -475,7 +477,14 @@ def _escape_latex(value: Any) -> str:
     return visible(_text(value)).translate(_LATEX)
 
 
-def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
+# Why the row of `profile` says less about documents than those of the other lists.
+_IN_ITS_FAVOUR = (
+    "**The row of `profile` is in its own favour**: these are the packaged documents, in which it has "
+    "selected its tokens by their push. Pass `--documents` with others to compare the lists fairly."
+)
+
+
+def _page(study: Study, lists: Mapping[str, Sequence[int]], *, packaged: bool) -> str:
     result = study.audit.result
     index = study.audit.record.index
     counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in lists.items()]
@@ -485,12 +494,15 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
         "\n".join(counts),
         f"{len(study.std.tokens):,} of {study.std.available:,} tokens were measured.",
         "## Which list predicts what?",
+        *([_IN_ITS_FAVOUR] if packaged else []),
+        f"**All tokens share the same {len(result.stuffed_ids)} documents, but the interval is over tokens "
+        "only**: it doesn't say how much the numbers would change with other documents.",
         _markdown_table(study.harm),
         f"Of {index.documents:,} documents, {COPIES} copies of a token were written into "
         f"{len(result.stuffed_ids)}, one at a time, for at most {_MOST_TOKENS} tokens of a list. "
         f"*Found*: the share of the queries that a document answers that find it among the first {TOP}."
         f"{without} *Pushed*: in how many times as many wrong results it is. *Otherwise*: with copies "
-        f"of random tokens. The interval covers {_CONFIDENCE:.0%}, over tokens.",
+        f"of random tokens. The interval covers {_CONFIDENCE:.0%}.",
         "On tasks, the texts are edited as Chen et al. do it. *Otherwise*: with copies of benign tokens. The "
         "interval covers 90%, over queries, pairs or texts.",
         "A list predicts a harm if the whole interval says so.",
