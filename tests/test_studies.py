@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import polars as pl
@@ -10,11 +11,13 @@ from scipy.stats import spearmanr, ttest_ind
 
 import impact_files
 import profiled
+from engines import InterruptionError
 from naming import naming
 from planted import command
 from stickytoken import load_encoder, study
 from stickytoken.errors import InputError, RunError
-from stickytoken.studies import _harm_in_documents, _latex
+from stickytoken.measurement import ResultFolder
+from stickytoken.studies import _harm_in_documents, _latex, _read_twice
 
 pytestmark = pytest.mark.slow
 SENTENCES = profiled.sentences(1100)
@@ -157,6 +160,72 @@ def test_what_cannot_be_studied_is_refused_before_anything_is_measured(encoder, 
     with pytest.raises(InputError, match=naming("missing.jsonl")):
         study(encoder, documents="missing.jsonl", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_other_documents_is_left_alone(encoder, tmp_path):
+    folder = tmp_path / "study"
+    documents = impact_files.beir(tmp_path / "beir")
+
+    def begin(source):
+        def stop(step):
+            raise InterruptionError
+
+        study(encoder, sentences=SENTENCES, sets=0, documents=source, out=folder, progress=stop)
+
+    with pytest.raises(InterruptionError):
+        begin(documents)
+    copied = shutil.copytree(documents, tmp_path / "copied")
+    with pytest.raises(InterruptionError):
+        begin(copied)  # the name is of no importance
+    for changed in ("qrels/test.tsv", "queries.jsonl", "corpus.jsonl"):
+        before = (copied / changed).read_bytes()
+        (copied / changed).write_bytes(before.replace(b"1", b"3"))
+        with pytest.raises(RunError, match=naming(folder, "documents")):
+            begin(copied)
+        (copied / changed).write_bytes(before)
+
+
+@pytest.fixture(scope="module")
+def without_browser(encoder, tmp_path_factory):
+    """A small study in other documents than the packaged ones, on a machine without a browser."""
+    folder = tmp_path_factory.mktemp("small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BROWSER_PATH", str(folder / "absent"))
+        documents = impact_files.beir(folder / "beir")
+        return study(
+            encoder, sentences=SENTENCES, sample=20, sets=0, documents=documents, out=folder / "study"
+        )
+
+
+def test_a_study_without_a_browser_has_everything_but_figures(without_browser):
+    (note,) = without_browser.notes
+    assert re.search(naming("BROWSER_PATH"), note)
+    assert list(without_browser.path.glob("figures/*")) == []
+    assert "BROWSER" in (without_browser.path / "study.md").read_text("utf-8")
+    assert (without_browser.path / "harm.csv").is_file()
+
+
+def test_the_page_says_first_what_speaks_against_its_numbers(finished, without_browser):
+    pages = [(each.path / "study.md").read_text("utf-8") for each in (finished, without_browser)]
+    for page, measured in zip(pages, (finished, without_browser), strict=True):
+        shared = f"same {len(measured.audit.result.stuffed_ids)} documents"
+        assert page.index(shared) < page.index("| list |")
+    packaged, own = pages
+    assert packaged.index("--documents") < packaged.index("| list |")
+    assert "--documents" not in own
+
+
+def test_texts_that_can_be_read_once_are_kept_for_the_audit():
+    texts = [f"the river is {number}" for number in range(3)]
+    once, once_hash = _read_twice(iter(texts))
+    assert [row["text"] for row in once] == texts
+    assert once_hash == _read_twice(texts)[1] != _read_twice(texts[:2])[1]
+
+
+def test_only_one_process_writes_a_study(encoder, finished):
+    options = {"sentences": SENTENCES, "sets": 1}
+    with ResultFolder(finished.path).locked(), pytest.raises(RunError, match=naming(finished.path)):
+        study(encoder, out=finished.path, **options)
 
 
 def test_a_folder_of_another_study_or_of_something_else_is_left_alone(encoder, finished, tmp_path):

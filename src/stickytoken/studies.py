@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +24,10 @@ from stickytoken.comparisons import Agreement, compare
 from stickytoken.comparisons.published import published_list
 from stickytoken.data import PairCorpus, PairSource, Sentences, SentenceSource, choose_corpus
 from stickytoken.data.collection import bundled_collection
-from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
-from stickytoken.data.tasks import write_retrieval
+from stickytoken.data.documents import STDIN, Document, DocumentSource, NamedColumns, open_documents
+from stickytoken.data.metrics import fingerprint
+from stickytoken.data.rows import Meter
+from stickytoken.data.tasks import QUERIES, write_retrieval
 from stickytoken.detection import Run, detect
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.protocol import IdEncoder, Role, identity_of_queries, in_role, require_ids
@@ -81,6 +84,7 @@ class Study:
             list has fewer than three tokens, or the task has no interval.
         stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
             correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
+        notes: what could not be written, such as figures without a browser.
 
     Examples:
         >>> measured = stickytoken.study(model, sample=300)  # doctest: +SKIP
@@ -95,6 +99,7 @@ class Study:
     tokens: pl.DataFrame
     harm: pl.DataFrame
     stability: pl.DataFrame
+    notes: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """Return the tables as JSON-serializable values."""
@@ -125,12 +130,14 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     Both methods find their tokens. Those of each list, the published ones of this model and random ones are
     written into documents, and into the texts of the tasks as the paper does it. The paper's method is then
     repeated with other sentence pairs and seeds. The folder gets a page, tables as CSV and LaTeX, and the
-    figures of the run of the paper's method. The same call continues an interrupted study.
+    figures of the run of the paper's method. The same call continues an interrupted study. If no browser can
+    draw the figures, the study notes so, and the same call draws them later.
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder that reads token ids.
         tasks: tasks as in `impact`.
-        documents: documents as in `audit`. If None, the packaged collection is used.
+        documents: documents as in `audit`. If None, the packaged collection is used, by which ``profile`` has
+            selected its tokens, so that its row is in its own favour.
         sentences: the corpus of both methods, as in `detect`.
         pairs: sentence pairs of the paper's method, as in `detect`.
         sample: number of random tokens to measure. If None, the whole vocabulary is measured.
@@ -143,8 +150,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         progress: called after every step.
 
     Raises:
-        InputError: tasks, documents, sentences, pairs or tokens cannot be used, or no browser can draw the
-            figures. Everything else is written then.
+        InputError: tasks, documents, sentences, pairs or tokens cannot be used.
         EncodingError: a text has no usable vector.
         RunError: the folder contains something other than this study.
         MissingExtraError: the ``figures`` extra is not installed, or a task needs another one.
@@ -162,7 +168,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     load_tasks(task_sources)
     searched = bundled_collection().source
     if documents is not None:
-        searched = open_documents(documents, NamedColumns(None)).name
+        documents, searched = _read_twice(documents)
     model = require_ids(load_encoder(encoder), "a study", "load the model on this machine")
     # Both may be read only once.
     corpus = choose_corpus(sentences, pairs)
@@ -178,79 +184,91 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "seed": seed,
     }  # tasks and sets can be added to a study later
     path = store.default_folder(model.name, "study", digest(inputs)) if out is None else file_path("out", out)
-    _begin(path, inputs)
-    steps: dict[str, Any] = {"engine": engine, "progress": progress}
-    settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
-    std = detect(
-        model,
-        settings=settings,
-        sentences=own_sentences,
-        pairs=own_pairs,
-        sample=sample,
-        out=path / "std",
-        **steps,
-    )
-    profile = detect(
-        model,
-        method="profile",
-        sentences=own_sentences,
-        sample=sample,
-        seed=seed,
-        out=path / "profile",
-        **steps,
-    )
-    lists = _lists(model, std, profile)
-    if documents is None:
-        documents = path / "documents"
-        collection = bundled_collection()
-        write_retrieval(documents, collection.documents, collection.queries, collection.answers)
-    ids = {token_id for listed_ids in lists.values() for token_id in listed_ids[:_MOST_TOKENS]}
-    audited = audit(
-        profile,
-        documents,
-        encoder=model,
-        tokens=sorted(ids) or std.strongest(1)["token_id"],  # without any list, only random tokens matter
-        settings=AuditSettings(tokens=_MOST_TOKENS, seed=seed),
-        **steps,
-    )
-    impacts = {}
-    if task_sources:
-        for name, listed_ids in lists.items():
-            if listed_ids:
-                impacts[name] = impact(
-                    model,
-                    task_sources,
-                    run=profile if name == "profile" else std,
-                    tokens=listed_ids,
-                    settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
-                    **steps,
-                )
-    repeated = _repeat(model, std, settings, corpus, sets, path, steps)
-    tokens = _token_table(audited, std, lists)
-    finished = Study(
-        path=path,
-        std=std,
-        profile=profile,
-        audit=audited,
-        impacts=impacts,
-        tokens=tokens,
-        harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
-        stability=_stability([std, *repeated]),
-    )
-    for name, table in finished._tables.items():
-        store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
-        store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
-    store.write_atomically(path / _PAGE, _page(finished, lists).encode("utf-8", "backslashreplace"))
-    report(std, figures=path / "figures")
-    return finished
+    folder = store.ResultFolder(path)
+    _require_same(folder, inputs)  # before the lock is written into a folder of something else
+    with folder.locked():
+        _require_same(folder, inputs)  # another process may have begun a study since
+        store.write_atomically(path / _RECORD, json.dumps(inputs, indent=1).encode())
+        steps: dict[str, Any] = {"engine": engine, "progress": progress}
+        settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
+        std = detect(
+            model,
+            settings=settings,
+            sentences=own_sentences,
+            pairs=own_pairs,
+            sample=sample,
+            out=path / "std",
+            **steps,
+        )
+        profile = detect(
+            model,
+            method="profile",
+            sentences=own_sentences,
+            sample=sample,
+            seed=seed,
+            out=path / "profile",
+            **steps,
+        )
+        lists = _lists(model, std, profile)
+        packaged = documents is None
+        if documents is None:
+            documents = path / "documents"
+            collection = bundled_collection()
+            write_retrieval(documents, collection.documents, collection.queries, collection.answers)
+        ids = {token_id for listed_ids in lists.values() for token_id in listed_ids[:_MOST_TOKENS]}
+        audited = audit(
+            profile,
+            documents,
+            encoder=model,
+            tokens=sorted(ids) or std.strongest(1)["token_id"],  # without any list, only random tokens matter
+            settings=AuditSettings(tokens=_MOST_TOKENS, seed=seed),
+            **steps,
+        )
+        impacts = {}
+        if task_sources:
+            for name, listed_ids in lists.items():
+                if listed_ids:
+                    impacts[name] = impact(
+                        model,
+                        task_sources,
+                        run=profile if name == "profile" else std,
+                        tokens=listed_ids,
+                        settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
+                        **steps,
+                    )
+        repeated = _repeat(model, std, settings, corpus, sets, path, steps)
+        tokens = _token_table(audited, std, lists)
+        notes = []
+        try:
+            report(std, figures=path / "figures")
+        except InputError as error:  # no browser can be started, which must not cost the hours before
+            notes.append(f"there are no figures, and the same command draws them later: {error}")
+        finished = Study(
+            path=path,
+            std=std,
+            profile=profile,
+            audit=audited,
+            impacts=impacts,
+            tokens=tokens,
+            harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
+            stability=_stability([std, *repeated]),
+            notes=tuple(notes),
+        )
+        for name, table in finished._tables.items():
+            store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
+            store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
+        page = _page(finished, lists, packaged=packaged)
+        store.write_atomically(path / _PAGE, page.encode("utf-8", "backslashreplace"))
+        return finished
 
 
-def _begin(path: Path, inputs: Mapping[str, Any]) -> None:
-    """Write what is studied into the folder, or check that it is the same.
+def _require_same(folder: store.ResultFolder, inputs: Mapping[str, Any]) -> None:
+    """Check that a folder contains this study or nothing.
 
     Raises:
         RunError: the folder contains another study, or something else.
     """
+    path = folder.path
     record = path / _RECORD
     if record.is_file():
         try:
@@ -260,10 +278,25 @@ def _begin(path: Path, inputs: Mapping[str, Any]) -> None:
             raise RunError(f"{record} is damaged: delete it, or choose another folder") from error
         if present != inputs:
             resume.refuse_different(path, "study", inputs, present)
-    elif path.is_dir() and any(path.iterdir()):
+    elif folder.holds_other_files(_RECORD) or (path / store.IDENTITY_FILE).is_file():
         raise RunError(f"{path} contains something other than a study: choose another folder")
-    else:
-        store.write_atomically(record, json.dumps(inputs, indent=1).encode())
+
+
+def _read_twice(documents: DocumentSource) -> tuple[DocumentSource, str]:
+    """Read documents, and return a source from which they can be read again, with a hash of its content.
+
+    The hash covers the queries and relevance judgements of a BEIR folder, because the audit uses them.
+    """
+    collection = open_documents(documents, NamedColumns(needs_source=False))
+    read = [record for record in collection.read(Meter()) if isinstance(record, Document)]
+    content: list[Any] = [[document.id, document.text] for document in read]
+    if isinstance(documents, Iterator) or (isinstance(documents, str) and documents == STDIN):
+        documents = [{"_id": each.id, "text": each.text, "source": each.source} for each in read]
+    elif isinstance(documents, (str, Path)):
+        folder = Path(documents)
+        files = [folder / QUERIES, *sorted(folder.glob("qrels/*.tsv"))]
+        content += [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    return documents, fingerprint(content)
 
 
 def _lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
@@ -444,7 +477,14 @@ def _escape_latex(value: Any) -> str:
     return visible(_text(value)).translate(_LATEX)
 
 
-def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
+# Why the row of `profile` says less about documents than those of the other lists.
+_IN_ITS_FAVOUR = (
+    "**The row of `profile` is in its own favour**: these are the packaged documents, in which it has "
+    "selected its tokens by their push. Pass `--documents` with others to compare the lists fairly."
+)
+
+
+def _page(study: Study, lists: Mapping[str, Sequence[int]], *, packaged: bool) -> str:
     result = study.audit.result
     index = study.audit.record.index
     counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in lists.items()]
@@ -454,12 +494,15 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
         "\n".join(counts),
         f"{len(study.std.tokens):,} of {study.std.available:,} tokens were measured.",
         "## Which list predicts what?",
+        *([_IN_ITS_FAVOUR] if packaged else []),
+        f"**All tokens share the same {len(result.stuffed_ids)} documents, but the interval is over tokens "
+        "only**: it doesn't say how much the numbers would change with other documents.",
         _markdown_table(study.harm),
         f"Of {index.documents:,} documents, {COPIES} copies of a token were written into "
         f"{len(result.stuffed_ids)}, one at a time, for at most {_MOST_TOKENS} tokens of a list. "
         f"*Found*: the share of the queries that a document answers that find it among the first {TOP}."
         f"{without} *Pushed*: in how many times as many wrong results it is. *Otherwise*: with copies "
-        f"of random tokens. The interval covers {_CONFIDENCE:.0%}, over tokens.",
+        f"of random tokens. The interval covers {_CONFIDENCE:.0%}.",
         "On tasks, the texts are edited as Chen et al. do it. *Otherwise*: with copies of benign tokens. The "
         "interval covers 90%, over queries, pairs or texts.",
         "A list predicts a harm if the whole interval says so.",
@@ -475,6 +518,7 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]]) -> str:
         "## Where is the rest?",
         "`harm`, `tokens` and `stability` are tables as `.csv` and `.tex`, `figures` has the figures as PDF, "
         "SVG and PNG, and `std`, `profile` and `set-1` are run folders.",
+        *(f"Note: {markdown(note)}." for note in study.notes),
     ]
     return "\n\n".join(sections) + "\n"
 

@@ -306,6 +306,21 @@ def test_the_command_line_overrides_the_file_and_the_file_the_project(write):
     assert values_of("probe", "m", "a", "--config", file)["seed"] == 9
 
 
+def test_only_options_that_take_paths_name_files_beside_the_settings(write, tmp_path):
+    for name in ("text", "main", "corpus", "words.txt"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+    settings = (
+        "column = 'text'\nrevision = 'main'\nsentences = 'corpus'\ncandidates = 'words.txt'\nout = 'new'\n"
+    )
+    file = write("project/settings.toml", settings)
+    values = values_of("detect", "m", "--config", file)
+    assert (values["column"], values["revision"]) == (["text"], "main")
+    names = ("sentences", "candidates", "out")
+    assert [str(values[name]) for name in names] == [
+        str(file.parent / path) for path in ("corpus", "words.txt", "new")
+    ]
+
+
 @pytest.mark.parametrize("name", ["detect", "repair", "tokens"])
 def test_every_option_can_stand_in_a_file(name, write):
     own_options = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]

@@ -1,5 +1,6 @@
 """A measurement interrupted by a kill or an error, or continued on Ray, ends with the same results."""
 
+import numpy as np
 import pytest
 
 import engines
@@ -8,9 +9,13 @@ import planted
 from interrupted import finished, killed_again_and_again
 from naming import naming
 from stickytoken import open_impact
+from stickytoken.encoders.protocol import Role
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import impact
+from stickytoken.impacts._running import TaskRunner
 from stickytoken.impacts.results import TABLES
+from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.engine import LocalEngine, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
 
 pytestmark = pytest.mark.slow
@@ -109,6 +114,23 @@ def test_damaged_vectors_are_computed_again(encoder, options, tmp_path, damaged)
     file.write_bytes(damaged(file.read_bytes()))
     result = impact(encoder, out=tmp_path / "out", **arguments)
     assert result.scores.equals(impact(encoder, out=tmp_path / "alone", **arguments).scores)
+
+
+def test_stored_vectors_are_of_the_same_texts_and_role(encoder, tmp_path):
+    def clean(name, texts, role):
+        counting = files.Counting(encoder)
+        engine = LocalEngine(counting)
+        runner = TaskRunner(counting, files.FEW, (), engine, ResultFolder(tmp_path), ignore_progress)
+        vectors = runner.clean_vectors(name, texts, role)[0].vectors
+        np.testing.assert_allclose(vectors, encoder.encode(texts), atol=1e-6)
+        return len(counting.seen)
+
+    texts = ["the river", "a stone"]
+    assert clean("task-x", texts, Role.QUERY) == 2
+    assert clean("task-x-query", ["a song", "the bird"], None) == 2
+    assert clean("task-x", texts, Role.QUERY) == 0
+    assert clean("task-x", ["a letter", "a stone"], Role.QUERY) == 2
+    assert clean("task-x", texts[:1], Role.QUERY) == 1
 
 
 def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, tmp_path):

@@ -15,6 +15,7 @@ from stickytoken.audits._index import AuditJob
 from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import Candidates, choose_tokens, predicted_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
+from stickytoken.encoders.protocol import confirm_answers
 from stickytoken.measurement import resume
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
@@ -92,6 +93,7 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
         sequences=folder.total_cost().sequences,
         seconds=round(folder.seconds, 1),
     )
+    confirm_answers(job.encoder)
     held.finish(held.record.model_copy(update={"result": result, "notes": notes}))
 
 

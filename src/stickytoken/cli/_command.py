@@ -498,7 +498,7 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
         try:
             # The file may give a single value or a list for a repeatable option, whose value is a list.
             items = value if param.multiple and isinstance(value, list) else [value]
-            typed = [_convert_value(param, item, file.parent) for item in items]
+            typed = [_convert_value(name, param, item, file.parent) for item in items]
             typed_value = typed if param.multiple else typed[0]
             values[str(param.name)] = typed_value
             # Raises an error for an invalid value. The result is not kept, because Typer converts the value
@@ -512,10 +512,14 @@ def _check_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str)
 
 # Types that TOML gives to values, keyed by the result of `_kind_of_value`. All other values are texts.
 _TYPES: dict[str, type] = {"true, false": bool, "number": float}
+# Options that take a path or a name, so that their type does not show whether a value is a path.
+_NAME_OR_PATH = frozenset(
+    ("candidates", "documents", "input", "model", "queries", "sentences", "task", "tokenizer", "tokens")
+)
 _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not empty"}
 
 
-def _convert_value(param: Any, value: Any, folder: Path) -> Any:
+def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
     kind_name = _kind_of_value(param)
     expected_type = _TYPES.get(kind_name, str)
     value_type = float if type(value) is int else type(value)
@@ -526,9 +530,7 @@ def _convert_value(param: Any, value: Any, folder: Path) -> Any:
     if expected_type is float:
         return str(value)
     path = folder / Path(value).expanduser()
-    # Options such as --sentences accept a path or a name, so their type does not show whether the value is a
-    # path.
-    is_path = kind_name == "path" or path.exists()
+    is_path = kind_name == "path" or (name in _NAME_OR_PATH and path.exists())
     return str(path) if is_path and folder != Path.cwd() else value
 
 

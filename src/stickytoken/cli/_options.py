@@ -485,6 +485,7 @@ def announced(
             return
         encoder.before_sending = partial(_confirm_cost, encoder, loading, measurement, uncertain)
         yield progress
+        encoder.confirm_answers()  # of commands that write no measurement
         sent = encoder.spending
         if sent.requests:
             counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"

@@ -33,6 +33,7 @@ from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
     capabilities_of,
+    confirm_answers,
     similarity_of,
     without_refused_texts,
 )
@@ -199,6 +200,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
                 folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
                 table, result = chosen_method.compute(job, prepared, runner, folder)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
+                confirm_answers(encoder)
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):

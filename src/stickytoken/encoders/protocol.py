@@ -184,6 +184,24 @@ def refused_texts(encoder: object) -> Collection[str]:
     return frozenset()
 
 
+@runtime_checkable
+class CheckingEncoder(Protocol):
+    """An encoder whose server could start to serve another model."""
+
+    def confirm_answers(self) -> None:
+        """Raise a ModelError if it has, unless no text was sent since this was last known."""
+
+
+def confirm_answers(encoder: object) -> None:
+    """Make sure that all vectors so far are of one model. Called before a measurement counts as finished.
+
+    Raises:
+        ModelError: the encoder's server serves another model now.
+    """
+    if isinstance(encoder, CheckingEncoder):
+        encoder.confirm_answers()
+
+
 Result = TypeVar("Result")
 
 
@@ -515,6 +533,9 @@ class EncoderWrapper(Generic[Inner_co]):
     @property
     def refused_texts(self) -> Collection[str]:
         return refused_texts(self._encoder)
+
+    def confirm_answers(self) -> None:
+        confirm_answers(self._encoder)
 
     @cached_property
     def identity(self) -> EncoderIdentity:

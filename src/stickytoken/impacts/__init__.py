@@ -19,7 +19,7 @@ from stickytoken.detection.naming import TokenSource, available_tokens, token_id
 from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
-from stickytoken.encoders.protocol import similarity_of
+from stickytoken.encoders.protocol import confirm_answers, similarity_of
 from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
@@ -167,6 +167,7 @@ def _measure(
     for name, columns in results.TABLES.items():
         folder.write_table(name, pl.DataFrame(rows[Path(name).stem], columns))
     folder.write_text("impact.md", wording.impact_markdown(finished, rows))
+    confirm_answers(runner.encoder)
     held.finish(finished)
     for path in folder.path.glob(f"{VECTORS}*.npz"):  # the shards contain all outcomes
         path.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, by_tokens, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Probe
+from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
@@ -137,7 +138,7 @@ class TaskRunner:
         """Encode inputs without copies, or read the vectors that an earlier session left in the folder.
 
         Args:
-            name: name of the work that uses the vectors. The vectors are stored under this name.
+            name: name of the work that uses the vectors. The vectors are stored under it and the role.
             probes: the inputs, which may contain duplicates.
             role: the role of the texts.
 
@@ -145,20 +146,26 @@ class TaskRunner:
             The vectors of the distinct inputs, and the cost of encoding these inputs.
         """
         distinct = tuple(dict.fromkeys(probes))
-        file = self.folder.path / f"{VECTORS}{name}.npz"
+        # No name of a work contains a plus sign, so that no other work has this file.
+        stem = f"{VECTORS}{name}" if role is None else f"{VECTORS}{name}+{role}"
+        file = self.folder.path / f"{stem}.npz"
+        encoded = digest([role, distinct])
         stored = _read_vectors(file)
-        if stored is not None:
+        if stored is not None and stored.encoded == encoded:
             return CleanVectors(distinct, stored.vectors), ShardCost(stored.seconds, len(distinct))
         started = time.perf_counter()
         starts = range(0, len(distinct), _SHARD_PROBES)
         shards = [Shard(index, distinct[start : start + _SHARD_PROBES]) for index, start in enumerate(starts)]
         computed = sorted(
-            self.engine.compute(_Encoding(file.stem, role), shards), key=lambda result: result.shard.index
+            self.engine.compute(_Encoding(stem, role), shards), key=lambda result: result.shard.index
         )
         vectors = np.concatenate([result.rows[0]["vectors"] for result in computed])
         seconds = time.perf_counter() - started
         store.write_atomically(
-            file, lambda stream: np.savez(stream, vectors=vectors, seconds=np.array(seconds))
+            file,
+            lambda stream: np.savez(
+                stream, vectors=vectors, seconds=np.array(seconds), encoded=np.array(encoded)
+            ),
         )
         return CleanVectors(distinct, vectors), ShardCost(seconds, len(distinct))
 
@@ -203,13 +210,14 @@ class TaskRunner:
 class _StoredVectors:
     vectors: NDArray[np.float32]
     seconds: float  # time that encoding took
+    encoded: str  # hash of the texts and their role
 
 
 def _read_vectors(file: Path) -> _StoredVectors | None:
     try:
         # Open the file here, because NumPy does not close a damaged file that it has opened itself.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-            return _StoredVectors(content["vectors"], float(content["seconds"]))
+            return _StoredVectors(content["vectors"], float(content["seconds"]), str(content["encoded"]))
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):
         return None
 
@@ -313,8 +321,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
         clean = {}
         total = ShardCost(0, 0)
         for role, inputs in inputs_by_role.items():
-            stage = name if role is None else f"{name}-{role}"
-            clean[role], cost = runner.clean_vectors(stage, inputs, role)
+            clean[role], cost = runner.clean_vectors(name, inputs, role)
             total = ShardCost(total.seconds + cost.seconds, total.sequences + cost.sequences)
         similarity = similarity_of(runner.encoder)
         return TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity), total

@@ -29,7 +29,7 @@ from stickytoken.data.documents import (
 from stickytoken.data.rows import Skipped
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.loading import AnyModel, prompts_of
-from stickytoken.encoders.protocol import IdReader, similarity_of
+from stickytoken.encoders.protocol import IdReader, confirm_answers, similarity_of
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
@@ -553,6 +553,7 @@ class _ScanJob:
         if self.effects is not None and tally.rows:
             effect_pass = self._effect_pass(self.effects, tally, keeper)
             unread = effect_pass.run(tally, self.progress)
+            confirm_answers(self.effects.encoder)
             notes = () if self.effects.note is None else (self.effects.note,)
         documents = _documents(keeper, tally, effect_pass)
         seconds = time.perf_counter() - self.began if folder is None else folder.seconds

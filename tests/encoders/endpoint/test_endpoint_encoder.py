@@ -20,8 +20,8 @@ import tiny
 from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from naming import naming
-from stickytoken.encoders import load_encoder
-from stickytoken.encoders.endpoint import _answers
+from stickytoken.encoders import load_encoder, protocol
+from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_module
 from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
 from stickytoken.encoders.protocol import Encoder, Role, in_role, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
@@ -52,6 +52,7 @@ def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
     other = serve()
     first = served.encoder()
     vectors = first.encode(TEXTS)
+    first.confirm_answers()
     identity, requests_seen = first.identity, served.server.seen
     np.testing.assert_array_equal(first.encode(TEXTS[::-1])[::-1], vectors)
     second = served.encoder()
@@ -249,12 +250,91 @@ def test_more_texts_than_the_server_takes_are_cut_and_halved_and_four_requests_r
 
 def test_another_model_under_the_name_ends_the_run_with_a_reason(serve):
     served = serve()
-    served.encoder().encode(TEXTS[:10])
+    first = served.encoder()
+    first.encode(TEXTS[:10])
+    first.confirm_answers()
     served.server.behaviour.wrong = True
     with pytest.raises(ModelError, match=r"changed.*cosine.* -?0\.\d") as caught:
         served.encoder().encode(TEXTS[10:20])
     assert "\n" not in str(caught.value)
     served.encoder().encode(TEXTS[:10])  # what was answered stays
+
+
+@pytest.fixture
+def check_every_four(monkeypatch):
+    for module in (encoder_module, dry_run):
+        monkeypatch.setattr(module, "CHECKED_EVERY", 4)
+    monkeypatch.setattr(encoder_module, "MOST_TEXTS", 10)
+
+
+@pytest.mark.usefixtures("check_every_four")
+def test_answers_of_another_model_do_not_stay_in_the_cache(serve, encoder):
+    served = serve()
+    endpoint = served.encoder()
+    endpoint.encode(TEXTS[:40])  # four requests, so that they are checked
+    endpoint.encode(TEXTS[40:50])
+    served.server.behaviour.wrong = True
+    endpoint.encode(TEXTS[50:60])
+    assert len(endpoint.answers) == 60
+    with pytest.raises(ModelError, match="changed"):
+        endpoint.encode(TEXTS[60:])
+    assert endpoint.answers.find(TEXTS).keys() == set(TEXTS[:40])
+    served.server.behaviour.wrong = False
+    np.testing.assert_array_equal(served.encoder().encode(TEXTS), encoder.encode(TEXTS))
+
+
+@pytest.mark.usefixtures("check_every_four")
+def test_a_short_run_is_checked_at_its_end(serve):
+    served = serve()
+    endpoint = served.encoder()
+    served.server.behaviour.wrong = True
+    endpoint.encode(TEXTS[:10])
+    with pytest.raises(ModelError, match="changed"):
+        protocol.confirm_answers(protocol.EncoderWrapper(endpoint))
+    assert len(endpoint.answers) == 0
+
+
+@pytest.mark.usefixtures("check_every_four")
+def test_many_small_calls_send_few_checks(serve):
+    served = serve()
+    endpoint = served.encoder()
+    before = served.server.seen
+    for text in TEXTS[:40]:
+        endpoint.encode([text])
+    assert served.server.seen - before == 40 + 2 * 40 // 4
+    endpoint.confirm_answers()  # nothing was sent since the last check
+    assert served.server.seen - before == 40 + 2 * 40 // 4
+
+
+@pytest.mark.usefixtures("check_every_four")
+def test_unchecked_answers_of_an_earlier_session_are_checked_before_they_are_used(serve, encoder):
+    served = serve()
+    served.encoder()
+    served.server.behaviour.wrong = True
+    ended = served.encoder()
+    ended.requests_since_check = 0  # the model was changed after its first check
+    ended.encode(TEXTS[:10])
+    with pytest.raises(ModelError, match="changed"):
+        served.encoder().encode(TEXTS[:10])
+    served.server.behaviour.wrong = False
+    np.testing.assert_array_equal(served.encoder().encode(TEXTS[:10]), encoder.encode(TEXTS[:10]))
+
+
+@pytest.mark.usefixtures("check_every_four")
+def test_checks_are_estimated(serve):
+    served = serve()
+    endpoint = served.encoder()
+
+    def measurement(measured):
+        measured.encode(TEXTS[:105])
+        protocol.confirm_answers(measured)
+        protocol.confirm_answers(measured)
+
+    before = served.server.seen, served.server.tokens
+    estimate = estimate_cost(endpoint, measurement)
+    measurement(endpoint)
+    assert served.server.seen - before[0] == estimate.requests == 11 + 2 * 3
+    assert served.server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
 
 
 def test_other_dimensions_are_refused(serve):
@@ -270,7 +350,9 @@ def test_other_dimensions_are_refused(serve):
 
 def test_vectors_are_truncated_after_they_are_kept_whole(serve, encoder):
     served = serve()
-    full_vectors = served.encoder().encode(TEXTS)
+    first = served.encoder()
+    full_vectors = first.encode(TEXTS)
+    first.confirm_answers()
     requests_seen = served.server.seen
     endpoint = served.encoder(truncate_dim=8)
     np.testing.assert_array_equal(endpoint.encode(TEXTS), full_vectors[:, :8])

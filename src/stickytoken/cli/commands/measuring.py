@@ -283,7 +283,7 @@ def study(
 ) -> None:
     """Do for a model what Chen et al. (2025) do, and say which list of sticky tokens predicts what.
 
-    Run the same command again to continue an interrupted study. The figures need Chrome or Chromium.
+    Run the same command again to continue an interrupted study. Only Chrome or Chromium can draw the figures.
 
     Example: stickytoken study all-MiniLM-L6-v2 --sample 300 --task sts.jsonl
 
@@ -311,6 +311,7 @@ def study(
             engine=computing.choice,
             progress=progress,
         )
+    console.inform_notes(finished.notes)
     if output_format is opt.Format.JSON:
         console.print_json(finished.summary())
         return

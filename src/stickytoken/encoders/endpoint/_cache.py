@@ -30,6 +30,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refusals (text BLOB PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS unchecked (text BLOB PRIMARY KEY);
 """
 
 
@@ -37,7 +38,9 @@ class Answers:
     """The cache of one model, which several threads and processes may use at the same time.
 
     The cache holds vectors of texts, the server's reasons for refusing other texts, and facts about the
-    server. Texts are stored only as hashes, and API keys are not stored.
+    server. Texts are stored only as hashes, and API keys are not stored. A new vector is *unchecked* until
+    somebody has made sure that the same model still answers. It is stored nevertheless, because it is paid
+    for, and a killed process must not lose it.
     """
 
     def __init__(self, address: Address, options: EndpointOptions) -> None:
@@ -60,10 +63,30 @@ class Answers:
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store vectors that are keyed by text."""
+        """Store vectors that are keyed by text, as unchecked ones."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
         with self._lock_connection() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
+            connection.executemany("INSERT OR IGNORE INTO unchecked VALUES (?)", [row[:1] for row in rows])
+
+    def unchecked(self) -> list[bytes]:
+        """Return the keys of all unchecked vectors, for `confirm`."""
+        return [key for (key,) in self._rows_of("SELECT text FROM unchecked")]
+
+    def unchecked_among(self, texts: Sequence[str]) -> bool:
+        """Return whether the vector of one of the texts is unchecked."""
+        return bool(self._select("SELECT text, text FROM unchecked WHERE text IN", texts))
+
+    def confirm(self, keys: Sequence[bytes]) -> None:
+        """Record that unchecked vectors are of the right model."""
+        with self._lock_connection() as connection, connection:
+            connection.executemany("DELETE FROM unchecked WHERE text = ?", [(key,) for key in keys])
+
+    def forget_unchecked(self) -> None:
+        """Delete all unchecked vectors, because another model may have given them."""
+        with self._lock_connection() as connection, connection:
+            connection.execute("DELETE FROM answers WHERE text IN (SELECT text FROM unchecked)")
+            connection.execute("DELETE FROM unchecked")
 
     def keep_refusal(self, text: str, reason: str) -> None:
         """Record that the server gave no vector for a text, and why."""
@@ -148,7 +171,7 @@ def _prepare_tables(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != _VERSION:
         with connection:
-            for table in ("answers", "refusals", "facts"):
+            for table in ("answers", "refusals", "facts", "unchecked"):
                 connection.execute(f"DELETE FROM {table}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
 

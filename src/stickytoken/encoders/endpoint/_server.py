@@ -35,8 +35,8 @@ _DRIFT_PER_NOISE = 4.0
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
 # further apart.
 _ROUNDING = 5e-5
-# Index of the fixed text that is also asked for in base64.
-_IN_BASE64 = 1
+IN_BASE64 = 1
+"""Index of the fixed text that is also asked for in base64."""
 # Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
 # The server and the user's tokenizer each count how many more tokens the longer texts below have than the
@@ -326,12 +326,12 @@ class _Questions:
         """
         if self.client.request_format.encoding == "omitted":
             return
-        text = SENTINELS[_IN_BASE64]
+        text = SENTINELS[IN_BASE64]
         reserved = sum(self.count([text])) + _MOST_EXTRA_TOKENS
         encoded = self.client.bytes_in_base64(text, reserved)
         if encoded is None:
             return
-        kind = kind_of_numbers(encoded, vectors[_IN_BASE64])
+        kind = kind_of_numbers(encoded, vectors[IN_BASE64])
         if kind != "float32":
             raise ModelError(
                 f"{self.name} sends vectors in base64 as {kind}, where the API has float32: update the server"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint._client import price
+from stickytoken.encoders.endpoint._server import IN_BASE64
 from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
@@ -74,6 +75,8 @@ class _Recorded:
 
     texts: set[str] = field(default_factory=set)  # all that have been counted, with the prompt
     requests: int = 0
+    requests_at_confirmation: int = 0  # when a measurement last ended with a check
+    confirmations: int = 0
     to_send: int = 0
     cached: int = 0
     tokens: float = 0.0  # of texts to send; a fraction, because a server's tokens per text are an average
@@ -160,6 +163,13 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def capabilities(self) -> protocol.Capabilities:
         return replace(super().capabilities, spec=None)
 
+    def confirm_answers(self) -> None:
+        """Count the check with which a measurement ends; without new texts, there is none."""
+        recorded = self._recorded
+        if recorded.requests > recorded.requests_at_confirmation:
+            recorded.confirmations += 1
+            recorded.requests_at_confirmation = recorded.requests
+
     def reached(self, stage: str) -> None:
         """Record that a stage begins; if it is uncertain, keep the cost of the stages before it."""
         recorded = self._recorded
@@ -198,9 +208,14 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         checks = 0
         if recorded.requests:
             checks = (encoder.requests_since_check + recorded.requests) // CHECKED_EVERY
-        tokens = recorded.tokens + checks * encoder.count_by_server(SENTINELS)
+            checks += recorded.confirmations
+        fixed_texts = [list(SENTINELS)]
+        if server.encoding != "omitted":
+            fixed_texts.append([SENTINELS[IN_BASE64]])
+        tokens_of_check = sum(map(encoder.count_by_server, fixed_texts))
+        tokens = recorded.tokens + checks * tokens_of_check
         whole_tokens = round(tokens)
-        requests = recorded.requests + checks
+        requests = recorded.requests + checks * len(fixed_texts)
         # Every request takes a fixed time, and every token adds to it.
         seconds = requests * server.request_seconds + whole_tokens * server.token_seconds
         return CostEstimate(

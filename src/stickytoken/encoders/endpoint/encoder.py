@@ -36,8 +36,13 @@ from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import RoundTripTokenizer
 
-CHECKED_EVERY = 200
-"""Number of requests after which the fixed texts are sent again, to check that the same model answers."""
+CHECKED_EVERY = 40
+"""Number of requests after which the fixed texts are sent again, to check that the same model answers.
+
+A check is two requests with seven short texts, so that checks add at most 5% to the requests of many small
+calls, and far fewer tokens. With fewer requests between checks, this share rises; with more, more answers are
+forgotten and asked for again after a check fails.
+"""
 # Maximum number of tokens in a request, far below the sizes that servers refuse.
 _MOST_TOKENS = 8192
 # Part of every endpoint model's identity, in place of its modules.
@@ -53,7 +58,8 @@ class EndpointEncoder(TextEncoder):
         spending: the cost of all requests that this process made.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
-        requests_since_check: number of requests since the fixed texts were last sent to check the model.
+        requests_since_check: number of requests since the fixed texts were last sent to check the model;
+            `CHECKED_EVERY` before the first check of a session that took the server from the cache.
         before_sending: called once, before the first texts are sent; None afterwards.
         waits: called before a pause of at least a second, with the reason and the length in seconds.
         spec: the name and options needed to load the encoder again; None if that is impossible.
@@ -224,9 +230,12 @@ class EndpointEncoder(TextEncoder):
         if (to_send or refused_before) and session.before_sending is not None:
             session.before_sending()
             session.before_sending = None
+        # Answers that an earlier session has not checked are not used before a check.
+        if session.requests_since_check >= CHECKED_EVERY and self.answers.unchecked_among(prompted_texts):
+            self.require_same_model()
 
         def keep(answered: Mapping[str, NDArray[np.float32]]) -> None:
-            """Cache the vectors that the server returned for a request, keyed by text."""
+            """Cache the vectors that the server returned for a request, keyed by text, until a check."""
             self._require_dimension(answered)
             self.answers.keep(answered)
             vectors.update(answered)
@@ -254,12 +263,17 @@ class EndpointEncoder(TextEncoder):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
-        for start in range(0, len(batches), CHECKED_EVERY):
-            if self._session.requests_since_check >= CHECKED_EVERY:
+        session = self._session
+        start = 0
+        while start < len(batches):
+            if session.requests_since_check >= CHECKED_EVERY:  # the first requests of this session
                 self.require_same_model()
-            next_batches = batches[start : start + CHECKED_EVERY]
+            next_batches = batches[start : start + CHECKED_EVERY - session.requests_since_check]
             sender.send_all(next_batches, one_attempt=one_attempt)
-            self._session.requests_since_check += len(next_batches)
+            start += len(next_batches)
+            session.requests_since_check += len(next_batches)
+            if session.requests_since_check >= CHECKED_EVERY:
+                self.require_same_model()
 
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
         """Divide texts, which include the prompt, into batches; each batch is one request.
@@ -292,16 +306,31 @@ class EndpointEncoder(TextEncoder):
         """Send the fixed texts again, and compare their new vectors with the stored vectors.
 
         Raises:
-            ModelError: the vectors have changed, so a different model answers.
+            ModelError: the vectors have changed, so a different model answers. The cache then forgets all
+                answers since the last passed check, because either model may have given them.
         """
+        # Answers that other processes get during this check wait for the next one.
+        unchecked = self.answers.unchecked()
         lowest_cosine = self.server.drift(vectors_of_fixed_texts(self.client, self.count))
         if lowest_cosine is not None:
+            self.answers.forget_unchecked()
             raise ModelError(
                 f"{self.name} has changed: the new and the earlier vector of a fixed text have a cosine of "
-                f"only {lowest_cosine:.4f}. Finished measurements are kept; for the new "
-                f"model, move {self.answers.folder} away and choose another run folder"
+                f"only {lowest_cosine:.4f}. Finished measurements are kept, and the answers of at most the "
+                f"last {CHECKED_EVERY} requests are forgotten, but an unfinished measurement may have used "
+                f"them: choose another folder for it and, for the new model, move {self.answers.folder} away"
             )
+        self.answers.confirm(unchecked)
         self._session.requests_since_check = 0
+
+    def confirm_answers(self) -> None:
+        """Check the model if the cache has answers that no check has followed yet.
+
+        Raises:
+            ModelError: as `require_same_model`.
+        """
+        if self.answers.unchecked():
+            self.require_same_model()
 
 
 def load_endpoint(
