@@ -96,7 +96,7 @@ def test_the_folder_needs_no_stickytoken(mended):
 def own_run(run, folder):
     """A copy of the run beside the same model, whose report knows no repair of other tests."""
     shutil.copytree(run.path, folder / "run", ignore=shutil.ignore_patterns("repair-*"))
-    return open_run(folder / "run")
+    return stickytoken.open_run(folder / "run")
 
 
 def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
