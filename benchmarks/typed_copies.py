@@ -156,7 +156,7 @@ def measure(
     words: Annotated[
         list[str],
         typer.Argument(
-            help="Tokens to type; the picture shows one that pushes and one that hides, in this order."
+            help="Tokens to type. The picture shows the first, which pushes, and the second, which hides."
         ),
     ],
     name: Annotated[str, typer.Option(help="Name of the model in the picture.")] = "all-MiniLM-L6-v2",
@@ -235,13 +235,13 @@ def draw_panel(axes: Axes, name: str, content: dict[str, Any], colours: Sequence
     """Draw a bar for each kind of copies in a model, with its interval as a line."""
     rows = {row["label"]: row for row in content["rows"]}
     as_it_is, compared, sticky, repaired = colours
-    pushing, hiding = content["words"][:2]
-    control = content.get("control")
+    pushing, *hiding = content["words"][:2]
+    control = content["control"]
     bars = [
         ("as it is", "without copies", as_it_is),
         (f"with {COPIES} ordinary words", "an ordinary word before", compared),
         (f"with {COPIES} × {control}", f"{control} before", compared),
-        (f"with {COPIES} × {hiding}", f"{hiding} before", sticky),
+        *((f"with {COPIES} × {word}", f"{word} before", sticky) for word in hiding),
         (f"with {COPIES} × {pushing}", f"{pushing} before", sticky),
         (f"with {COPIES} × {pushing}, repaired", f"{pushing} before, repaired", repaired),
     ]
