@@ -65,7 +65,7 @@ def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, m
     model, runs = own
     detected = []
 
-    def detect(encoder, *, out, progress):
+    def detect(encoder, *, out, **options):
         detected.append(out)
         return profiled.detect_profile(encoder, out)  # with few texts
 
