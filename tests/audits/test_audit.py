@@ -1014,3 +1014,27 @@ def test_an_erased_share_counts_only_where_the_token_hides_documents():
     is_ordinary = np.array([False, False, True, True])
     assert hide_here(found, is_ordinary).tolist() == [True, False, False, False]
     assert hide_here(None, is_ordinary).all()
+
+
+def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
+    tampered_run, judged, judged_folder, tmp_path
+):
+    """A random token gets a large erased share in the table of the run; nothing else about it changes."""
+    token_id, token = (
+        judged.tokens.filter(group="random").sort("found", "token_id").row(-1, named=True)[name]
+        for name in ("token_id", "token")
+    )
+    path = tmp_path / "run"
+    shutil.copytree(tampered_run, path)
+    is_chosen = pl.col("token_id") == token_id
+    shares = {"erased": 0.9, "erased_low": 0.85, "erased_high": 0.95, "confirmed": True}
+    changed = pl.read_parquet(path / "tokens.parquet").with_columns(
+        pl.when(is_chosen).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        for name, value in shares.items()
+    )
+    changed.write_parquet(path / "tokens.parquet")
+    measured = audit(open_run(path), judged_folder, tokens=[token], settings=SMALL)
+    row = measured.tokens.row(by_predicate=is_chosen, named=True)
+    assert row["erased_low"] == 0.85
+    assert row["found_high"] >= measured.result.ordinary_found
+    assert row["verdict"] == "benign"

@@ -233,10 +233,10 @@ class _Changes:
 
     def affect_none_of(self, texts: Sequence[str]) -> bool:
         """Return whether the repair affects none of the texts, as queries or as documents."""
-        return self._keep_prompts() and len(self._keep_unaffected(texts)) == len(texts)
+        return self._keeps_prompts() and len(self._keep_unaffected(texts)) == len(texts)
 
-    def _keep_prompts(self) -> bool:
-        """Whether the model adds the same to queries and documents as before, with the same vectors."""
+    def _keeps_prompts(self) -> bool:
+        # A prompt may have a repaired token, although no query or document has one.
         for role in Role:
             old, new = in_role(self.original, role).template, in_role(self.repaired, role).template
             if old != new or not self.replaced_ids.isdisjoint((*old.before, *old.after)):
