@@ -83,12 +83,12 @@ ERASED = Measure(
     verb="erases",
     setting="smallest_erased",
     none=0.0,
-    severe=0.7,  # a search finds hardly any of the documents with such copies
+    severe=0.7,  # a search finds hardly any of the short texts with such copies
     threshold="{:.0%}",
     amount="an erased share of {:.0%}",
     largest="the largest erased share",
     reason="leaves {} less of a text's meaning than an ordinary token does",
-    meaning="documents with copies are no longer found for what they say",
+    meaning="short texts with copies are no longer found for what they say, and fewer long ones are",
     definition="How much less of a text's meaning copies of the token leave than copies of an ordinary token "
     "do: 50% if they leave half as much.",
 )

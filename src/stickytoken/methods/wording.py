@@ -177,6 +177,7 @@ def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: 
 ANSWER_COLUMNS = (
     Column("token", "token"),
     *MEASURES,
+    Column("found", "found", 0, "%"),
     Column("vector", "vector"),
     Column("verdict", "verdict"),
 )
@@ -204,7 +205,7 @@ def answer_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame
                     verdict = f"benign, {measure.interval(low, high)}"
                     break
         values = [row[measure.key] for measure in MEASURES]
-        rows.append((row["token"], *values, "unusual" if is_unusual else "", verdict))
+        rows.append((row["token"], *values, row["found"], "unusual" if is_unusual else "", verdict))
     types = {column.key: pl.String if column.digits is None else pl.Float64 for column in ANSWER_COLUMNS}
     return pl.DataFrame(rows, schema=types, orient="row")
 
@@ -219,7 +220,7 @@ GLOSSARY = {
     "erased": f"{ERASED.definition} A high share means: {ERASED.meaning}.",
     "push": f"{PUSH.definition} A high push means: {PUSH.meaning}. Only suspicious and random tokens are "
     "measured in documents.",
-    "found by its queries": "How many of the queries that a document answers still find it among the first "
+    "found": "How many of the queries that a document answers still find it among the first "
     "ten results, with eight copies in it.",
     "documents": "In how many documents the token was measured.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "

@@ -27,7 +27,7 @@ REPORTED: tuple[Column, ...] = (
     _SEVERITY,
     _REASON,
     *chain.from_iterable(_WITH_INTERVALS),
-    Column("found", "found by its queries", 0, "%"),
+    Column("found", "found", 0, "%"),
     Column("documents", "documents", 0),
     _VECTOR,
 )
