@@ -220,7 +220,7 @@ def draw() -> None:
             for axes, (name, content) in zip(panels[0], models.items(), strict=True):
                 draw_panel(axes, name, content, colours)
             figure.suptitle(
-                "How many queries show a random abstract among their first ten results?",
+                "How many queries show a random Cranfield abstract in their top 10? (lines: 90% intervals)",
                 x=0.01,
                 ha="left",
                 weight="bold",

@@ -110,6 +110,15 @@ def test_a_prompt_that_the_user_names_is_put_before_everything(prompted, library
     np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt_name="query"), **CLOSE)
 
 
+@pytest.mark.parametrize("prompt", ["document", PROMPTS["document"]])
+def test_queries_keep_their_prompt_beside_one_for_documents(prompted, library, prompt):
+    encoder = load_for_documents(prompted, device="cpu", prompt=prompt)
+    assert prompts_of(encoder) == {"query": PROMPTS["query"], "document": PROMPTS["document"]}
+    queries = in_role(encoder, Role.QUERY)
+    np.testing.assert_allclose(queries.encode(TEXTS), library.encode_query(TEXTS), **CLOSE)
+    np.testing.assert_allclose(encoder.encode(TEXTS), library.encode_document(TEXTS), **CLOSE)
+
+
 def test_a_query_prompt_is_put_before_queries_only(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"))
     encoder = load_for_documents(model, prompt=Prompting("tree: ", query_prompt="song: "))
@@ -127,6 +136,8 @@ def test_a_document_prompt_that_the_library_passes_over_is_named(tmp_path):
     with pytest.warns(StickyTokenWarning, match=naming("'passage'")):
         encoder = load_for_documents(model)
     np.testing.assert_allclose(encoder.encode(TEXTS), model.encode_document(TEXTS), **CLOSE)
+    named = load_for_documents(model, prompt="passage")
+    assert prompts_of(named) == {"query": "song: ", "document": "tree: "}
 
 
 def test_the_model_alone_has_one_role(bert_folder):

@@ -76,10 +76,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             layer: number of layers to run (at least 1); if None, all are run.
             route: route that texts take, such as ``query``; if None, the model's default route.
-            query_prompt: text put before every query, if that is another one.
+            query_prompt: text put before every query; if None, the model's own where ``prompt`` is one of its
+                prompts for documents, else the same as before documents.
             role: the role of the texts; see `in_role`.
         """
-        from stickytoken.encoders.inputs.routes import has_roles, routed
+        from stickytoken.encoders.inputs.routes import has_roles, query_prompt_beside, routed
 
         if len(model) == 0:
             raise ModelError(f"{name}: the model has no modules, so it does not read text")
@@ -104,7 +105,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         if layer is not None:
             self._run_first_layers(layer, name)
         self._asked_prompt = prompt
-        self._query_prompt = query_prompt
+        self._query_prompt = query_prompt_beside(model, prompt) if query_prompt is None else query_prompt
         self._token_budget = token_budget
         self._reuse_limits = reuse
         super().__init__(self.model, name, precision)
@@ -254,7 +255,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Return the encoder of texts in a role, which shares the weights.
 
         It encodes queries as `encode_query` of sentence-transformers does, documents as `encode_document`,
-        and texts without a role as `encode`. A prompt that the user names is put before texts in every role.
+        and texts without a role as `encode`. A prompt that the user names is put before texts in every role,
+        except that queries keep their own beside one for documents.
         """
         if role is self.role or not self._distinguishes_roles:
             return self
@@ -315,7 +317,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             warnings.warn(
                 f"the prompt {unused_prompt!r} of {self.name} is not put before documents, because "
                 "encode_document of sentence-transformers takes the one named 'document', which is empty: to "
-                f"use it, pass the prompt {unused_prompt!r} and the query prompt 'query'",
+                f"use it, pass the prompt {unused_prompt!r}",
                 StickyTokenWarning,
                 stacklevel=3,
             )

@@ -38,7 +38,7 @@ class Prompting:
         layer: Take the vectors after this number of layers; -1 is the last layer. Default: the last layer or,
             for a language model with a prompt, the layer of the published preset.
         query_prompt: Text before every query, or the name of a saved prompt, where queries and documents are
-            told apart. Default: that of documents if the user names one, else the model's.
+            told apart. Default: the model's, unless the prompt is another than its own for documents.
 
     Raises:
         InputError: A value has the wrong type or is out of range.

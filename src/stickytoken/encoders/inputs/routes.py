@@ -142,6 +142,15 @@ def unused_document_prompt(model: SentenceTransformer) -> str | None:
     return next((prompt_name for prompt_name in names if model.prompts[prompt_name]), None)
 
 
+def query_prompt_beside(model: SentenceTransformer, prompt: str | None) -> str | None:
+    """Return the model's prompt of queries if this is the text of one of its document prompts, else None."""
+    document_prompts = {model.prompts.get(prompt_name) for prompt_name in _PROMPTS[Role.DOCUMENT]}
+    if not prompt or prompt not in document_prompts:
+        return None
+    query_prompts = (model.prompts.get(prompt_name) for prompt_name in _PROMPTS[Role.QUERY])
+    return next((text for text in query_prompts if text), None)
+
+
 def _route_in(router: Router, route: str | None, name: str) -> str:
     mappings = router.route_mappings or {}
     return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
