@@ -62,11 +62,11 @@ def test_the_readme_says_what_speaks_against_the_rule():
     push = [value.split(";")[0] for value in of_collections("128 random tokens: Spearman of the run's push")]
     assert f"that of push with wrong top 10s is {push[0]} and {push[1]}" in flat(README)
     recall = [value.split("; ") for value in of_collections("median recall@10")]
-    assert f"{recall[0][0]} of its queries find a document with eight copies of a token that hides" in flat(
-        README
-    )
-    assert f"{recall[0][1]} one with a random token" in flat(README)
-    assert f"on program documentation, {recall[1][0]} and {recall[1][1]}" in flat(README)
+    hiding, random, without = recall[0]
+    assert f"with eight copies of a token that hides is found by {hiding} of its queries" in flat(README)
+    assert f"with a random token's by {random}, without copies by {without}" in flat(README)
+    hiding, random, without = recall[1]
+    assert f"on program documentation, {hiding}, {random} and {without}" in flat(README)
 
 
 def test_the_code_runs(bert_folder, sentence_file, tmp_path, monkeypatch):
@@ -147,8 +147,13 @@ def test_what_typed_copies_do_is_said_as_it_was_measured():
     assert f"{cls / without:.1f} times as many searches then show it" in flat(README)
     eos = [gemma[label]["top_tens"] for label in ("without copies", "<eos> before", "<eos> after")]
     method = flat((ROOT / "docs" / "method.md").read_text("utf-8"))
-    assert f"`[CLS]` put a Cranfield abstract into the top 10 of {cls:.2f} instead of {without:.2f}" in method
-    assert f"{eos[1]:.1f} (in front) and {eos[2]:.1f} (at the end) instead of {eos[0]:.1f} of 120" in method
+    cls_after = rows["at the end"][1]["top_tens"]
+    assert f"Of 225 queries, {without:.2f} have a Cranfield abstract in their top 10." in method
+    assert f"With eight `[CLS]` in front, it is {cls:.2f}, and at the end {cls_after:.2f}" in method
+    assert (
+        f"of 120 queries, {eos[0]:.1f} without copies, {eos[1]:.1f} (in front) and {eos[2]:.1f} (at the end)"
+        in (method)
+    )
 
 
 @pytest.mark.parametrize(
