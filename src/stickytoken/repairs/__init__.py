@@ -365,7 +365,7 @@ class _RepairJob:
         copies = Copies(as_ids, find_written_tokens(self.model.encoder, as_text))
         repaired = self.load().encoder
         vocabulary = categorize(repaired.tokenizer)
-        return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judged(copies).tokens
+        return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judge(copies).tokens
 
     def token_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
@@ -467,7 +467,7 @@ class _RepairJob:
                 at_most_median = pl.col("erased") <= pl.col("erased").median()
                 typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
                 return typical
-        return self.recheck.typical_tokens()
+        return self.recheck.find_typical_tokens()
 
     def _matrix(self) -> NDArray[np.float32]:
         matrix = _embedding_matrix(self.model.encoder)
