@@ -75,8 +75,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     ranks_by_number: dict[int, dict[str, Any]] = {}
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
-        # `FittedText.clean` returns the text as it was fitted; it does not remove anything.
-        probes = [text.clean(job.settings.insertion) for text in texts]
+        probes = [text.as_probe(job.settings.insertion) for text in texts]
         vectors = engines.encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are

@@ -531,13 +531,13 @@ _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    from stickytoken.encoders.protocol import shown
+    from stickytoken.encoders.protocol import quote_text
 
     if not refused:
         return
     console.inform(f"the server returned no vector for {counted(len(refused), 'text')}:")
     for text, reason in islice(refused.items(), _REFUSED_SHOWN):
-        console.inform(f"  {shown(text)}: {reason}")
+        console.inform(f"  {quote_text(text)}: {reason}")
     if len(refused) > _REFUSED_SHOWN:
         console.inform(f"  and {len(refused) - _REFUSED_SHOWN:,} more")
 

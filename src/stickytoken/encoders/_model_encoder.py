@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders import compute
 from stickytoken.encoders.compute import precisions
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer, vocabulary_size
-from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, require_usable, shown, texts_of
+from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, quote_text, require_usable, texts_of
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
@@ -236,8 +236,8 @@ class ModelEncoder(ABC):
 
         def label(row: int) -> str:
             if texts:
-                return shown(texts[rows.index(row)])
-            return shown(self.own_tokenizer.decode_many([contents[row]])[0])
+                return quote_text(texts[rows.index(row)])
+            return quote_text(self.own_tokenizer.decode_many([contents[row]])[0])
 
         self._apply_model_changes()
         if not contents:

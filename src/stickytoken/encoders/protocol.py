@@ -16,7 +16,7 @@ from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import Similarity
-from stickytoken.validation import list_of, shown as described
+from stickytoken.validation import list_of, shown
 from stickytoken.vocabulary import RoundTripTokenizer
 
 if TYPE_CHECKING:
@@ -443,11 +443,11 @@ def texts_of(texts: object) -> list[str]:
         InputError: The argument is a single text, or one of its items is not a text.
     """
     if isinstance(texts, str):
-        raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
+        raise InputError(f"encode takes a list of texts, got the text {quote_text(texts)}: put it in a list")
     items: list[str] = list_of("texts", "the argument of encode", texts)
     for position, item in enumerate(items, start=1):
         if not isinstance(item, str):
-            raise InputError(f"encode takes a list of texts, but item {position} is {described(item)}")
+            raise InputError(f"encode takes a list of texts, but item {position} is {shown(item)}")
     return items
 
 
@@ -492,7 +492,7 @@ def require_usable(
 _SHOWN_CHARACTERS = 80
 
 
-def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+def quote_text(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
     """Return a text in quotation marks, for a message.
 
     A text with more than ``characters`` characters is cut, and ends with an ellipsis.

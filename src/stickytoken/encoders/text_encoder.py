@@ -20,7 +20,7 @@ from stickytoken.encoders.protocol import (
     Role,
     WordEncoder,
     in_role,
-    shown,
+    quote_text,
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -216,14 +216,14 @@ class TextEncoder:
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):
                 raise EncodingError(
-                    f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
+                    f"{self.name}: the text {quote_text(text)} has {len(ids) + self._special_tokens} tokens, "
                     f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
                 )
 
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
+        protocol.require_usable(vectors, self.name, lambda row: quote_text(texts[row]), allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of the given texts before truncation, shape (n, components).

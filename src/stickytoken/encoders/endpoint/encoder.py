@@ -24,7 +24,7 @@ from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, v
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import shown
+from stickytoken.encoders.protocol import quote_text
 from stickytoken.encoders.text_encoder import (
     TextEncoder,
     require_components,
@@ -201,12 +201,12 @@ class EndpointEncoder(TextEncoder):
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
             reason = self.refused[self.prompt + text]
             raise EncodingError(
-                f"{self.name}: the server gives no vector for the text {shown(text)}{others} ({reason}): "
+                f"{self.name}: the server gives no vector for the text {quote_text(text)}{others} ({reason}): "
                 "leave it out, or use shorter sentences or fewer copies"
             )
         answered = np.delete(np.arange(len(vectors)), missing)
         protocol.require_usable(
-            vectors[answered], self.name, lambda row: shown(texts[answered[row]]), allow_zero=allow_zero
+            vectors[answered], self.name, lambda row: quote_text(texts[answered[row]]), allow_zero=allow_zero
         )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -257,7 +257,7 @@ class EndpointEncoder(TextEncoder):
         for text, vector in vectors.items():
             if len(vector) != self.server.dimension:
                 raise EncodingError(
-                    f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
+                    f"{self.name}: the vector of the text {quote_text(text)} has {len(vector)} components, "
                     f"but earlier vectors had {self.server.dimension}: another model now answers under this "
                     "name"
                 )
