@@ -201,8 +201,8 @@ class EndpointEncoder(TextEncoder):
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
             reason = self.refused[self.prompt + text]
             raise EncodingError(
-                f"{self.name}: the server gives no vector for the text {quote_text(text)}{others} ({reason}): "
-                "leave it out, or use shorter sentences or fewer copies"
+                f"{self.name}: the server gives no vector for the text {quote_text(text)}{others} "
+                "({reason}): leave it out, or use shorter sentences or fewer copies"
             )
         answered = np.delete(np.arange(len(vectors)), missing)
         protocol.require_usable(
