@@ -367,7 +367,7 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
         console.inform(f"route: {route}")
     if console.current_verbosity() is Verbosity.VERBOSE:
         source = resolve_model(model, revision)
-        identity = encoder.identity
+        identity = encoder.identify()
         length = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
         vectors = f"inputs of {length}, vectors of {identity.dimension:,} components"

@@ -37,7 +37,7 @@ class EncoderIdentity:
         dimension: number of components in each vector.
 
     Examples:
-        >>> model.identity.dtype, model.identity.dimension
+        >>> model.identify().dtype, model.identify().dimension
         ('float32', 384)
     """
 
@@ -72,11 +72,11 @@ class Encoder(Protocol):
     def device(self) -> str:
         """The device on which the model computes, such as ``cpu``, ``cuda:0`` or ``endpoint``."""
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        """The identity of the current model, which covers everything that can change its vectors.
+    def identify(self) -> EncoderIdentity:
+        """Return the identity of the current model, which covers everything that can change its vectors.
 
-        Each access hashes all weights, so store the result if you need it repeatedly. The properties
+        Each call hashes all weights or, for a model without weights and a fingerprint, encodes six texts. So
+        store the result if you need it repeatedly. The properties
         `max_length` and `dimension` are cheap.
         """
 
@@ -323,7 +323,7 @@ def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
         documents: the encoder of documents.
     """
     queries = in_role(documents, Role.QUERY)
-    return None if queries is documents else queries.identity
+    return None if queries is documents else queries.identify()
 
 
 class Route(Protocol):
@@ -539,7 +539,7 @@ class EncoderWrapper(Generic[Inner_co]):
 
     @cached_property
     def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
+        return self._encoder.identify()
 
     @property
     def max_length(self) -> int | None:

@@ -139,8 +139,7 @@ class TextEncoder:
     def dimension(self) -> int:
         return int(self._vectors(SENTINELS[:1])[:, : self.truncate_dim].shape[1])
 
-    @property
-    def identity(self) -> EncoderIdentity:
+    def identify(self) -> EncoderIdentity:
         self._forget_derived()  # the user's object may have changed
         model_type = type(self.model)
         tokenizer = None if self._model_tokenizer is None else self.tokenizer

@@ -122,7 +122,7 @@ class Job:
         optional = {"run": run_columns} if run_columns else {}
         return identity_of(
             _IDENTITY_VERSION,
-            self.inspector.encoder.identity,
+            self.inspector.encoder.identify(),
             self.settings,
             token=token_id,
             benign=[token.id for token in match.tokens],

@@ -337,7 +337,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
 
 def _require_same_tokens(measured: Encoder, edited: Encoder, insertion: Insertion) -> None:
     """Raise an error if token ids of the model would be inserted into texts that another tokenizer reads."""
-    if insertion is Insertion.IDS and measured.identity.tokenizer != edited.identity.tokenizer:
+    if insertion is Insertion.IDS and measured.identify().tokenizer != edited.identify().tokenizer:
         raise InputError(
             f"{measured.name} reads queries and documents with different tokenizers, so copies cannot be "
             "inserted into both as token ids: set insertion to 'text', or insert them into documents only"

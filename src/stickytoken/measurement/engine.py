@@ -189,9 +189,8 @@ class ComputedShard(Generic[S]):
 class Engine(Protocol):
     """Computes shards with a model, in this process or elsewhere."""
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
+    def identify(self) -> EncoderIdentity:
+        """Return the identity of the model."""
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Yield the result of every shard as soon as it is computed, in any order."""
@@ -203,9 +202,8 @@ class LocalEngine:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
+    def identify(self) -> EncoderIdentity:
+        return self._encoder.identify()
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as executor:

@@ -153,7 +153,7 @@ def repair(
     corpus = readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,
-        model.encoder.identity,
+        model.encoder.identify(),
         settings,
         run=opened.record.identity,
         tokens=sorted(ids),

@@ -137,9 +137,8 @@ class EndpointEncoder(TextEncoder):
     def capabilities(self) -> protocol.Capabilities:
         return protocol.Capabilities(noise=self.server.noise, spec=self.spec, prompt=self.prompt)
 
-    @property
-    def identity(self) -> protocol.EncoderIdentity:
-        """What determines the vectors; since the server's modules are unknown, they are a hashed constant."""
+    def identify(self) -> protocol.EncoderIdentity:
+        """Return what determines the vectors; the server's unknown modules are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
         constant = _IDENTITY_NAME
@@ -202,7 +201,7 @@ class EndpointEncoder(TextEncoder):
             reason = self.refused[self.prompt + text]
             raise EncodingError(
                 f"{self.name}: the server gives no vector for the text {quote_text(text)}{others} "
-                "({reason}): leave it out, or use shorter sentences or fewer copies"
+                f"({reason}): leave it out, or use shorter sentences or fewer copies"
             )
         answered = np.delete(np.arange(len(vectors)), missing)
         protocol.require_usable(
