@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -84,11 +85,103 @@ class FunctionModel:
         return self._function(list(texts))
 
 
+class TextEncoderBase(ABC):
+    """What the encoders of objects and of endpoints share. They differ in where the vectors come from.
+
+    Attributes:
+        name: name of the model.
+        device: where the model computes.
+        dimension: number of components in each vector.
+        tokenizer: the model's tokenizer.
+        truncate_dim: keep only this many leading components of each vector; if None, keep all.
+    """
+
+    dimension: int
+    tokenizer: RoundTripTokenizer
+
+    def __init__(self, name: str, device: str, truncate_dim: int | None) -> None:
+        self.name = name
+        self.device = device
+        self.truncate_dim = truncate_dim
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name} on {self.device}>"
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int | None: ...
+
+    @property
+    @abstractmethod
+    def _model_tokenizer(self) -> Any:
+        """The tokenizer as the user passed it; None if there is none."""
+
+    @abstractmethod
+    def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of distinct texts before truncation, shape (n, components)."""
+
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.tokenizer.encode_many(texts)
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        if hasattr(self.tokenizer, "tokenize"):
+            tokenized: list[TokenizedText] = self.tokenizer.tokenize(texts)
+            return tokenized
+        # The tokenizer does not report words, so every token counts as a word.
+        tokenized = []
+        for ids in self.content_ids(texts):
+            words = tuple((token_id,) for token_id in ids)
+            tokenized.append(TokenizedText((), words))
+        return tokenized
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        texts = protocol.texts_of(texts)
+        # Equal texts share one row, which saves work and makes their vectors exactly equal.
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return np.empty((0, self.dimension), np.float32)
+        self._require_fitting(distinct)
+        vectors = self._vectors(distinct)[:, : self.truncate_dim]
+        self._require_usable(vectors, distinct, allow_zero=allow_zero)
+        row_of = {text: row for row, text in enumerate(distinct)}
+        return vectors[[row_of[text] for text in texts]]
+
+    def _require_fitting(self, texts: Sequence[str]) -> None:
+        if self._model_tokenizer is None or self.max_length is None:
+            return
+        if isinstance(self.tokenizer, CandidateTokenizer):  # only the model can count the tokens
+            return
+        for text, ids in zip(texts, self.content_ids(texts), strict=True):
+            if not self.fits(ids):
+                raise EncodingError(
+                    f"{self.name}: the text {quote_text(text)} has {len(ids) + self._special_tokens} tokens, "
+                    f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
+                )
+
+    def _require_usable(
+        self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
+    ) -> None:
+        protocol.require_usable(vectors, self.name, lambda row: quote_text(texts[row]), allow_zero=allow_zero)
+
+    @cached_property
+    def _special_tokens(self) -> int:
+        count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
+        if count_special_tokens is None:
+            return 0
+        try:
+            return int(count_special_tokens())
+        except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
+            return int(count_special_tokens(False))
+
+
 # Methods of a user's object, keyed by role.
 _METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
 
 
-class TextEncoder:
+class TextEncoder(TextEncoderBase):
     """The encoder of a `TextModel`."""
 
     def __init__(self, model: Any, truncate_dim: int | None = None) -> None:
@@ -110,16 +203,13 @@ class TextEncoder:
                 "encode(texts). Pass the name of a model, a SentenceTransformer, or an object with that "
                 "method"
             )
+        name = str(getattr(model, "name", None) or type(model).__name__)
+        device = str(getattr(model, "device", None) or "cpu")
+        super().__init__(name, device, truncate_dim)
         self.model = model
-        self.name = str(getattr(model, "name", None) or type(model).__name__)
-        self.device = str(getattr(model, "device", None) or "cpu")
-        self.truncate_dim = truncate_dim
         self.role: Role | None = None
         if truncate_dim is not None:
             require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
     def in_role(self, role: Role | None) -> Encoder:
         """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
@@ -178,52 +268,6 @@ class TextEncoder:
         except ModelError as error:
             raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
 
-    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.tokenizer.encode_many(texts)
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        if hasattr(self.tokenizer, "tokenize"):
-            tokenized: list[TokenizedText] = self.tokenizer.tokenize(texts)
-            return tokenized
-        # The tokenizer does not report words, so every token counts as a word.
-        tokenized = []
-        for ids in self.content_ids(texts):
-            words = tuple((token_id,) for token_id in ids)
-            tokenized.append(TokenizedText((), words))
-        return tokenized
-
-    def fits(self, ids: Sequence[int]) -> bool:
-        return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
-
-    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        texts = protocol.texts_of(texts)
-        # Equal texts share one row, which saves work and makes their vectors exactly equal.
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return np.empty((0, self.dimension), np.float32)
-        self._require_fitting(distinct)
-        vectors = self._vectors(distinct)[:, : self.truncate_dim]
-        self._require_usable(vectors, distinct, allow_zero=allow_zero)
-        row_of = {text: row for row, text in enumerate(distinct)}
-        return vectors[[row_of[text] for text in texts]]
-
-    def _require_fitting(self, texts: Sequence[str]) -> None:
-        if self._model_tokenizer is None or self.max_length is None:
-            return
-        if isinstance(self.tokenizer, CandidateTokenizer):  # only the model can count the tokens
-            return
-        for text, ids in zip(texts, self.content_ids(texts), strict=True):
-            if not self.fits(ids):
-                raise EncodingError(
-                    f"{self.name}: the text {quote_text(text)} has {len(ids) + self._special_tokens} tokens, "
-                    f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
-                )
-
-    def _require_usable(
-        self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
-    ) -> None:
-        protocol.require_usable(vectors, self.name, lambda row: quote_text(texts[row]), allow_zero=allow_zero)
-
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of the given texts before truncation, shape (n, components).
 
@@ -250,16 +294,6 @@ class TextEncoder:
     @property
     def _model_tokenizer(self) -> Any:
         return getattr(self.model, "tokenizer", None)
-
-    @cached_property
-    def _special_tokens(self) -> int:
-        count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
-        if count_special_tokens is None:
-            return 0
-        try:
-            return int(count_special_tokens())
-        except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
-            return int(count_special_tokens(False))
 
 
 def require_components(truncate_dim: int, components: int, name: str) -> None:

@@ -25,11 +25,7 @@ from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabu
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import quote_text
-from stickytoken.encoders.text_encoder import (
-    TextEncoder,
-    require_components,
-    vocabulary_hash,
-)
+from stickytoken.encoders.text_encoder import TextEncoderBase, require_components, vocabulary_hash
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.settings.endpoint import EndpointOptions
@@ -49,7 +45,7 @@ _MOST_TOKENS = 8192
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
-class EndpointEncoder(TextEncoder):
+class EndpointEncoder(TextEncoderBase):
     """Encodes texts through a server, and caches the server's answers.
 
     Attributes:
@@ -88,13 +84,12 @@ class EndpointEncoder(TextEncoder):
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             query_prompt: text put before every query; if None, ``prompt``.
         """
+        super().__init__(address.name, "endpoint", truncate_dim)
         self.address = address
         self.prompt = prompt
         self._prompts = {None: prompt, protocol.Role.DOCUMENT: prompt, protocol.Role.QUERY: query_prompt}
         self._session = self
         self.options = options
-        self.name = address.name
-        self.device = "endpoint"
         self.tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
         self.answers = Answers(address, options)
