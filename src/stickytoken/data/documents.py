@@ -470,7 +470,7 @@ class Reader:
         return Document(
             number,
             unicode_text(row.place if document_id is None else str(document_id)),
-            self.text.filled(texts),
+            self.text.fill(texts),
             None if source is None else unicode_text(str(source)),
             self.path,
             row.line,
