@@ -144,8 +144,9 @@ def repair(
     if model.folder.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise RunError(f"{folder} is inside the folder of the model: choose another folder")
     vocabulary = categorize(model.encoder.tokenizer)
-    ids = _ids_to_repair(opened, vocabulary, tokens)
+    ids = _choose_ids(opened, vocabulary, tokens)
     sentences_to_read, note_on_corpus = _choose_corpus(opened, sentences)
+    notes = [note for note in (model.note_on_routes(), note_on_corpus) if note is not None]
     corpus = readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,
@@ -182,7 +183,7 @@ def repair(
         job = _RepairJob(opened, model, vocabulary, ids, settings, recheck, build_folder)
         choices = job.choose(plans)
         job.write({token_id: choice.candidate for token_id, choice in choices.items()})
-        token_records = job.token_records(plans, choices)
+        token_records = job.make_records(plans, choices)
         verification = None
         if settings.verify:
             verification, token_records = verify_model(
@@ -200,7 +201,7 @@ def repair(
             settings=recorded_settings,
             tokens=token_records,
             verification=verification,
-            notes=[note for note in (model.note_on_routes(), note_on_corpus) if note is not None],
+            notes=notes,
             versions=resume.package_versions(),
             hardware=resume.hardware(model.encoder.device),
             started=started,
@@ -212,7 +213,7 @@ def repair(
     return Repair(folder)
 
 
-def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
+def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
     if tokens is None:
         ids: list[int] = run.sticky["token_id"].to_list()
     else:
@@ -343,14 +344,14 @@ class _RepairJob:
             return self._measure(candidates)
 
         is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
-        choices = choose_candidates(strategies_to_try, self._rows, measure if is_measured else None)
+        choices = choose_candidates(strategies_to_try, self._make_rows, measure if is_measured else None)
         return {token_id: Choice(candidate) for token_id, candidate in edits.items()} | choices
 
-    def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
+    def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
         """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
         if strategy is Strategy.NEAREST:
-            matrix = self._matrix()
-            return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
+            matrix = self._require_matrix()
+            return {token_id: matrix[nearest].copy() for token_id, nearest in self._find_nearest(ids).items()}
         avoided = self.run.sticky_ids.union(self.ids)
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
@@ -374,7 +375,7 @@ class _RepairJob:
         vocabulary = categorize(repaired.tokenizer)
         return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judge(copies).tokens
 
-    def token_records(
+    def make_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
         """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
@@ -382,7 +383,7 @@ class _RepairJob:
         replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST
         ]
-        nearest = self._nearest(replaced_ids) if replaced_ids else {}
+        nearest = self._find_nearest(replaced_ids) if replaced_ids else {}
         records = []
         for token_id, choice in choices.items():
             strategy = choice.candidate.strategy
@@ -450,8 +451,8 @@ class _RepairJob:
             self.loaded = model_folder.repairable(load_like(self.model.encoder, self.build_folder))
         return self.loaded
 
-    def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        matrix = self._matrix()
+    def _find_nearest(self, ids: Sequence[int]) -> dict[int, int]:
+        matrix = self._require_matrix()
         typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(matrix)]
         if not typical_ids:
             raise RepairError(
@@ -483,7 +484,7 @@ class _RepairJob:
                 return typical
         return self.recheck.find_typical_tokens()
 
-    def _matrix(self) -> NDArray[np.float32]:
+    def _require_matrix(self) -> NDArray[np.float32]:
         matrix = _embedding_matrix(self.model.encoder)
         if matrix is None:
             raise RepairError(
