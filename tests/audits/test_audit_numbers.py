@@ -25,7 +25,7 @@ def test_the_planted_word_is_sticky_and_named_first(finished):
     assert f"{first['push']:.1f}×" in sentence
 
 
-@pytest.mark.parametrize("group", ["flagged", "strongest", "random"])
+@pytest.mark.parametrize("group", ["in documents", "strongest", "random"])
 def test_push_is_that_of_a_slow_plain_search(finished, tampered_run, texts, queries, group):
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     in_group = finished.tokens.filter(pl.col("text").is_in(profiled.WORDS), group=group)

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -537,8 +536,7 @@ class EncoderWrapper(Generic[Inner_co]):
     def confirm_answers(self) -> None:
         confirm_answers(self._encoder)
 
-    @cached_property
-    def identity(self) -> EncoderIdentity:
+    def identify(self) -> EncoderIdentity:
         return self._encoder.identify()
 
     @property

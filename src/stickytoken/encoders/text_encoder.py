@@ -91,13 +91,8 @@ class TextEncoderBase(ABC):
     Attributes:
         name: name of the model.
         device: where the model computes.
-        dimension: number of components in each vector.
-        tokenizer: the model's tokenizer.
         truncate_dim: keep only this many leading components of each vector; if None, keep all.
     """
-
-    dimension: int
-    tokenizer: RoundTripTokenizer
 
     def __init__(self, name: str, device: str, truncate_dim: int | None) -> None:
         self.name = name
@@ -110,6 +105,14 @@ class TextEncoderBase(ABC):
     @property
     @abstractmethod
     def max_length(self) -> int | None: ...
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> RoundTripTokenizer: ...
 
     @property
     @abstractmethod

@@ -236,7 +236,12 @@ def pieces_of(
         unknown_token = model.get("unk_token")
         unknown_id = None if unknown_token is None else backend.token_to_id(unknown_token)
     other_steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    only_model = {"version": "1.0", "added_tokens": [], **dict.fromkeys(other_steps), "model": model}
+    only_model: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [],
+        **dict.fromkeys(other_steps),
+        "model": model,
+    }
     tokenizer = Tokenizer.from_str(json.dumps(only_model))
     prefix = model.get("continuing_subword_prefix") or ""
     pieces: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())

@@ -90,7 +90,7 @@ class EndpointEncoder(TextEncoderBase):
         self._prompts = {None: prompt, protocol.Role.DOCUMENT: prompt, protocol.Role.QUERY: query_prompt}
         self._session = self
         self.options = options
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
         self.answers = Answers(address, options)
         self.spending = Spending(options.price_per_million, options.max_cost)
@@ -106,8 +106,8 @@ class EndpointEncoder(TextEncoderBase):
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
         # The cache holds the server's full vectors, which are truncated on reading.
-        self.dimension = truncate_dim or components
-        self.truncate_dim = None if self.dimension == components else truncate_dim
+        self._dimension = truncate_dim or components
+        self.truncate_dim = None if self._dimension == components else truncate_dim
         self._max_length = max_length
 
     def _recall_or_ask(self, max_length: int | None) -> ServerBehaviour:
@@ -127,6 +127,14 @@ class EndpointEncoder(TextEncoderBase):
     @property
     def max_length(self) -> int | None:
         return self._max_length
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def tokenizer(self) -> RoundTripTokenizer:
+        return self._tokenizer
 
     @property
     def capabilities(self) -> protocol.Capabilities:
