@@ -90,15 +90,15 @@ def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token
     # continues a word.
     as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]
     glued = [replace(token, joining=Joining.GLUED) for token in tokens]
-    read_as_words = _copies_read(encoder, as_words)
-    read_glued = _copies_read(encoder, glued)
+    read_as_words = _count_copies_read(encoder, as_words)
+    read_glued = _count_copies_read(encoder, glued)
     return [
         glued[index] if read_glued[index] > read_as_words[index] else as_words[index]
         for index in range(len(tokens))
     ]
 
 
-def _copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
+def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
     return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
 
 
@@ -261,7 +261,7 @@ class Recheck:
 
     def _split_ids(self, copies: Copies) -> list[int]:
         """Return the ids of tokens that the tokenizer no longer produces: it splits the text of copies."""
-        copies_read = _copies_read(self.job.encoder, copies.as_text)
+        copies_read = _count_copies_read(self.job.encoder, copies.as_text)
         return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
 
     def find_typical_tokens(self) -> list[int]:
