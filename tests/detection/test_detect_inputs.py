@@ -154,8 +154,8 @@ def test_cut_texts_have_the_vectors_that_the_model_gives_whole_ones(encoder, ber
 
 def test_another_model_is_refused_by_what_differs(small_run, encoder):
     identity = replace(encoder.identify(), prompt="query: ", max_length=None)
-    changed = SimpleNamespace(name="other", identity=identity)
-    assert model_difference(small_run.record, changed.identity) == ["max_length", "prompt"]
+    changed = SimpleNamespace(name="other", identify=lambda: identity)
+    assert model_difference(small_run.record, identity) == ["max_length", "prompt"]
     with pytest.raises(RunError, match=naming("'other'", "max_length", "prompt")):
         require_same_model(small_run, changed)
 

@@ -290,4 +290,4 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
 )
 def test_a_worker_loads_the_same_encoder(folder, options):
     encoder = load_prompted(folder, device="cpu", **options)
-    assert ShardWorker(encoder.spec, "cpu", 1).load().identify() == encoder.identify()
+    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identify()
