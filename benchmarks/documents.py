@@ -132,7 +132,7 @@ def write_collection(folder: Path, documents: list[str], queries: list[tuple[str
 
 
 @dataclass(frozen=True)
-class Collection:
+class JudgedCollection:
     """M queries, N documents, and which documents answer which queries.
 
     Attributes:
@@ -148,7 +148,7 @@ class Collection:
     is_answer: NDArray[np.bool_]
 
 
-def read_collection(folder: Path) -> Collection:
+def read_collection(folder: Path) -> JudgedCollection:
     """Read a folder in the layout of BEIR; documents without text are left out."""
     rows = [row for row in json_lines(folder / "corpus.jsonl") if row["text"].strip()]
     queries = json_lines(folder / "queries.jsonl")
@@ -160,7 +160,7 @@ def read_collection(folder: Path) -> Collection:
         if int(score) > 0 and document_id in column_of:
             is_answer[row_of[query_id], column_of[document_id]] = True
     documents = [f"{row['title']} {row['text']}".strip() for row in rows]
-    return Collection(folder.name, [query["text"] for query in queries], documents, is_answer)
+    return JudgedCollection(folder.name, [query["text"] for query in queries], documents, is_answer)
 
 
 class Measured(NamedTuple):
@@ -207,7 +207,7 @@ class Search:
         collection: the collection.
     """
 
-    def __init__(self, encoder: IdEncoder, collection: Collection) -> None:
+    def __init__(self, encoder: IdEncoder, collection: JudgedCollection) -> None:
         self.encoder = in_role(encoder, Role.DOCUMENT)
         self.name = collection.name
         lengths = np.array([len(ids) for ids in encoder.content_ids(collection.documents)])
@@ -408,7 +408,7 @@ def check_erased(
     )
 
 
-def plant(out: Path, collections_: Sequence[Collection]) -> dict[str, list[int]]:
+def plant(out: Path, collections_: Sequence[JudgedCollection]) -> dict[str, list[int]]:
     """Plant the rows of shared/planted, and twelve toward the queries of each collection, in one model.
 
     Models that are in the folder OUT already are kept.

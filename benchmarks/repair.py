@@ -190,7 +190,7 @@ def check_truth(
         excluded=run.sticky_ids.union(not_ordinary),
         progress=ignore_progress,
     )
-    true_tokens = recheck.of_model(truth, vocabulary, "truth").judged(Copies(tokens, [])).tokens
+    true_tokens = recheck.of_model(truth, vocabulary, "truth").judge(Copies(tokens, [])).tokens
     push_distances = []
     erased_distances = []
     for row in repair.tokens.to_dicts():

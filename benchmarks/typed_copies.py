@@ -51,7 +51,7 @@ COLOURS = {
 TEXT_COLOURS = {"": "#212529", "-dark": "#dee2e6"}
 
 
-class Collection:
+class CranfieldSample:
     """A part of Cranfield, and a sample of its abstracts that receive copies.
 
     Args:
@@ -87,7 +87,7 @@ class Search:
         model: Name or folder of the model.
     """
 
-    def __init__(self, collection: Collection, model: str) -> None:
+    def __init__(self, collection: CranfieldSample, model: str) -> None:
         self.collection = collection
         self.model = SentenceTransformer(model)
         self.queries = units(self.model.encode_query(collection.queries, batch_size=8))
@@ -171,7 +171,7 @@ def measure(
     / "data/cranfield",
 ) -> None:
     """Add a model to the result file, benchmarks/results/typed_copies.json."""
-    collection = Collection(folder, documents, queries, sample)
+    collection = CranfieldSample(folder, documents, queries, sample)
     search = Search(collection, model)
     without = search.hits()
     hits_by_label = {"without copies": without}

@@ -176,7 +176,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     own_pairs = corpus.pairs if isinstance(corpus, PairCorpus) else None
     queries = identity_of_queries(in_role(model, Role.DOCUMENT))
     inputs = {
-        "encoder": asdict(model.identity),
+        "encoder": asdict(model.identify()),
         "queries": None if queries is None else asdict(queries),
         "corpus": corpus.fingerprint,
         "documents": searched,

@@ -32,7 +32,7 @@ def rewritten(path, columns):
         by_column = (
             dict(zip(document.columns, parts, strict=True)) if document.columns else {"": document.text}
         )
-        texts.append(columns.filled(by_column))
+        texts.append(columns.fill(by_column))
         return [()] * len(parts)
 
     output = io.BytesIO()

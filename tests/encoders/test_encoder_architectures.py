@@ -96,9 +96,9 @@ def test_the_prompt_is_the_models_default_unless_another_is_asked_for(
 ):
     library = architectures.stacked(backbone("bert"), prompts=PROMPTS, default_prompt_name="query")
     encoder = load_encoder(architectures.saved(library, tmp_path / "model"), device="cpu", prompt=prompt)
-    assert encoder.identity.prompt == expected_prompt
+    assert encoder.identify().prompt == expected_prompt
     np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt=expected_prompt), **CLOSE)
-    assert encoder.identity == load_encoder(library, prompt=expected_prompt).identity
+    assert encoder.identify() == load_encoder(library, prompt=expected_prompt).identify()
 
 
 @pytest.mark.parametrize("prompting", [Prompting(prompt_name="web"), Prompting("web")])
@@ -127,7 +127,7 @@ def test_a_saved_prompt_of_one_word_can_be_recorded_and_passed_again(backbone):
     library = architectures.stacked(backbone("bert"), prompts={"query": "search"})
     encoder = load_encoder(library, prompt="query")
     assert encoder.prompt == "search"
-    assert load_encoder(library, prompt=encoder.prompt).identity == encoder.identity
+    assert load_encoder(library, prompt=encoder.prompt).identify() == encoder.identify()
 
 
 def test_token_types_are_those_of_the_tokenizer(model):

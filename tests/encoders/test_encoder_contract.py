@@ -163,28 +163,28 @@ def test_vectors_that_cannot_be_used_are_refused_by_the_text(subject, factor, sa
 
 def test_identity_and_vectors_follow_weights_changed_in_place(subject):
     encoder = subject.encoder
-    before = encoder.identity
+    before = encoder.identify()
     vectors = encoder.encode(TEXTS)
-    assert before == encoder.identity == subject.again().identity
+    assert before == encoder.identify() == subject.again().identify()
     assert (before.dimension, before.max_length) == (encoder.dimension, encoder.max_length)
     for through_data in (False, True):
         subject.change(through_data=through_data)
-        assert encoder.identity == subject.again().identity
-        assert encoder.identity.weights != before.weights
+        assert encoder.identify() == subject.again().identify()
+        assert encoder.identify().weights != before.weights
         changed = encoder.encode(TEXTS)
         assert np.abs(changed - vectors).max() > 1e-3
         np.testing.assert_allclose(changed, subject.again().encode(TEXTS), rtol=0, atol=1e-6)
         if subject.library is not None:
             np.testing.assert_allclose(subject.library.encode(TEXTS), changed, **CLOSE)
-        before, vectors = encoder.identity, changed
+        before, vectors = encoder.identify(), changed
 
 
 def test_a_token_added_to_the_users_tokenizer_is_read(subject):
     encoder = subject.encoder
-    before = encoder.identity
+    before = encoder.identify()
     size = len(encoder.tokenizer.entries)
     subject.tokenizer.add_tokens(["zebra"])
-    assert encoder.identity.tokenizer == subject.again().identity.tokenizer != before.tokenizer
+    assert encoder.identify().tokenizer == subject.again().identify().tokenizer != before.tokenizer
     assert len(encoder.tokenizer.entries) == size + 1
     assert encoder.content_ids(["a zebra"]) == subject.again().content_ids(["a zebra"])
 
@@ -218,17 +218,17 @@ def test_ids_that_it_does_not_read_or_whose_vector_is_zero_are_refused(with_ids)
 @pytest.mark.slow
 def test_a_lower_precision_is_an_encoder_of_its_own_identity_and_follows_the_weights(with_ids):
     encoder, precision = with_ids.encoder, Precision.BFLOAT16
-    own_identity = encoder.identity
+    own_identity = encoder.identify()
     lower = encoder.at(precision)
     assert encoder.at(precision) is lower is not encoder
     assert encoder.at(None) is encoder
-    assert (own_identity.dtype, lower.identity.dtype) == ("float32", "bfloat16")
-    assert encoder.identity == own_identity
-    assert with_ids.again().at(precision).identity == lower.identity
+    assert (own_identity.dtype, lower.identify().dtype) == ("float32", "bfloat16")
+    assert encoder.identify() == own_identity
+    assert with_ids.again().at(precision).identify() == lower.identify()
     for through_data in (False, True):
         before = encoder.at(precision).encode(TEXTS)
         with_ids.change(through_data=through_data)
-        assert encoder.identity != own_identity
+        assert encoder.identify() != own_identity
         after = encoder.at(precision).encode(TEXTS)
         np.testing.assert_array_equal(after, with_ids.again().at(precision).encode(TEXTS))
         assert np.abs(after - before).max() > 1e-4
@@ -237,10 +237,10 @@ def test_a_lower_precision_is_an_encoder_of_its_own_identity_and_follows_the_wei
 def test_members_are_found_without_being_computed():
     class Costly:
         @property
-        def identity(self):
+        def dimension(self):
             raise AssertionError("computed")
 
-        name = device = max_length = dimension = tokenizer = content_ids = fits = encode = None
+        name = device = identify = max_length = tokenizer = content_ids = fits = encode = None
 
     assert is_encoder(Costly())
     assert not reads_ids(Costly())
@@ -292,7 +292,7 @@ def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
 def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path):
     encoder = load_encoder(WordBag())
     assert encoder.encode(["a bird"]).shape == (1, 16)
-    assert encoder.identity.dimension == 16
+    assert encoder.identify().dimension == 16
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("sentence1\tsentence2\tscore\na bird\ta tree\t1\na\ta\t2\na\tb\t0\n")
     assert compare(encoder, find_task(str(pairs))[0]).scores[0].encoding == "as it is"
@@ -303,18 +303,18 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
 def test_the_identity_follows_the_vectors_or_the_fingerprint():
     plain = load_encoder(WordBag(tiny.wordpiece_tokenizer()))
     other = load_encoder(WordBag(tiny.wordpiece_tokenizer(), seed=1))
-    assert plain.identity == load_encoder(WordBag(tiny.wordpiece_tokenizer())).identity
-    assert plain.identity.weights != other.identity.weights
+    assert plain.identify() == load_encoder(WordBag(tiny.wordpiece_tokenizer())).identify()
+    assert plain.identify().weights != other.identify().weights
     word_bag = WordBag(tiny.wordpiece_tokenizer())
     encoder = load_encoder(word_bag)
     word_bag.seed = 1
-    assert encoder.identity == other.identity
+    assert encoder.identify() == other.identify()
     word_bag.fingerprint = "version 1"
-    named = encoder.identity
+    named = encoder.identify()
     word_bag.seed = 2
-    assert encoder.identity == named
+    assert encoder.identify() == named
     word_bag.fingerprint = lambda: "version 2"
-    assert encoder.identity.weights != named.weights
+    assert encoder.identify().weights != named.weights
 
 
 def test_what_needs_ids_says_so_in_one_line(tmp_path):

@@ -96,7 +96,7 @@ def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_i
     with pytest.raises(InputError, match=naming("max_length", LONGEST + 1, LONGEST)):
         load(path, LONGEST + 1)
     encoder = load(path, LONGEST)
-    assert encoder.identity.max_length == LONGEST
+    assert encoder.identify().max_length == LONGEST
     ids = (encoder.tokenize([words(9)])[0].ids * 30)[: LONGEST - 2]
     assert encoder.fits(ids)
     assert not encoder.fits([*ids, ids[0]])
@@ -105,9 +105,9 @@ def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_i
 
 def test_relative_positions_have_no_end(folder):
     path = folder("t5")
-    assert load(path, None).identity.max_length == LONGEST
+    assert load(path, None).identify().max_length == LONGEST
     encoder = load(path, 1000)
-    assert encoder.identity.max_length == 1000
+    assert encoder.identify().max_length == 1000
     assert encoder.encode([words(300)]).shape == (1, architectures.DIMENSION)
 
 
@@ -134,5 +134,5 @@ def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but
     short = load(path, 3)
     whole_encoder = load(path, None)
     assert np.array_equal(short.encode(["river"]), whole_encoder.encode(["river"]))
-    assert (short.identity.max_length, whole_encoder.identity.max_length) == (3, LONGEST)
-    assert short.identity != whole_encoder.identity
+    assert (short.identify().max_length, whole_encoder.identify().max_length) == (3, LONGEST)
+    assert short.identify() != whole_encoder.identify()

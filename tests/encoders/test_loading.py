@@ -195,7 +195,7 @@ def test_weights_without_the_unused_pooler_have_one_identity(folder):
     torch.manual_seed(2)
     second = load_encoder(folder, device="cpu")
     assert np.array_equal(first.encode(saved_models.TEXTS), second.encode(saved_models.TEXTS))
-    assert first.identity == second.identity
+    assert first.identify() == second.identify()
 
 
 def test_a_folder_without_modules_is_read_with_a_warning_that_says_how_it_pools(tmp_path):

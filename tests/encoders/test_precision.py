@@ -55,11 +55,11 @@ def test_every_weight_and_vector_has_the_asked_precision(stack, backbone, tmp_pa
         # T5 overflows in float16 but for its output layers, which transformers keeps in float32.
         kept_types = {weight.dtype for name, weight in encoder.model.named_parameters() if ".wo." in name}
         others = {weight.dtype for name, weight in encoder.model.named_parameters() if ".wo." not in name}
-        assert (others, encoder.identity.dtype) == ({kind}, dtype)
+        assert (others, encoder.identify().dtype) == ({kind}, dtype)
         assert kept_types <= {torch.float32 if dtype == "float16" else kind}
         tables = {t.dtype for name, t in encoder.model.named_buffers() if "inv_freq" in name}
         assert tables <= {torch.float32}
-        weights.add(encoder.identity.weights)
+        weights.add(encoder.identify().weights)
         if dtype == "float32":
             continue
         vectors = encoder.encode(TEXTS)

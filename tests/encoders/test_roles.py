@@ -99,7 +99,7 @@ def test_an_object_with_methods_for_roles_is_called_by_role(library):
         encode_document = library.encode_document
 
     check_roles(load_encoder(Model()), library)
-    identities = {in_role(load_encoder(Model()), role).identity for role in (None, *Role)}
+    identities = {in_role(load_encoder(Model()), role).identify() for role in (None, *Role)}
     assert len(identities) == 3
 
 

@@ -70,7 +70,7 @@ def test_routes_of_the_earlier_asym_module_have_their_tokenizers(two_tokenizers,
 
 def test_routes_differ_in_identity(two_tokenizers):
     query, document = (load_encoder(two_tokenizers, route=route) for route in ("query", "document"))
-    assert query.identity.modules != document.identity.modules
+    assert query.identify().modules != document.identify().modules
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer])

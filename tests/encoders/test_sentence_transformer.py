@@ -136,7 +136,7 @@ def test_the_identity_names_neither_place_nor_batch_nor_history(backbone, tmp_pa
     for cached in (True, False):  # versions of sentence-transformers set it differently
         in_memory[0].model.config.use_cache = cached
         others.append(load_encoder(in_memory))
-    assert {other.identity for other in others} == {encoder.identity}
+    assert {other.identify() for other in others} == {encoder.identify()}
 
 
 def _one_weight(model):
@@ -167,14 +167,14 @@ CHANGES = {
 def test_the_identity_changes_with_whatever_changes_the_vectors(backbone, change):
     options = {"dense": 12, "normalize": True, "prompts": PROMPTS, "default_prompt_name": "query"}
     model = architectures.stacked(backbone("bert"), **options)
-    before = load_encoder(model).identity
+    before = load_encoder(model).identify()
     change(model)
-    assert load_encoder(model).identity != before
+    assert load_encoder(model).identify() != before
 
 
 def test_the_identity_sees_the_modules_inside_a_router(backbone):
     mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
-    identities = [load_encoder(architectures.router(mean, document)).identity for document in (mean, cls)]
+    identities = [load_encoder(architectures.router(mean, document)).identify() for document in (mean, cls)]
     assert identities[0] != identities[1]
 
 
@@ -236,10 +236,10 @@ def test_a_forward_that_the_user_replaced_is_left_alone(backbone):
 
 def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(model):
     encoder = load_encoder(model)
-    before = encoder.identity
+    before = encoder.identify()
     model.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("river", "stone")
     again = load_encoder(model)
-    assert encoder.identity == again.identity != before
+    assert encoder.identify() == again.identify() != before
     assert encoder.content_ids(["river"]) == again.content_ids(["river"]) == again.content_ids(["stone"])
 
 
@@ -247,7 +247,7 @@ def test_longest_input_prompt_and_width_are_followed(backbone):
     model = architectures.stacked(backbone("bert"), prompts={"query": "the song: "})
     encoder = load_encoder(model)
     fixed = load_encoder(model, prompt="mend: ")
-    identities = [encoder.identity]
+    identities = [encoder.identify()]
     changes = [
         lambda: setattr(model, "max_seq_length", 20),
         lambda: setattr(model, "default_prompt_name", "query"),
@@ -256,18 +256,18 @@ def test_longest_input_prompt_and_width_are_followed(backbone):
     ]
     for change in changes:
         change()
-        identities.append(encoder.identity)
-        assert identities[-1] == load_encoder(model).identity
+        identities.append(encoder.identify())
+        assert identities[-1] == load_encoder(model).identify()
         np.testing.assert_allclose(encoder.encode(TEXTS), model.encode(TEXTS), rtol=0, atol=1e-5)
     assert len(set(identities)) == 5
     assert (encoder.max_length, encoder.prompt, encoder.dimension) == (20, "a bird: ", 8)
-    assert (fixed.identity.prompt, fixed.identity.dimension) == ("mend: ", 8)
+    assert (fixed.identify().prompt, fixed.identify().dimension) == ("mend: ", 8)
 
 
 USES = {
     "encode": lambda state: state.encoder.encode(TEXTS[:2]),
     "a lower precision": lambda state: state.lower.encode(TEXTS[:2]),
-    "identity": lambda state: state.encoder.identity,
+    "identity": lambda state: state.encoder.identify(),
     "look": lambda state: state.inspector.look([(5, 6)], [(0, 1)], 2),
     "differentiate": lambda state: state.inspector.differentiating().__enter__(),
     "the backbone alone": lambda state: computing(state.encoder.model[0].model).__enter__(),

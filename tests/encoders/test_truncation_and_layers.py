@@ -36,7 +36,7 @@ def test_truncated_vectors_are_those_of_sentence_transformers(saved):
     theirs = SentenceTransformer(str(saved), device="cpu", truncate_dim=8)
     expected = theirs.encode(TEXTS, normalize_embeddings=True)
     encoder = load_encoder(saved, device="cpu", truncate_dim=8)
-    assert encoder.dimension == encoder.identity.dimension == 8
+    assert encoder.dimension == encoder.identify().dimension == 8
     assert reads_ids(encoder)
     assert np.allclose(units(encoder), expected, atol=1e-5)
     assert np.allclose(encoder.encode_ids(encoder.content_ids(TEXTS)), encoder.encode(TEXTS), atol=1e-6)
@@ -56,19 +56,19 @@ def test_new_weights_of_a_loaded_model_are_followed(backbone):
     with torch.no_grad():
         model[0].model.embeddings.word_embeddings.weight *= 1.5
     assert not np.allclose(encoder.encode(TEXTS), before, atol=1e-3)
-    assert encoder.identity == load_encoder(model, truncate_dim=8, layer=1).identity
+    assert encoder.identify() == load_encoder(model, truncate_dim=8, layer=1).identify()
 
 
 def test_all_components_are_the_model_as_it_is(saved):
     encoder = load_encoder(saved, device="cpu", truncate_dim=24, layer=2)
-    assert encoder.identity == load_encoder(saved, device="cpu").identity
+    assert encoder.identify() == load_encoder(saved, device="cpu").identify()
     assert (encoder.spec.truncate_dim, encoder.spec.prompting.layer) == (None, None)
 
 
 def test_the_identity_of_a_reading_is_its_own(saved):
     options = ({}, {"truncate_dim": 8}, {"truncate_dim": 9}, {"layer": 1}, {"layer": 1, "truncate_dim": 8})
     assert (
-        len({load_encoder(saved, device="cpu", **options_of_case).identity for options_of_case in options})
+        len({load_encoder(saved, device="cpu", **options_of_case).identify() for options_of_case in options})
         == 5
     )
 
@@ -76,7 +76,7 @@ def test_the_identity_of_a_reading_is_its_own(saved):
 def test_a_reading_is_loaded_again_with_its_dimension_and_layer(saved):
     encoder = load_encoder(saved, device="cpu", truncate_dim=8, layer=1)
     again = load_like(encoder, saved)
-    assert again.identity == encoder.identity
+    assert again.identify() == encoder.identify()
     assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
 
 
@@ -84,10 +84,10 @@ def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_
     cut, untruncated = (architectures.stacked(backbone("bert"), truncate_dim=width) for width in (8, None))
     path = architectures.saved(cut, tmp_path / "model")
     encoder = load_encoder(path, device="cpu")
-    assert encoder.dimension == encoder.identity.dimension == 8
-    assert encoder.identity.modules != load_encoder(untruncated).identity.modules
+    assert encoder.dimension == encoder.identify().dimension == 8
+    assert encoder.identify().modules != load_encoder(untruncated).identify().modules
     assert np.allclose(encoder.encode(TEXTS), load_encoder(untruncated).encode(TEXTS)[:, :8], atol=1e-6)
-    assert load_like(encoder, path).identity == encoder.identity
+    assert load_like(encoder, path).identify() == encoder.identify()
     with pytest.raises(InputError, match=naming("truncate_dim", 9, 8)):
         load_encoder(path, device="cpu", truncate_dim=9)
 
@@ -102,7 +102,7 @@ def test_what_is_looked_at_inside_is_truncated_and_cut_too(saved):
 
 def test_a_function_of_texts_is_truncated():
     encoder = load_encoder(lambda texts: np.ones((len(texts), 6)) * np.arange(1, 7), truncate_dim=2)
-    assert (encoder.dimension, encoder.identity.dimension) == (2, 2)
+    assert (encoder.dimension, encoder.identify().dimension) == (2, 2)
     assert encoder.encode(["a", "b"]).tolist() == [[1, 2], [1, 2]]
     assert encoder.encode([]).shape == (0, 2)
 
@@ -163,10 +163,10 @@ def test_the_vectors_after_a_layer_are_those_of_the_model_cut_to_it(name, owner,
 
 def test_a_loaded_model_keeps_all_its_layers(backbone):
     model = architectures.stacked(backbone("bert"))
-    before = load_encoder(model).identity
+    before = load_encoder(model).identify()
     names = [name for name, _ in model.named_modules()]
     encoder = load_encoder(model, layer=1)
-    assert load_encoder(model).identity == before
+    assert load_encoder(model).identify() == before
     assert [name for name, _ in model.named_modules()] == names
     shared = {weight.data_ptr() for weight in model.parameters()}
     assert all(weight.data_ptr() in shared for weight in encoder.model.parameters())
@@ -182,7 +182,7 @@ def test_inputs_that_begin_alike_have_the_vectors_of_their_layer(backbone):
 
 def test_the_layer_may_be_named_in_a_prompting(saved):
     named = load_encoder(saved, device="cpu", prompt=Prompting("the song: ", layer=1))
-    assert named.identity == load_encoder(saved, device="cpu", prompt="the song: ", layer=1).identity
+    assert named.identify() == load_encoder(saved, device="cpu", prompt="the song: ", layer=1).identify()
     with pytest.raises(InputError, match=naming("layer", 2, 1, "Prompting")):
         load_encoder(saved, device="cpu", prompt=Prompting(layer=1), layer=2)
 

@@ -121,7 +121,7 @@ def model_copy(bert_folder, tmp_path):
 
 def test_a_worker_with_another_version_of_the_model_is_refused(running_ray, model_copy, tmp_path):
     encoder = load_encoder(model_copy, device="cpu")
-    _ = encoder.identity
+    encoder.identify()
     other = tiny.bert_backbone(tmp_path / "other", seed=1)
     tiny.sentence_transformer(other, normalize=True).save(str(model_copy))
     with pytest.raises(RunError, match=naming("weights")):

@@ -90,7 +90,9 @@ class Chosen:
             raise RepairError(f"no row by {strategy}")
         return {token_id: np.full(2, ROWS.index(strategy), np.float32) for token_id in accepted}
 
-    def trial(self, candidates):
+    def trial(self, candidates, solved):
+        assert all(candidate.is_ordinary for candidate in solved.values())
+        assert solved.keys().isdisjoint(candidates)
         return {
             token_id: rechecked(self.reaches[token_id, candidate.strategy])
             for token_id, candidate in candidates.items()

@@ -70,14 +70,14 @@ def test_sticky_tokens_are_not_ordinary(run, recheck):
 
 def test_a_planted_token_is_sticky_again(recheck, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
-    judged = recheck.judged(Copies([token], [])).tokens[token.id]
+    judged = recheck.judge(Copies([token], [])).tokens[token.id]
     assert judged.verdict is Verdict.STICKY
     assert judged.reach > 1
 
 
 def test_an_ordinary_token_is_benign(recheck, vocabulary):
     token = token_of(vocabulary, repaired.OTHER)
-    judged = recheck.judged(Copies([token], [])).tokens[token.id]
+    judged = recheck.judge(Copies([token], [])).tokens[token.id]
     assert judged.verdict is Verdict.BENIGN
     assert judged.reach < 0.5
 
@@ -89,8 +89,8 @@ def test_the_thresholds_are_those_of_the_run(run, recheck):
 
 def test_a_token_does_as_text_what_it_does_as_ids(recheck, encoder, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
-    as_ids = recheck.judged(Copies([token], [])).tokens[token.id]
-    as_text = recheck.judged(Copies([], find_written_tokens(encoder, [token]))).tokens[token.id]
+    as_ids = recheck.judge(Copies([token], [])).tokens[token.id]
+    as_text = recheck.judge(Copies([], find_written_tokens(encoder, [token]))).tokens[token.id]
     assert as_text.erased == pytest.approx(as_ids.erased, abs=0.1)
 
 
@@ -98,7 +98,7 @@ def test_what_pieces_erase_is_not_judged(recheck, vocabulary):
     # Its copies are read as two syllables: as another token's id, they would be that token.
     other = token_of(vocabulary, repaired.OTHER)
     as_pieces = Token(other.id, f"{repaired.WORD}{repaired.WORD}", Joining.WORDS)
-    judged = recheck.judged(Copies([], [as_pieces])).tokens[other.id]
+    judged = recheck.judge(Copies([], [as_pieces])).tokens[other.id]
     assert judged.erased is None
 
 
@@ -106,14 +106,14 @@ def test_another_model_is_measured_in_the_same_texts(recheck, encoder, vocabular
     again = recheck.of_model(encoder, vocabulary, "again")
     token = token_of(vocabulary, repaired.WORD)
     copies = Copies([token], [])
-    assert again.judged(copies) == recheck.judged(copies)
+    assert again.judge(copies) == recheck.judge(copies)
 
 
 def test_ordinary_tokens_can_be_taken_over(recheck, encoder, vocabulary):
     steps = []
     again = replace(recheck.of_model(encoder, vocabulary, "again", same_ordinary=True), progress=steps.append)
     token = token_of(vocabulary, repaired.WORD)
-    again.judged(Copies([token], []))
+    again.judge(Copies([token], []))
     assert max(progress.total for progress in steps) == 1
 
 
@@ -129,19 +129,19 @@ def test_vectors_of_documents_can_be_taken_over(run, encoder, vocabulary):
         progress=steps.append,
     )
     copies = Copies([token_of(vocabulary, repaired.WORD)], [])
-    expected = before.judged(copies).tokens[copies.ids[0]]
+    expected = before.judge(copies).tokens[copies.ids[0]]
     assert expected.push is not None
     assert {"queries", "documents"} <= {progress.stage for progress in steps}
     steps.clear()
     after = before.of_model(encoder, vocabulary, "after", same_ordinary=True, same_documents=True)
-    assert after.judged(copies).tokens[copies.ids[0]] == expected
+    assert after.judge(copies).tokens[copies.ids[0]] == expected
     assert {"queries", "documents"}.isdisjoint(progress.stage for progress in steps)
 
 
 def test_curves_begin_without_copies(recheck, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
-    curve = recheck.curves(Copies([token], []))[token.id]
-    ordinary = recheck.ordinary_curve()
+    curve = recheck.measure_curves(Copies([token], []))[token.id]
+    ordinary = recheck.measure_ordinary_curve()
     assert len(curve) == len(ordinary) == 1 + len(recheck.curve_copies)
     assert curve[0] == pytest.approx(ordinary[0])
     assert curve[-1] > ordinary[-1]

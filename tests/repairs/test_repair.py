@@ -19,6 +19,7 @@ from interrupted import finished
 from naming import naming, says
 from stickytoken import repairs
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.loading import load_like
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.repairs import repair
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
@@ -174,8 +175,17 @@ def test_rows_that_still_erase_are_rejected_and_pieces_are_tried_as_text(run, ta
         long_row[-1] = 30.0  # a direction that no text has
         return {token_id: row if token_id == word else long_row for token_id, row in rows.items()}
 
+    loaded_folders = []
+
+    def load_and_note(encoder, folder):
+        loaded_folders.append(folder)
+        return load_like(encoder, folder)
+
     monkeypatch.setattr(repairs, "make_related_rows", erasing_rows)
-    for token in repair(run, out=tmp_path / "out", task=task).record.tokens:
+    monkeypatch.setattr(repairs, "load_like", load_and_note)
+    mended = repair(run, out=tmp_path / "out", task=task)
+    assert len(loaded_folders) == 2  # with rows, and with pieces, which are kept
+    for token in mended.record.tokens:
         row, pieces = token.tried
         assert row.strategy == "relatives"
         if token.token_id == word:

@@ -148,7 +148,7 @@ def _record(
     named = {} if named_ids is None else {"tokens": named_ids}
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
-        encoder.identity,
+        encoder.identify(),
         settings,
         run=run.record.identity,
         index=index.record.fingerprint,

@@ -75,8 +75,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     ranks_by_number: dict[int, dict[str, Any]] = {}
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
-        # `FittedText.clean` returns the text as it was fitted; it does not remove anything.
-        probes = [text.clean(job.settings.insertion) for text in texts]
+        probes = [text.as_probe(job.settings.insertion) for text in texts]
         vectors = engines.encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
@@ -88,7 +87,10 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
             comparison = _compare(index, ranks[:, column], ranks[:, column + len(pairs)])
             ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     findings = worst.iter_rows(named=True)
-    rows = [_row(finding, index) | ranks_by_number.get(finding["number"], {}) for finding in findings]
+    rows = []
+    for finding in findings:
+        ranks_of_document = ranks_by_number.get(finding["number"], {})
+        rows.append(_describe_finding(finding, index) | ranks_of_document)
     # `change` is None for a document that was not ranked.
     rows.sort(key=lambda row: (-abs(row["change"] or 0), (row["change"] or 0) > 0))
     return CopiesNow(scan, len(ranks_by_number), rows)
@@ -169,7 +171,11 @@ def _compare(index: Index, as_it_is: NDArray[np.int64], without: NDArray[np.int6
     }
 
 
-def _row(finding: dict[str, Any], index: Index) -> dict[str, Any]:
+def _describe_finding(finding: dict[str, Any], index: Index) -> dict[str, Any]:
+    """Return a row of documents.parquet that says what was found in a document.
+
+    Its columns on ranks are None until `_compare` fills them.
+    """
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
     row["number"] = finding["number"]

@@ -366,7 +366,7 @@ def compare_stored(
         return
     order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
     positions = sorted(order[:COMPARED].tolist())
-    probes = [index.fitted[position].clean(settings.insertion) for position in positions]
+    probes = [index.fitted[position].as_probe(settings.insertion) for position in positions]
     vectors.require_model(
         index.stored[positions],
         engines.encode_probes(encoder, engines.tokenize_probes(encoder, probes)),
@@ -387,9 +387,9 @@ def encode_index(
     """Encode what has no vector yet, and return the exact search over the documents and queries."""
     document_vectors = index.stored
     if document_vectors is None:
-        documents = [fitted.clean(settings.insertion) for fitted in index.fitted]
+        documents = [fitted.as_probe(settings.insertion) for fitted in index.fitted]
         document_vectors = engines.encode_in_shards(INDEX, documents, engine, folder, progress)
-    queries = [fitted.clean(settings.insertion) for fitted in index.fitted_queries]
+    queries = [fitted.as_probe(settings.insertion) for fitted in index.fitted_queries]
     query_vectors = engines.encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

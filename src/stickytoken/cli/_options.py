@@ -367,7 +367,7 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
         console.inform(f"route: {route}")
     if console.current_verbosity() is Verbosity.VERBOSE:
         source = resolve_model(model, revision)
-        identity = encoder.identity
+        identity = encoder.identify()
         length = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
         vectors = f"inputs of {length}, vectors of {identity.dimension:,} components"
@@ -531,13 +531,13 @@ _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    from stickytoken.encoders.protocol import shown
+    from stickytoken.encoders.protocol import quote_text
 
     if not refused:
         return
     console.inform(f"the server returned no vector for {counted(len(refused), 'text')}:")
     for text, reason in islice(refused.items(), _REFUSED_SHOWN):
-        console.inform(f"  {shown(text)}: {reason}")
+        console.inform(f"  {quote_text(text)}: {reason}")
     if len(refused) > _REFUSED_SHOWN:
         console.inform(f"  and {len(refused) - _REFUSED_SHOWN:,} more")
 

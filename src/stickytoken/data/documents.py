@@ -80,14 +80,14 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
-    """A collection of documents that can be read one by one.
+class Documents:
+    """Documents that can be read one by one: those of a file, a folder or a list.
 
     Attributes:
-        name: Name of the collection in messages.
+        name: What messages call them.
         read: Function that yields the records in order and updates the meter. If the source is a stream, the
             function can be called only once.
-        key: A key that stands for the collection, such as its path. The key does not depend on the content of
+        key: A key that stands for them, such as their path. The key does not depend on the content of
             the documents.
     """
 
@@ -128,7 +128,7 @@ class NamedColumns:
         return (*self.text.names, *(column for column in others if column is not None))
 
 
-def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
+def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
     """Open a collection of documents, without reading it.
 
     Args:
@@ -149,11 +149,11 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
         return _from_values(source, columns)
     if source == STDIN:
         name = STDIN_COLLECTION
-        return Collection(name, lambda meter: Reader(columns, meter, name).stdin(), STDIN)
+        return Documents(name, lambda meter: Reader(columns, meter, name).stdin(), STDIN)
     if isinstance(source, str) and source.startswith(HUB):
         name = source.removeprefix(HUB)
         repository, _ = hub_parts(name)
-        return Collection(source, lambda meter: Reader(columns, meter, repository).hub(name), source)
+        return Documents(source, lambda meter: Reader(columns, meter, repository).hub(name), source)
     path = file_path("documents", source)
     with reading(path):
         if path.is_dir():
@@ -164,7 +164,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
         # A file that cannot be opened is reported here, before anything is read.
         path.open("rb").close()
     require_format(path, columns)
-    return Collection(
+    return Documents(
         str(path), lambda meter: Reader(columns, meter, str(path)).file(path, size), str(path.absolute())
     )
 
@@ -193,7 +193,7 @@ _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
 }
 
 
-def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
+def _from_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
     """Return a collection made from texts, objects or table rows.
 
     A single string never arrives here, because the caller takes it for a path.
@@ -219,7 +219,7 @@ def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
         reader = Reader(columns, meter, name)
         return reader.records(reader.objects(rows))
 
-    return Collection(name=name, read=read, key=name)
+    return Documents(name=name, read=read, key=name)
 
 
 def _paths_of_documents(folder: Path) -> list[Path]:
@@ -236,7 +236,7 @@ def _paths_of_documents(folder: Path) -> list[Path]:
     return paths
 
 
-def _folder(folder: Path, columns: NamedColumns) -> Collection:
+def _folder(folder: Path, columns: NamedColumns) -> Documents:
     """Return a folder as a collection. Each row of a table is a document; any other file is one document."""
     sizes: dict[Path, int] = {}  # size of each file in bytes
     for path in _paths_of_documents(folder):
@@ -268,7 +268,7 @@ def _folder(folder: Path, columns: NamedColumns) -> Collection:
                     yield record
             meter.done = done_before + size
 
-    return Collection(str(folder), read, str(folder.absolute()))
+    return Documents(str(folder), read, str(folder.absolute()))
 
 
 def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
@@ -470,7 +470,7 @@ class Reader:
         return Document(
             number,
             unicode_text(row.place if document_id is None else str(document_id)),
-            self.text.filled(texts),
+            self.text.fill(texts),
             None if source is None else unicode_text(str(source)),
             self.path,
             row.line,

@@ -82,6 +82,9 @@ class Task(ABC):
             vectors: Vectors of the texts, keyed by role.
             seed: Seed for random steps, such as the start of a clustering.
             similarity: How the model compares vectors.
+
+        Returns:
+            One row per unit and one column per name in ``columns``, shape (units, columns).
         """
 
     @abstractmethod
@@ -358,24 +361,27 @@ FOLDS = 10
 class CrossValidatedTask(ClassificationTask):
     """Labelled texts without a split: a text is predicted by a logistic regression on the other folds.
 
-    All texts are both training and test texts. The ten folds have nearly equal shares of the labels.
+    All texts are both training and test texts: ``train`` and ``test`` are the same. Their vectors may differ,
+    because copies of a token may be inserted into the test texts only (see `ClassificationTask.edited`). The
+    ten folds have nearly equal shares of the labels.
     """
 
     layout = "classification-by-folds"
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Predict the label of each text from the texts of the other folds."""
+        """Predict the label of each text, as a test text, from the training texts of the other folds."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold
 
-        train = similarity.prepared(vectors["train"])
-        test = similarity.prepared(vectors["test"])
-        predicted = np.empty(len(test))
+        # The same texts in the same order: row i of both is text i, with or without copies.
+        as_training = similarity.prepared(vectors["train"])
+        as_test = similarity.prepared(vectors["test"])
+        predicted = np.empty(self.units)
         folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-        for other_rows, rows in folds.split(test, self._gold):
+        for other_folds, fold in folds.split(as_test, self._gold):
             model = LogisticRegression(max_iter=1000, random_state=seed)
-            model.fit(train[other_rows], self._gold[other_rows])
-            predicted[rows] = model.predict(test[rows])
+            model.fit(as_training[other_folds], self._gold[other_folds])
+            predicted[fold] = model.predict(as_test[fold])
         return predicted[:, None]
 
 

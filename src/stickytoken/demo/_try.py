@@ -414,7 +414,7 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
 def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
     """Draw the token's curve and the benign tokens' band."""
     counts = trial.counts
-    positions = fig.spread_out(counts)
+    positions = fig.axis_positions(counts)
     figure = fig.new_figure(height=380)
     benign_curves = trial.curves[1:]
     if len(benign_curves):

@@ -160,7 +160,7 @@ class SharedModel:
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
-        self._identity = encoder.identity  # computed once: the model of a server does not change
+        self._identity = encoder.identify()  # computed once: the model of a server does not change
         # Reentrant: a run is reopened within calls that already hold the lock.
         self._lock = threading.RLock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)

@@ -161,7 +161,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     encoder = load_for_documents(encoder)
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
-    model_identity = encoder.identity
+    model_identity = encoder.identify()
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     tokenizer = encoder.tokenizer

@@ -62,7 +62,7 @@ def find_run(
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
     encoder = load_for_documents(source, **options)
     progress(Progress("load", 1, 1))
-    identity = encoder.identity
+    identity = encoder.identify()
     for path, record in candidates.items():
         if model_difference(record, identity) == []:
             return open_run(path), notes
@@ -104,7 +104,7 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
         if record.model.name != model:
             continue
         encoder = load_recorded(record)
-        is_same = model_difference(record, encoder.identity) == []
+        is_same = model_difference(record, encoder.identify()) == []
         if is_same and isinstance(encoder, EndpointEncoder):
             # The identity comes from cached answers, so check that the server still gives these answers.
             encoder.require_same_model()
@@ -137,5 +137,5 @@ def _new_folder(encoder: Encoder, runs: Path) -> Path | None:
         )
     if runs == DEFAULT_FOLDER:
         return None
-    identity = digest([asdict(encoder.identity), resume.package_versions()["stickytoken"]])
+    identity = digest([asdict(encoder.identify()), resume.package_versions()["stickytoken"]])
     return runs / store.default_folder(encoder.name, "check", identity).name

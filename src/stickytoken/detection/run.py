@@ -376,7 +376,7 @@ def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> li
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
     """Raise an error if an encoder is not the model of a run."""
-    different = model_difference(run.record, encoder.identity)
+    different = model_difference(run.record, encoder.identify())
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
     if different:

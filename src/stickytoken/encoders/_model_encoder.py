@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders import compute
 from stickytoken.encoders.compute import precisions
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer, vocabulary_size
-from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, require_usable, shown, texts_of
+from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, quote_text, require_usable, texts_of
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
@@ -41,7 +41,7 @@ class ModelEncoder(ABC):
     The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what depends on
     the weights (dimension, encoders at lower precisions, whether faster ways to compute are exact). Every
     call of `encode` checks for changes that are cheap to detect: addresses and versions of the weights, the
-    size of the vocabulary, the prompt and the maximum input length. `identity`, which every run reads,
+    size of the vocabulary, the prompt and the maximum input length. `identify`, which every run calls,
     detects all changes to the model that can change the vectors.
 
     Attributes:
@@ -154,9 +154,8 @@ class ModelEncoder(ABC):
         """Number of weights."""
         return sum(parameter.numel() for parameter in self._network.parameters())
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        """Fingerprints of everything that can change the vectors, computed from the user's current model.
+    def identify(self) -> EncoderIdentity:
+        """Compute fingerprints of everything that can change the vectors from the user's current model.
 
         If the weights have changed, cached values are dropped. If the tokenizer or the input settings have
         changed, the model is also read again.
@@ -236,8 +235,8 @@ class ModelEncoder(ABC):
 
         def label(row: int) -> str:
             if texts:
-                return shown(texts[rows.index(row)])
-            return shown(self.own_tokenizer.decode_many([contents[row]])[0])
+                return quote_text(texts[rows.index(row)])
+            return quote_text(self.own_tokenizer.decode_many([contents[row]])[0])
 
         self._apply_model_changes()
         if not contents:

@@ -27,7 +27,7 @@ class FittedText:
     content: TokenizedText
     cut: bool
 
-    def clean(self, insertion: Insertion) -> Probe:
+    def as_probe(self, insertion: Insertion) -> Probe:
         """Return the encoder's input for the text without copies."""
         return self.content.ids if insertion is Insertion.IDS else self.text
 

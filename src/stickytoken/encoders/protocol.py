@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -16,7 +15,7 @@ from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import Similarity
-from stickytoken.validation import list_of, shown as described
+from stickytoken.validation import list_of, shown
 from stickytoken.vocabulary import RoundTripTokenizer
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class EncoderIdentity:
         dimension: number of components in each vector.
 
     Examples:
-        >>> model.identity.dtype, model.identity.dimension
+        >>> model.identify().dtype, model.identify().dimension
         ('float32', 384)
     """
 
@@ -72,11 +71,11 @@ class Encoder(Protocol):
     def device(self) -> str:
         """The device on which the model computes, such as ``cpu``, ``cuda:0`` or ``endpoint``."""
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        """The identity of the current model, which covers everything that can change its vectors.
+    def identify(self) -> EncoderIdentity:
+        """Return the identity of the current model, which covers everything that can change its vectors.
 
-        Each access hashes all weights, so store the result if you need it repeatedly. The properties
+        Each call hashes all weights or, for a model without weights and a fingerprint, encodes six texts. So
+        store the result if you need it repeatedly. The properties
         `max_length` and `dimension` are cheap.
         """
 
@@ -323,7 +322,7 @@ def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
         documents: the encoder of documents.
     """
     queries = in_role(documents, Role.QUERY)
-    return None if queries is documents else queries.identity
+    return None if queries is documents else queries.identify()
 
 
 class Route(Protocol):
@@ -443,11 +442,11 @@ def texts_of(texts: object) -> list[str]:
         InputError: The argument is a single text, or one of its items is not a text.
     """
     if isinstance(texts, str):
-        raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
+        raise InputError(f"encode takes a list of texts, got the text {quote_text(texts)}: put it in a list")
     items: list[str] = list_of("texts", "the argument of encode", texts)
     for position, item in enumerate(items, start=1):
         if not isinstance(item, str):
-            raise InputError(f"encode takes a list of texts, but item {position} is {described(item)}")
+            raise InputError(f"encode takes a list of texts, but item {position} is {shown(item)}")
     return items
 
 
@@ -492,7 +491,7 @@ def require_usable(
 _SHOWN_CHARACTERS = 80
 
 
-def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+def quote_text(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
     """Return a text in quotation marks, for a message.
 
     A text with more than ``characters`` characters is cut, and ends with an ellipsis.
@@ -537,9 +536,8 @@ class EncoderWrapper(Generic[Inner_co]):
     def confirm_answers(self) -> None:
         confirm_answers(self._encoder)
 
-    @cached_property
-    def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
+    def identify(self) -> EncoderIdentity:
+        return self._encoder.identify()
 
     @property
     def max_length(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -20,7 +21,7 @@ from stickytoken.encoders.protocol import (
     Role,
     WordEncoder,
     in_role,
-    shown,
+    quote_text,
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -84,100 +85,43 @@ class FunctionModel:
         return self._function(list(texts))
 
 
-# Methods of a user's object, keyed by role.
-_METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
+class TextEncoderBase(ABC):
+    """What the encoders of objects and of endpoints share. They differ in where the vectors come from.
 
+    Attributes:
+        name: name of the model.
+        device: where the model computes.
+        truncate_dim: keep only this many leading components of each vector; if None, keep all.
+    """
 
-class TextEncoder:
-    """The encoder of a `TextModel`."""
-
-    def __init__(self, model: Any, truncate_dim: int | None = None) -> None:
-        """Wrap an object that has an `encode` method.
-
-        Args:
-            model: the object; see `TextModel`.
-            truncate_dim: keep only this many leading components of each vector; if None, keep all.
-
-        Raises:
-            ModelError: the model is a class, or has no `encode` method.
-            InputError: the model's vectors have fewer components than `truncate_dim`.
-        """
-        if isinstance(model, type):
-            raise ModelError(f"{model.__name__} is a class: pass an instance of it, {model.__name__}(...)")
-        if not callable(getattr(model, "encode", None)):
-            raise ModelError(
-                f"an object of type {type(model).__name__} is not an encoder: it lacks the method "
-                "encode(texts). Pass the name of a model, a SentenceTransformer, or an object with that "
-                "method"
-            )
-        self.model = model
-        self.name = str(getattr(model, "name", None) or type(model).__name__)
-        self.device = str(getattr(model, "device", None) or "cpu")
+    def __init__(self, name: str, device: str, truncate_dim: int | None) -> None:
+        self.name = name
+        self.device = device
         self.truncate_dim = truncate_dim
-        self.role: Role | None = None
-        if truncate_dim is not None:
-            require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
-    def in_role(self, role: Role | None) -> Encoder:
-        """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
-        methods = [getattr(self.model, method, None) for method in _METHODS.values()]
-        if role is self.role or not all(map(callable, methods)):
-            return self
-        other = copy.copy(self)
-        other.role = role
-        return other
+    @property
+    @abstractmethod
+    def max_length(self) -> int | None: ...
 
     @property
-    def max_length(self) -> int | None:
-        length = getattr(self.model, "max_length", None)
-        return None if length is None else int(length)
-
-    @cached_property
-    def dimension(self) -> int:
-        return int(self._vectors(SENTINELS[:1])[:, : self.truncate_dim].shape[1])
+    @abstractmethod
+    def dimension(self) -> int: ...
 
     @property
-    def identity(self) -> EncoderIdentity:
-        self._forget_derived()  # the user's object may have changed
-        model_type = type(self.model)
-        tokenizer = None if self._model_tokenizer is None else self.tokenizer
-        return EncoderIdentity(
-            weights=self._weights_hash(),
-            tokenizer=vocabulary_hash(tokenizer),
-            modules=_sha256(f"{model_type.__module__}.{model_type.__qualname__}{self.role or ''}"),
-            prompt="",
-            dtype="float32",
-            max_length=self.max_length,
-            dimension=self.dimension,
-        )
+    @abstractmethod
+    def tokenizer(self) -> RoundTripTokenizer: ...
 
-    def _weights_hash(self) -> str:
-        fingerprint = getattr(self.model, "fingerprint", None)
-        if fingerprint is None:
-            return fingerprint_of(self._vectors(SENTINELS))
-        if callable(fingerprint):
-            fingerprint = fingerprint()
-        return _sha256(str(fingerprint))
+    @property
+    @abstractmethod
+    def _model_tokenizer(self) -> Any:
+        """The tokenizer as the user passed it; None if there is none."""
 
-    def _forget_derived(self) -> None:
-        """Delete the cached properties, so that they are computed again from the user's object."""
-        for name in ("dimension", "tokenizer", "_special_tokens"):
-            vars(self).pop(name, None)
-
-    @cached_property
-    def tokenizer(self) -> RoundTripTokenizer:
-        if self._model_tokenizer is None:
-            raise ModelError(
-                f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
-                f"{type(self.model).__name__} a `tokenizer` attribute (of transformers or tokenizers)"
-            )
-        try:
-            return adapted(self._model_tokenizer)
-        except ModelError as error:
-            raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
+    @abstractmethod
+    def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of distinct texts before truncation, shape (n, components)."""
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return self.tokenizer.encode_many(texts)
@@ -216,14 +160,116 @@ class TextEncoder:
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):
                 raise EncodingError(
-                    f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
+                    f"{self.name}: the text {quote_text(text)} has {len(ids) + self._special_tokens} tokens, "
                     f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
                 )
 
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
+        protocol.require_usable(vectors, self.name, lambda row: quote_text(texts[row]), allow_zero=allow_zero)
+
+    @cached_property
+    def _special_tokens(self) -> int:
+        count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
+        if count_special_tokens is None:
+            return 0
+        try:
+            return int(count_special_tokens())
+        except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
+            return int(count_special_tokens(False))
+
+
+# Methods of a user's object, keyed by role.
+_METHODS = {None: "encode", Role.QUERY: "encode_query", Role.DOCUMENT: "encode_document"}
+
+
+class TextEncoder(TextEncoderBase):
+    """The encoder of a `TextModel`."""
+
+    def __init__(self, model: Any, truncate_dim: int | None = None) -> None:
+        """Wrap an object that has an `encode` method.
+
+        Args:
+            model: the object; see `TextModel`.
+            truncate_dim: keep only this many leading components of each vector; if None, keep all.
+
+        Raises:
+            ModelError: the model is a class, or has no `encode` method.
+            InputError: the model's vectors have fewer components than `truncate_dim`.
+        """
+        if isinstance(model, type):
+            raise ModelError(f"{model.__name__} is a class: pass an instance of it, {model.__name__}(...)")
+        if not callable(getattr(model, "encode", None)):
+            raise ModelError(
+                f"an object of type {type(model).__name__} is not an encoder: it lacks the method "
+                "encode(texts). Pass the name of a model, a SentenceTransformer, or an object with that "
+                "method"
+            )
+        name = str(getattr(model, "name", None) or type(model).__name__)
+        device = str(getattr(model, "device", None) or "cpu")
+        super().__init__(name, device, truncate_dim)
+        self.model = model
+        self.role: Role | None = None
+        if truncate_dim is not None:
+            require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
+
+    def in_role(self, role: Role | None) -> Encoder:
+        """Return the encoder of texts in a role, if the object has `encode_query` and `encode_document`."""
+        methods = [getattr(self.model, method, None) for method in _METHODS.values()]
+        if role is self.role or not all(map(callable, methods)):
+            return self
+        other = copy.copy(self)
+        other.role = role
+        return other
+
+    @property
+    def max_length(self) -> int | None:
+        length = getattr(self.model, "max_length", None)
+        return None if length is None else int(length)
+
+    @cached_property
+    def dimension(self) -> int:
+        return int(self._vectors(SENTINELS[:1])[:, : self.truncate_dim].shape[1])
+
+    def identify(self) -> EncoderIdentity:
+        self._forget_derived()  # the user's object may have changed
+        model_type = type(self.model)
+        tokenizer = None if self._model_tokenizer is None else self.tokenizer
+        return EncoderIdentity(
+            weights=self._weights_hash(),
+            tokenizer=vocabulary_hash(tokenizer),
+            modules=_sha256(f"{model_type.__module__}.{model_type.__qualname__}{self.role or ''}"),
+            prompt="",
+            dtype="float32",
+            max_length=self.max_length,
+            dimension=self.dimension,
+        )
+
+    def _weights_hash(self) -> str:
+        fingerprint = getattr(self.model, "fingerprint", None)
+        if fingerprint is None:
+            return fingerprint_of(self._vectors(SENTINELS))
+        if callable(fingerprint):
+            fingerprint = fingerprint()
+        return _sha256(str(fingerprint))
+
+    def _forget_derived(self) -> None:
+        """Delete the cached properties, so that they are computed again from the user's object."""
+        for name in ("dimension", "tokenizer", "_special_tokens"):
+            vars(self).pop(name, None)
+
+    @cached_property
+    def tokenizer(self) -> RoundTripTokenizer:
+        if self._model_tokenizer is None:
+            raise ModelError(
+                f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
+                f"{type(self.model).__name__} a `tokenizer` attribute (of transformers or tokenizers)"
+            )
+        try:
+            return adapted(self._model_tokenizer)
+        except ModelError as error:
+            raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of the given texts before truncation, shape (n, components).
@@ -251,16 +297,6 @@ class TextEncoder:
     @property
     def _model_tokenizer(self) -> Any:
         return getattr(self.model, "tokenizer", None)
-
-    @cached_property
-    def _special_tokens(self) -> int:
-        count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
-        if count_special_tokens is None:
-            return 0
-        try:
-            return int(count_special_tokens())
-        except TypeError:  # the tokenizers library requires an argument, whether the input is a pair
-            return int(count_special_tokens(False))
 
 
 def require_components(truncate_dim: int, components: int, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -108,25 +109,30 @@ class Attributor:
         self._surroundings = surroundings
         self._settings = settings
 
-    def attribution(
-        self, tokens: Sequence[int], folder: ResultFolder | None, progress: ProgressCallback
+    def attribute(
+        self,
+        token_id: int,
+        benign_ids: Sequence[int],
+        folder: ResultFolder | None,
+        progress: ProgressCallback,
     ) -> Attribution:
-        """Return the attributions for a token, for text pairs with its copies, and for its benign tokens.
+        """Attribute the similarities of carriers with copies of a token, and of its benign tokens.
 
         Args:
-            tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
-                tokens are attributed; the settings say how many.
+            token_id: Id of the token.
+            benign_ids: Ids of its benign tokens. Only the first few are attributed; the settings say how
+                many.
             folder: Folder in which each result is stored, so that a later call can read it. If None, nothing
                 is stored.
             progress: Called after every step.
 
         Returns:
             For each attributed token and each measure, the contributions in the first carriers; an
-            attribution matrix for each pair; and the largest distance between a sum of contributions and the
-            unit vector that the sum should equal.
+            attribution matrix for each pair of texts, with copies of the token itself; and the largest
+            distance between a sum of contributions and the unit vector that the sum should equal.
         """
         carriers = self._carriers[: self._settings.attribution_carriers]
-        attributed_tokens = tokens[: 1 + self._settings.attribution_benign]
+        attributed_ids = [token_id, *benign_ids[: self._settings.attribution_benign]]
         contents = [carrier.before for carrier in self._carriers]
         carrier_vectors: Floats = self._encoder.encode_ids(contents).astype(np.float64)
         # Unit vectors of the anchors that are unrelated to each carrier.
@@ -134,46 +140,34 @@ class Attributor:
             self._surroundings.anchors[self._surroundings.unrelated(vector)]
             for vector in carrier_vectors[: len(carriers)]
         ]
-        pairs = self._pairs(tokens[0], carrier_vectors)
+        pairs = self._pairs(token_id, carrier_vectors)
         # The work is counted in parts and positions to integrate.
         part_counts = [len(set(carrier.labels)) for carrier in carriers]
-        total = len(attributed_tokens) * sum(part_counts) + sum(pair.size for pair in pairs)
-        done = 0
-        computed = 0
-
-        def stored_result(
-            stage: str, index: int, token_id: int, size: int, compute: Callable[[], dict[str, Any]]
-        ) -> dict[str, Any]:
-            """Return the result of a shard, which is computed unless it is stored; report the progress."""
-            nonlocal done, computed
-            result, is_new = files.stored_result(folder, stage, index, token_id, compute)
-            done += size
-            computed += size if is_new else 0
-            progress(Progress("attribution", done, total, computed))
-            return result
+        total = len(attributed_ids) * sum(part_counts) + sum(pair.size for pair in pairs)
+        stored = _StoredResults(folder, progress, total)
+        progress(Progress("attribution", 0, total))
 
         by_token: dict[int, dict[str, Floats]] = {}
-        attributed_pairs: list[AttributedPair] = []
         largest_error = 0.0
-        progress(Progress("attribution", 0, total))
-        for token_number, token_id in enumerate(attributed_tokens):
+        indices = itertools.count()
+        for attributed_id in attributed_ids:
             results = []
-            for number, carrier in enumerate(carriers):
-                compute = partial(self._by_part, carrier, token_id, unrelated_anchors[number])
-                index = token_number * len(carriers) + number
-                results.append(stored_result("attribution", index, token_id, part_counts[number], compute))
-            by_token[token_id] = {
+            for carrier, unrelated, part_count in zip(carriers, unrelated_anchors, part_counts, strict=True):
+                compute = partial(self._by_part, carrier, attributed_id, unrelated)
+                results.append(
+                    stored.read_or_compute("attribution", next(indices), attributed_id, part_count, compute)
+                )
+            by_token[attributed_id] = {
                 name: np.array([result[name] for result in results]) for name in AREAS["attribution"]
             }
             largest_error = max(largest_error, *(result["error"] for result in results))
-            is_examined_token = token_number == 0
-            if is_examined_token:
-                for number, pair in enumerate(pairs):
-                    result = stored_result(
-                        "pair", number, token_id, pair.size, partial(self._by_position, pair)
-                    )
-                    matrix = np.array(result["values"])
-                    attributed_pairs.append(AttributedPair(pair, matrix, result["similarity"]))
+
+        attributed_pairs = []
+        for index, pair in enumerate(pairs):
+            result = stored.read_or_compute(
+                "pair", index, token_id, pair.size, partial(self._by_position, pair)
+            )
+            attributed_pairs.append(AttributedPair(pair, np.array(result["values"]), result["similarity"]))
         return Attribution(by_token, attributed_pairs, largest_error)
 
     def _pairs(self, token_id: int, carrier_vectors: Floats) -> list[_Pair]:
@@ -235,6 +229,27 @@ class Attributor:
             "values": similarity_matrix(carrier, anchor),
             "similarity": float(carrier.vector @ anchor.vector),  # both are unit vectors
         }
+
+
+@dataclass
+class _StoredResults:
+    """Results that a folder keeps. Each is computed unless it is stored, and counted in the progress."""
+
+    folder: ResultFolder | None
+    progress: ProgressCallback
+    total: int
+    done: int = 0
+    computed: int = 0  # how much of `done` was computed in this session
+
+    def read_or_compute(
+        self, stage: str, index: int, token_id: int, size: int, compute: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        result, is_new = files.stored_result(self.folder, stage, index, token_id, compute)
+        self.done += size
+        if is_new:
+            self.computed += size
+        self.progress(Progress("attribution", self.done, self.total, self.computed))
+        return result
 
 
 def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, Any]]:

@@ -122,7 +122,7 @@ class Job:
         optional = {"run": run_columns} if run_columns else {}
         return identity_of(
             _IDENTITY_VERSION,
-            self.inspector.encoder.identity,
+            self.inspector.encoder.identify(),
             self.settings,
             token=token_id,
             benign=[token.id for token in match.tokens],
@@ -154,9 +154,10 @@ class Job:
             The record and the tables of the token.
         """
         token = self.inspector.encoder.tokenizer.entries[token_id]
-        tokens = [token_id, *(benign.id for benign in match.tokens)]
+        benign_ids = [benign.id for benign in match.tokens]
 
         def measure() -> dict[str, Any]:
+            tokens = [token_id, *benign_ids]
             return measuring.measure(
                 self.inspector, self.material.carriers, tokens, self.surroundings, self.progress
             )
@@ -169,7 +170,7 @@ class Job:
             if folder is not None:  # attribution is slow, so write the other tables first
                 files.write_tables(folder, self._tables(token_id, match, measured, attribution))
             try:
-                attribution = self._attributor.attribution(tokens, folder, self.progress)
+                attribution = self._attributor.attribute(token_id, benign_ids, folder, self.progress)
                 notes.append(
                     f"the attributions of {token!r} are off by at most {attribution.error:.2g} of a unit "
                     f"vector ({self.settings.steps} points per integral, more where the integrand changes "

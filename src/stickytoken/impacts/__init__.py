@@ -200,7 +200,7 @@ def _record(
     if similarity is not Similarity.COSINE:
         inputs["similarity"] = similarity.value
         notes.append(f"vectors are compared by the model's own similarity, {similarity}")
-    identity_parts = resume.identity_of(_IDENTITY_VERSION, encoder.identity, settings, **inputs)
+    identity_parts = resume.identity_of(_IDENTITY_VERSION, encoder.identify(), settings, **inputs)
     return results.ImpactRecord(
         identity=digest(identity_parts),
         identity_parts=identity_parts,

@@ -165,7 +165,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
     """
     insertion = settings.inserted_as
     if not condition.tokens or not copies:
-        return fitted.clean(insertion)
+        return fitted.as_probe(insertion)
     as_ids = insertion is Insertion.IDS
     words = len(fitted.content.words if as_ids else fitted.text.split())
     path: tuple[int, ...] = ()

@@ -66,7 +66,7 @@ class EditingEncoder:
         self.encoded = 0
         self.edited = 0
         self.cut = 0
-        identity = [asdict(encoder.identity), asdict(condition), asdict(self._settings), room]
+        identity = [asdict(encoder.identify()), asdict(condition), asdict(self._settings), room]
         self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
             update={"name": f"stickytoken/{condition.kind.value}", "revision": digest(identity)}
         )

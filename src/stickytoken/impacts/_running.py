@@ -263,7 +263,7 @@ class TaskWork(GroupWork):
             texts[index] = text
         word_encoder = protocol.require_words(encoder, "impact")
         fitted_texts = fit_texts(word_encoder, texts, 0, Insertion.TEXT, self.task.name)
-        return [fitted.clean(Insertion.TEXT) for fitted in fitted_texts]
+        return [fitted.as_probe(Insertion.TEXT) for fitted in fitted_texts]
 
 
 def _role_of(task: Task, name: str) -> Role | None:
@@ -317,7 +317,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
         inputs_by_role: dict[Role | None, list[Probe]] = {}
         for text_role, fitted_texts in fitted_by_role.items():
             inputs = inputs_by_role.setdefault(_role_of(task, text_role), [])
-            inputs += [fitted.clean(insertion) for fitted in fitted_texts]
+            inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
         clean = {}
         total = ShardCost(0, 0)
         for role, inputs in inputs_by_role.items():
@@ -337,7 +337,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
 
 def _require_same_tokens(measured: Encoder, edited: Encoder, insertion: Insertion) -> None:
     """Raise an error if token ids of the model would be inserted into texts that another tokenizer reads."""
-    if insertion is Insertion.IDS and measured.identity.tokenizer != edited.identity.tokenizer:
+    if insertion is Insertion.IDS and measured.identify().tokenizer != edited.identify().tokenizer:
         raise InputError(
             f"{measured.name} reads queries and documents with different tokenizers, so copies cannot be "
             "inserted into both as token ids: set insertion to 'text', or insert them into documents only"

@@ -8,7 +8,7 @@ from typing import Any
 
 from stickytoken.impacts.results import Impact, ImpactRecord, PairedTestRecord, measured_kind
 from stickytoken.settings.impact import Edits, ImpactSettings
-from stickytoken.validation import markdown as escaped, markdown_table
+from stickytoken.validation import markdown as escape_markdown, markdown_table
 
 # Columns of the printed tables.
 EFFECTS = (
@@ -194,25 +194,29 @@ _TABLES = {
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Row]]) -> str:
     """Return the tables of a measurement as Markdown."""
     kind = measured_kind(record)
-    sections = [f"# What {kind} tokens cost {_cell(record.model)}"]
+    sections = [f"# What {kind} tokens cost {escape_markdown(record.model)}"]
     sections.append(f"{settings_line(record.measured_with())}.")
     main = [effect for effect in rows["effects"] if effect["main"]]
     if main:
-        sections.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
+        sections.append("\n".join(f"- {escape_markdown(cost_sentence(effect, kind))}" for effect in main))
     if record.result is not None and record.result.paired_test is not None:
         sections.append(f"- {paired_sentence(record.result.paired_test, kind)}")
     for name, (title, columns) in _TABLES.items():
         if rows[name]:
             headings, cells = headed(columns, rows[name], kind)
             sections.append(f"## {title}")
-            sections.append(markdown_table(headings, (map(_cell, row) for row in cells)))
-    sections += [f"- {_cell(note)}" for note in record.notes]
+            sections.append(markdown_table(headings, (map(_format_cell, row) for row in cells)))
+    sections += [f"- {escape_markdown(note)}" for note in record.notes]
     failed = record.result.failed if record.result is not None else {}
-    sections += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
+    sections += [
+        f"- not run: {escape_markdown(task)}: {escape_markdown(reason)}" for task, reason in failed.items()
+    ]
     return "\n\n".join(sections) + "\n"
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.4f}" if isinstance(value, float) else escaped(str(value))
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return escape_markdown(str(value))

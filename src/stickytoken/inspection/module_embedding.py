@@ -20,7 +20,7 @@ from stickytoken.encoders.inputs.token_table import token_table
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.encoders.prompted.steering import PromptBatch, pool_states, prompt_states
-from stickytoken.encoders.protocol import require_usable, shown
+from stickytoken.encoders.protocol import quote_text, require_usable
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection._attention import Sources, attention_of, attention_sources, plain_attention
@@ -168,7 +168,7 @@ class Inspector(ABC):
         rows = [tuple(content) for content in contents]
 
         def label(row: int) -> str:
-            return shown(self.encoder.tokenizer.decode_many([rows[row]])[0])
+            return quote_text(self.encoder.tokenizer.decode_many([rows[row]])[0])
 
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(label, row))

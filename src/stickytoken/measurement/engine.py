@@ -20,10 +20,10 @@ from stickytoken.encoders.protocol import (
     Role,
     content_limit,
     in_role,
+    quote_text,
     reads_ids,
     require_ids,
     require_usable,
-    shown,
 )
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
@@ -189,9 +189,8 @@ class ComputedShard(Generic[S]):
 class Engine(Protocol):
     """Computes shards with a model, in this process or elsewhere."""
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
+    def identify(self) -> EncoderIdentity:
+        """Return the identity of the model."""
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Yield the result of every shard as soon as it is computed, in any order."""
@@ -203,9 +202,8 @@ class LocalEngine:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
-    @property
-    def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
+    def identify(self) -> EncoderIdentity:
+        return self._encoder.identify()
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as executor:
@@ -344,7 +342,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
         answered = vectors[(number_of_probe == number_of_probe[row]) & ~missing]
         if not len(answered):
             raise EncodingError(
-                f"{name}: the server gives no vector for the text {shown(text)}, nor for this text "
+                f"{name}: the server gives no vector for the text {quote_text(text)}, nor for this text "
                 "with other tokens: leave the token out, or use shorter sentences or fewer copies"
             )
         vectors[row] = answered.mean(axis=0)
@@ -385,7 +383,7 @@ def encode_probes(
         vectors = encoder.encode(texts, allow_zero=True)
         answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
         require_usable(
-            vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False
+            vectors[answered], encoder.name, lambda row: quote_text(texts[answered[row]]), allow_zero=False
         )
         return vectors
     ids = [probe for probe in probes if not isinstance(probe, str)]
@@ -575,7 +573,7 @@ class TextWork:
         vectors = encode_probes(in_role(encoder, self.role), probes)
         missing = np.flatnonzero(np.isnan(vectors[:, 0]))
         if len(missing):
-            text = shown(str(probes[missing[0]]))
+            text = quote_text(str(probes[missing[0]]))
             raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
         rows = [
             {_POSITION: position, "vector": vector}

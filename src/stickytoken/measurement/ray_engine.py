@@ -237,7 +237,7 @@ class ShardWorker:
         host = socket.gethostname()
         try:
             self._encoder = load_from_spec(replace(self._spec, device=self._device))
-            identity = self._encoder.identity
+            identity = self._encoder.identify()
         except StickyTokenError as error:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error
         return WorkerReport(host, os.getpid(), __version__, identity)
@@ -308,7 +308,7 @@ def ray_engine(
     with connected(address) as ray:
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = [Node(int(amounts.get("CPU", 0)), int(amounts.get("GPU", 0))) for amounts in resources]
-        engine = RayEngine(ray, divide(nodes, encoder.device, workers), spec, encoder.identity)
+        engine = RayEngine(ray, divide(nodes, encoder.device, workers), spec, encoder.identify())
         try:
             yield engine
         finally:
@@ -319,7 +319,6 @@ class RayEngine:
     """Computes shards on workers of a Ray cluster, and replaces workers that die.
 
     Attributes:
-        identity: identity of the model.
         reports: reports of the workers, in the order they became ready.
     """
 
@@ -327,12 +326,15 @@ class RayEngine:
         self._ray = ray
         self._share = share
         self._spec = spec
-        self.identity = identity
+        self._identity = identity
         self.reports: list[WorkerReport] = []
         # Number of workers that have died while loading the model since a worker last became ready.
         self._failed_starts = 0
         self._keys = itertools.count()
         self._workers = [self._start_worker() for _ in range(share.workers)]
+
+    def identify(self) -> EncoderIdentity:
+        return self._identity
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Yield the result of every shard as soon as it is computed, in any order.
@@ -418,7 +420,7 @@ class RayEngine:
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
                 f"{__version__}: install the same version there"
             )
-        different_parts = resume.differences(asdict(self.identity), asdict(report.identity))
+        different_parts = resume.differences(asdict(self._identity), asdict(report.identity))
         if different_parts:
             raise RunError(
                 f"the worker on {report.host} has another model under the name {self._spec.model!r} "
@@ -502,7 +504,7 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
         return ray_engine(encoder, choice.address, choice.workers)
     if not isinstance(choice, Engine):
         raise InputError(f"engine {shown(choice)} is unknown: use local, ray, a RayCluster or an engine")
-    if choice.identity != encoder.identity:
+    if choice.identify() != encoder.identify():
         raise InputError(
             f"the engine was made for another model, not for {encoder.name}: make an engine for this model"
         )

@@ -22,7 +22,7 @@ from stickytoken.encoders.mean_similarity import (
     mean_of_sums,
     sampled_entries,
 )
-from stickytoken.encoders.protocol import Encoder, Role, shown
+from stickytoken.encoders.protocol import Encoder, Role, quote_text
 from stickytoken.insertion import Insertion, Probe, Token
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, ProgressCallback, Stage
@@ -207,7 +207,8 @@ class Runner:
         table = table.with_columns(cleared)
         if "reason" in table.columns:
             reasons = {
-                token_id: f"{UNANSWERED_REASON} {shown(text)}" for token_id, text in self.unanswered.items()
+                token_id: f"{UNANSWERED_REASON} {quote_text(text)}"
+                for token_id, text in self.unanswered.items()
             }
             reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
             table = table.with_columns(

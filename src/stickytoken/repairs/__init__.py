@@ -65,7 +65,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 8
+_VERSION = 9
 
 # Minimum number of benign tokens that a run must have for its own median erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.
@@ -144,16 +144,13 @@ def repair(
     if model.folder.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise RunError(f"{folder} is inside the folder of the model: choose another folder")
     vocabulary = categorize(model.encoder.tokenizer)
-    ids = _ids_to_repair(opened, vocabulary, tokens)
-    notes: list[str] = []
-    note_on_routes = model.note_on_routes()
-    if note_on_routes is not None:
-        notes.append(note_on_routes)
-    sentences_to_read = _verification_corpus(opened, sentences, notes)
+    ids = _choose_ids(opened, vocabulary, tokens)
+    sentences_to_read, note_on_corpus = _choose_corpus(opened, sentences)
+    notes = [note for note in (model.note_on_routes(), note_on_corpus) if note is not None]
     corpus = readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,
-        model.encoder.identity,
+        model.encoder.identify(),
         settings,
         run=opened.record.identity,
         tokens=sorted(ids),
@@ -173,9 +170,7 @@ def repair(
     with model_folder.workshop(folder) as build_folder:
         started = resume.now()
         plans = _plan_repairs(model, vocabulary, ids, settings.strategy)
-        neighbours = []
-        if settings.verify:
-            neighbours = _find_neighbours(opened, model, vocabulary, ids)
+        neighbours = _find_neighbours(opened, model, vocabulary, ids) if settings.verify else []
         recheck = make_recheck(
             opened,
             model.encoder,
@@ -187,8 +182,8 @@ def repair(
         )
         job = _RepairJob(opened, model, vocabulary, ids, settings, recheck, build_folder)
         choices = job.choose(plans)
-        job.write_model({token_id: choice.candidate for token_id, choice in choices.items()})
-        token_records = job.token_records(plans, choices)
+        job.write({token_id: choice.candidate for token_id, choice in choices.items()})
+        token_records = job.make_records(plans, choices)
         verification = None
         if settings.verify:
             verification, token_records = verify_model(
@@ -218,7 +213,7 @@ def repair(
     return Repair(folder)
 
 
-def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
+def _choose_ids(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
     if tokens is None:
         ids: list[int] = run.sticky["token_id"].to_list()
     else:
@@ -230,20 +225,21 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
     return ids
 
 
-def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list[str]) -> Sentences:
+def _choose_corpus(run: Run, sentences: SentenceSource | None) -> tuple[Sentences, str | None]:
+    """Return the corpus to verify on, and a note if it should have been another one."""
     corpus = load_sentences(sentences)
     run_corpus = run.record.corpus
     if sentences is not None or run_corpus.source == corpus.source:
-        return corpus
+        return corpus, None
     # A corpus of pairs, for which the run records no number of sentences, cannot be loaded as sentences.
     has_sentences = run_corpus.sentences is not None
     if has_sentences and Path(run_corpus.source).is_file():
-        return load_sentences(Path(run_corpus.source))
-    notes.append(
+        return load_sentences(Path(run_corpus.source)), None
+    note = (
         f"verified on {corpus.source}, because the corpus of the run, {run_corpus.source}, "
         "cannot be read again: pass sentences to verify on your own texts"
     )
-    return corpus
+    return corpus, note
 
 
 def _plan_repairs(
@@ -287,7 +283,6 @@ def _plan_repairs(
 def _find_neighbours(
     run: Run, model: RepairableModel, vocabulary: Vocabulary, ids: Sequence[int]
 ) -> list[Neighbour]:
-    """Return the tokens whose rows are nearest to the repaired tokens' rows."""
     matrix = _embedding_matrix(model.encoder)
     if matrix is None:
         return []
@@ -296,9 +291,12 @@ def _find_neighbours(
     return nearest_neighbours(matrix, vocabulary, ids, _NEIGHBOURS, verdicts)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _RepairJob:
     """Chooses a repair for each token, and builds the repaired model.
+
+    A model is written and loaded for every set of repairs that is measured, and once for all that are chosen,
+    unless these were measured last.
 
     Attributes:
         run: the run that flagged the tokens.
@@ -308,6 +306,8 @@ class _RepairJob:
         settings: settings of the repair.
         recheck: measures tokens of the model before the repair, on texts that the run has not used.
         build_folder: folder to build the repaired model in.
+        written: strategy of each repair in the model in the build folder, keyed by token id.
+        loaded: the model in the build folder; None if it is not loaded.
     """
 
     run: Run
@@ -317,6 +317,8 @@ class _RepairJob:
     settings: RepairSettings
     recheck: Recheck
     build_folder: Path
+    written: dict[int, Strategy] | None = None
+    loaded: RepairableModel | None = None
 
     def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, keyed by token id.
@@ -326,32 +328,38 @@ class _RepairJob:
         copies of the token act like copies of an ordinary token. If there is no verification or no choice,
         nothing is measured, and the first row that can be made is taken.
         """
-        choices = {}
+        edits = {}
         strategies_to_try = {}
         for token_id, plan in plans.items():
             first_strategy = plan.strategies[0]
             if first_strategy in ROWS:
                 strategies_to_try[token_id] = plan.strategies
             else:
-                choices[token_id] = Choice(Candidate(first_strategy, row=None))
-        is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
-        trial = self._measure_candidates if is_measured else None
-        return choices | choose_candidates(strategies_to_try, self._rows, trial)
+                edits[token_id] = Candidate(first_strategy, row=None)
 
-    def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
+        def measure(
+            candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]
+        ) -> Mapping[int, RecheckedToken]:
+            self.write({**edits, **solved, **candidates})
+            return self._measure(candidates)
+
+        is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
+        choices = choose_candidates(strategies_to_try, self._make_rows, measure if is_measured else None)
+        return {token_id: Choice(candidate) for token_id, candidate in edits.items()} | choices
+
+    def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
         """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
         if strategy is Strategy.NEAREST:
-            matrix = self._matrix()
-            return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
+            matrix = self._require_matrix()
+            return {token_id: matrix[nearest].copy() for token_id, nearest in self._find_nearest(ids).items()}
         avoided = self.run.sticky_ids.union(self.ids)
         return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
 
-    def _measure_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with the given repairs; return the effects of copies, keyed by token id.
+    def _measure(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
+        """Return the effects of copies in the model in the build folder, keyed by token id.
 
         Ordinary tokens are not measured again, because a repair hardly changes their effects.
         """
-        self.write_model(candidates)
         # A repair without a new row edits the tokenizer, which then no longer produces the token from text.
         # So copies of such a token are inserted as text, and all other copies as token ids.
         as_ids: list[Token] = []
@@ -365,9 +373,9 @@ class _RepairJob:
         copies = Copies(as_ids, find_written_tokens(self.model.encoder, as_text))
         repaired = self.load().encoder
         vocabulary = categorize(repaired.tokenizer)
-        return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judged(copies).tokens
+        return self.recheck.of_model(repaired, vocabulary, "try", same_ordinary=True).judge(copies).tokens
 
-    def token_records(
+    def make_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
         """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
@@ -375,7 +383,7 @@ class _RepairJob:
         replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST
         ]
-        nearest = self._nearest(replaced_ids) if replaced_ids else {}
+        nearest = self._find_nearest(replaced_ids) if replaced_ids else {}
         records = []
         for token_id, choice in choices.items():
             strategy = choice.candidate.strategy
@@ -412,8 +420,11 @@ class _RepairJob:
             records.append(record)
         return records
 
-    def write_model(self, candidates: Mapping[int, Candidate]) -> None:
-        """Write the model into the build folder, with the given repairs, which are keyed by token id."""
+    def write(self, candidates: Mapping[int, Candidate]) -> None:
+        """Write the model with these repairs, keyed by token id, unless it is what the build folder has."""
+        strategies = {token_id: candidate.strategy for token_id, candidate in candidates.items()}
+        if strategies == self.written:
+            return
 
         def ids_of(strategy: Strategy) -> tuple[int, ...]:
             ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
@@ -429,15 +440,19 @@ class _RepairJob:
             plain_specials=ids_of(Strategy.PLAIN_SPECIALS),
             route=self.model.named_route,
         )
+        self.loaded = None
         shutil.rmtree(self.build_folder, ignore_errors=True)
         model_folder.write_model(self.model.folder, self.build_folder, edit)
+        self.written = strategies
 
     def load(self) -> RepairableModel:
-        """Load the model in the build folder."""
-        return model_folder.repairable(load_like(self.model.encoder, self.build_folder))
+        """Return the model in the build folder, which is loaded once."""
+        if self.loaded is None:
+            self.loaded = model_folder.repairable(load_like(self.model.encoder, self.build_folder))
+        return self.loaded
 
-    def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        matrix = self._matrix()
+    def _find_nearest(self, ids: Sequence[int]) -> dict[int, int]:
+        matrix = self._require_matrix()
         typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(matrix)]
         if not typical_ids:
             raise RepairError(
@@ -467,9 +482,9 @@ class _RepairJob:
                 at_most_median = pl.col("erased") <= pl.col("erased").median()
                 typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
                 return typical
-        return self.recheck.typical_tokens()
+        return self.recheck.find_typical_tokens()
 
-    def _matrix(self) -> NDArray[np.float32]:
+    def _require_matrix(self) -> NDArray[np.float32]:
         matrix = _embedding_matrix(self.model.encoder)
         if matrix is None:
             raise RepairError(

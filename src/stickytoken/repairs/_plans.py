@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from stickytoken.errors import RepairError
@@ -15,8 +15,8 @@ from stickytoken.repairs.rows import Row
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
 from stickytoken.settings.repair import Strategy
 
-# A candidate counts as ordinary if its erased share and its push come at most this share of the way to their
-# thresholds. The margin allows for larger effects in other texts.
+# A candidate counts as ordinary if its `reach` is at most this. The margin allows for larger effects in other
+# texts.
 ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
@@ -159,8 +159,7 @@ class Candidate:
     def remaining_effect(self) -> float:
         """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
 
-        It is the larger of erased share and push, each as a share of the way to its threshold. The value is
-        infinity if both are undefined, and minus infinity if the repair was not
+        It is the effect's `reach`; infinity if that is unknown, and minus infinity if the repair was not
         measured.
         """
         if self.effect is None:
@@ -180,8 +179,9 @@ class Choice:
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
 """Makes new rows with a strategy, and returns them keyed by token id. Tokens that it makes no row for are
 left out. If it makes no rows at all, it may raise a RepairError."""
-Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
-"""Builds the model with candidates of one strategy; returns the effect of copies, keyed by token id."""
+Trial: TypeAlias = Callable[[Mapping[int, Candidate], Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
+"""Builds the model with candidates of one strategy, and with those of tokens that need no other; returns the
+effect of copies after the candidates of the strategy, keyed by token id."""
 
 
 def choose_candidates(
@@ -208,18 +208,19 @@ def choose_candidates(
     """
     candidates: dict[int, list[Candidate]] = {token_id: [] for token_id in strategies}
     for strategy in _ORDER:
-        ids_to_try = [
-            token_id
-            for token_id in candidates
-            if strategy in strategies[token_id] and not _is_solved(candidates[token_id])
-        ]
-        new_candidates = _candidates(strategy, ids_to_try, compute_rows)
+        solved = {}
+        unsolved_ids = []
+        for token_id, candidates_of_token in candidates.items():
+            if candidates_of_token and candidates_of_token[-1].is_ordinary:
+                solved[token_id] = candidates_of_token[-1]
+            elif strategy in strategies[token_id]:
+                unsolved_ids.append(token_id)
+        new_candidates = _make_candidates(strategy, unsolved_ids, compute_rows)
         effects: Mapping[int, RecheckedToken] = {}
         if new_candidates and trial is not None:
-            effects = trial(new_candidates)
+            effects = trial(new_candidates, solved)
         for token_id, candidate in new_candidates.items():
-            effect = effects.get(token_id)
-            candidates[token_id].append(Candidate(strategy, candidate.row, effect))
+            candidates[token_id].append(replace(candidate, effect=effects.get(token_id)))
     choices = {}
     for token_id, candidates_of_token in candidates.items():
         if not candidates_of_token:
@@ -239,16 +240,11 @@ def choose_candidates(
     return choices
 
 
-def _is_solved(candidates: Sequence[Candidate]) -> bool:
-    return any(candidate.is_ordinary for candidate in candidates)
-
-
-def _candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Return a candidate per token, keyed by id; tokens that the strategy cannot repair are left out."""
+def _make_candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:
-        return {token_id: Candidate(strategy, None) for token_id in ids}
+        return {token_id: Candidate(strategy, row=None) for token_id in ids}
     rows: Mapping[int, Row] = {}
     with suppress(RepairError):  # another strategy may still work
         rows = compute_rows(strategy, ids)

@@ -69,12 +69,12 @@ def name_entry(entry: str, token_id: int) -> str:
     return f"token {token_id} ({visible(entry)!r})"
 
 
-def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
+def _list_steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
     if step is None:
         return []
     if step["type"] != "Sequence":
         return [step]
-    return [inner for member in step[members_key] for inner in _steps(member, members_key)]
+    return [inner for member in step[members_key] for inner in _list_steps(member, members_key)]
 
 
 def _removes_spaces(document: Mapping[str, Any]) -> bool:
@@ -82,12 +82,12 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
 
     If the tokenizer removes or replaces all spaces, no text can match an entry that contains a space.
     """
-    pre_tokenizers = {step["type"] for step in _steps(document.get("pre_tokenizer"), "pretokenizers")}
+    pre_tokenizers = {step["type"] for step in _list_steps(document.get("pre_tokenizer"), "pretokenizers")}
     if not _SPACE_REMOVING.isdisjoint(pre_tokenizers):
         return True
     # Follow the normalizers in their order: one may replace all spaces, and a later one may add spaces again.
     contains_spaces = True
-    for step in _steps(document.get("normalizer"), "normalizers"):
+    for step in _list_steps(document.get("normalizer"), "normalizers"):
         if step["type"] == "ByteLevel":
             # This normalizer writes every byte as a visible character, and a space as Ġ.
             contains_spaces = False
@@ -100,7 +100,7 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
     return not contains_spaces
 
 
-def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
+def _make_tokenizer(steps: Mapping[str, Any]) -> Tokenizer:
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -241,7 +241,7 @@ class EditableVocabulary:
           up whole words before it merges, so that it still produces this entry. If the tokenizer looks up
           whole words, the removed entries are also renamed.
         """
-        new_names = _unreachable_names(ids)
+        new_names = _make_unreachable_names(ids)
         if self._kind != "BPE":
             return EditedTokenizer(
                 self._document | {"model": rename_entries(self._model, new_names)}, new_names
@@ -257,7 +257,7 @@ class EditableVocabulary:
         # The edited tokenizer looks up every whole word in the vocabulary before it merges. The removed
         # entries are renamed, so that they are not found. The entries that no merge produces are also
         # renamed, because the words that equal these entries have always been split into pieces.
-        new_names |= _unreachable_names(self._never_produced)
+        new_names |= _make_unreachable_names(self._never_produced)
         model = rename_entries(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
         # Only whole words are looked up. If ``riv`` is removed and ``river`` is no longer merged, the
@@ -275,17 +275,17 @@ class EditableVocabulary:
                 "behavior": "Isolated",
                 "invert": False,
             }
-            steps = _steps(document.get("pre_tokenizer"), "pretokenizers")
+            steps = _list_steps(document.get("pre_tokenizer"), "pretokenizers")
             document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*steps, split]}
         return EditedTokenizer(document, new_names)
 
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
         if removed not in self._remaining:
-            ranks = self._ranks_without(removed)
-            self._remaining[removed] = (ranks, self._no_longer_merged(removed, ranks))
+            ranks = self._compute_ranks_without(removed)
+            self._remaining[removed] = (ranks, self._find_unmerged(removed, ranks))
         return self._remaining[removed]
 
-    def _ranks_without(self, removed: frozenset[str]) -> dict[Pair, int]:
+    def _compute_ranks_without(self, removed: frozenset[str]) -> dict[Pair, int]:
         """Return the remaining merges, and their ranks, after some entries are removed.
 
         Merges that use or produce the removed entries are deleted. If another entry was produced by a deleted
@@ -293,7 +293,7 @@ class EditableVocabulary:
         replaces the deleted one. For example, if ``riv`` is removed, the merge of ``riv`` and ``er`` is
         deleted. If the remaining merges reduce ``river`` to ``ri`` and ``ver``, a merge of ``ri`` and ``ver``
         takes the rank of the deleted merge. If more than two pieces remain, no merge replaces the deleted
-        one, and merging no longer produces the entry; `_no_longer_merged` finds such entries.
+        one, and merging no longer produces the entry; `_find_unmerged` finds such entries.
         """
         ranks = dict(self._ranks)
         deleted_pairs = {pair for entry in removed for pair in self._merges_by_entry.get(entry, ())}
@@ -306,13 +306,13 @@ class EditableVocabulary:
             entry = "".join(pair)
             if entry in removed:
                 continue
-            pieces = _merge_pieces(entry, ranks)
+            pieces = _merge_characters(entry, ranks)
             # A single piece means that another pair still merges into the entry.
             if len(pieces) == 2:
                 ranks[pieces[0], pieces[1]] = self._ranks[pair]
         return ranks
 
-    def _no_longer_merged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
+    def _find_unmerged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
         # Only entries that contain a removed entry can be affected.
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
@@ -321,9 +321,9 @@ class EditableVocabulary:
         )
         no_longer_merged = []
         for entry in affected:
-            if entry in removed or len(_merge_pieces(entry, ranks)) == 1:
+            if entry in removed or len(_merge_characters(entry, ranks)) == 1:
                 continue
-            was_merged = len(_merge_pieces(entry, self._ranks)) == 1
+            was_merged = len(_merge_characters(entry, self._ranks)) == 1
             if was_merged:
                 no_longer_merged.append(entry)
         return tuple(no_longer_merged)
@@ -338,7 +338,7 @@ class EditableVocabulary:
         if not self._renaming_is_safe or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
-        splits_words = len(_tokenizer_of_steps(steps).encode("one two three").ids) == 3
+        splits_words = len(_make_tokenizer(steps).encode("one two three").ids) == 3
         # `without` renames the entries that no merge produces. None of these entries may be an input of a
         # merge, because a merge names its inputs by their old names.
         merge_inputs = {entry for pair in self._ranks for entry in pair}
@@ -362,7 +362,6 @@ class EditableVocabulary:
         added_ids = {added["id"] for added in self._document.get("added_tokens", ())}
 
         def is_produced(token_id: int, entry: str) -> bool:
-            """Return whether an entry is merged into a single piece, or is a character or an added token."""
             return len(entry) == 1 or token_id in added_ids or len(merging.tokenize(entry)) <= 1
 
         return {
@@ -403,7 +402,7 @@ def rename_entries(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[
     return model | {"vocab": renamed}
 
 
-def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
+def _make_unreachable_names(ids: Iterable[int]) -> dict[int, str]:
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
@@ -443,7 +442,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         for token_id in ids
         if token_id == pad_id or _is_produced_from_text(edited, entries[token_id])
     ]
-    new_names = _unreachable_names(ids_to_rename)
+    new_names = _make_unreachable_names(ids_to_rename)
     if new_names and not _removes_spaces(document):
         token_id = next(iter(new_names))
         raise RepairError(
@@ -474,9 +473,6 @@ def _with_entries(
     The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
     token id is the index. In a Unigram model, the new entries get the lowest score, so that the tokenizer
     prefers other entries.
-
-    Raises:
-        RepairError: the vocabulary is a list, and the new ids do not directly follow its ids.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
@@ -508,7 +504,7 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
         return True
     # WordPiece and WordLevel can produce the entry only if the pre-tokenizer keeps its text in one piece. The
     # piece may be longer than the text, for example if the pre-tokenizer adds a word mark.
-    pre_tokenizer = _tokenizer_of_steps({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
+    pre_tokenizer = _make_tokenizer({"pre_tokenizer": document["pre_tokenizer"]}).pre_tokenizer
     text = entry.removeprefix(str(model.get("continuing_subword_prefix") or ""))
     return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))
 
@@ -539,7 +535,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
     return pieces
 
 
-def _merge_pieces(text: str, ranks: Mapping[Pair, int]) -> list[str]:
+def _merge_characters(text: str, ranks: Mapping[Pair, int]) -> list[str]:
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -155,11 +155,11 @@ def verify(
     as_text = [Token(token.token_id, token.text) for token in tokens if token.strategy in result.TOKENIZER]
     copies = Copies(as_ids, find_written_tokens(original.encoder, as_text))
     with_neighbours = copies._replace(as_ids=[*as_ids, *(neighbour.token for neighbour in neighbours)])
-    judged_after = after.judged(with_neighbours)
-    judged_before = before.judged(with_neighbours)
-    curves_before = before.curves(copies)
-    curves_after = after.curves(copies)
-    ordinary_curve = after.ordinary_curve()
+    judged_after = after.judge(with_neighbours)
+    judged_before = before.judge(with_neighbours)
+    curves_before = before.measure_curves(copies)
+    curves_after = after.measure_curves(copies)
+    ordinary_curve = after.measure_ordinary_curve()
 
     measured_tokens = []
     for token in tokens:

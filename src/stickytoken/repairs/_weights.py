@@ -50,8 +50,8 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
                 f"{adapter.parent} holds an adapter, not complete weights: merge it into its base model "
                 "(merge_and_unload of peft), save the merged model, and repair that"
             )
-    module, kind = _token_module(folder, route)
-    tensors = _tensors(module)
+    module, kind = _find_token_module(folder, route)
+    tensors = _read_tensors(module)
     if not tensors:
         raise RepairError(
             f"the weights in {module} are not stored as safetensors: load the model and save it with "
@@ -73,7 +73,7 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
     return tables
 
 
-def _token_module(folder: Path, route: str | None) -> tuple[Path, str]:
+def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
     if not (folder / MODULES_FILE).is_file():
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))
@@ -86,11 +86,9 @@ def _token_module(folder: Path, route: str | None) -> tuple[Path, str]:
 
 
 def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """Return the stored tensors that transformers loads as input embeddings.
+    """Return the stored tensors that transformers loads as input embeddings: those with their shape and name.
 
-    Raises:
-        RepairError: transformers cannot build the model, or no tensor of the right shape has a matching name,
-            and there is not exactly one tensor of this shape.
+    If none has a matching name, the only tensor of this shape is returned.
     """
     from transformers import AutoConfig, AutoModel
 
@@ -124,7 +122,7 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
     return matrices or fitting
 
 
-def _tensors(module: Path) -> list[StoredTensor]:
+def _read_tensors(module: Path) -> list[StoredTensor]:
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -159,7 +157,7 @@ def write_rows(
     Raises:
         RepairError: a row does not fit its table.
     """
-    rows_by_table = {table.matrix.name: _in_stored_type(rows, table) for table in tables}
+    rows_by_table = {table.matrix.name: _convert_rows(rows, table) for table in tables}
     folded_tables = [table for table in tables if table.folded]
     if folded_tables:
         (folded_table,) = folded_tables
@@ -174,7 +172,7 @@ def write_rows(
     shutil.copymode(source, target)
 
 
-def _in_stored_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
+def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
     kind = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():

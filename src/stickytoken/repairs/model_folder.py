@@ -53,13 +53,12 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     from stickytoken.repairs._weights import write_rows
 
     tokenizer_files = edit_tokenizer(source, edit)
-    tables_by_file = _tables_by_file(source, edit)
+    tables_by_file = _find_tables(source, edit)
     # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense
     # module.
     edited_folders = {source, *(file.parent for file in tables_by_file)}
 
     def ignored_names(folder: str, names: list[str]) -> set[str]:
-        """Return the names in a folder that `copytree` must not copy."""
         ignored = set()
         for name in names:
             path = Path(folder, name)
@@ -82,10 +81,10 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         for file, tables in tables_by_file.items():
             write_rows(file, target / file.relative_to(source), tables, edit.rows)
     except OSError as error:
-        raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
+        raise RepairError(f"{target} cannot be written: {_describe_failure(error)}") from error
 
 
-def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
+def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
     from stickytoken.repairs._weights import token_rows
 
     tables_by_file: dict[Path, list[TokenRows]] = {}
@@ -108,8 +107,7 @@ def _is_other_weights(path: Path) -> bool:
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
 
 
-def _reason(error: OSError) -> str:
-    """Return why the folder cannot be written, for an error message."""
+def _describe_failure(error: OSError) -> str:
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -19,7 +20,7 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, fitting_copies
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
@@ -29,12 +30,21 @@ from stickytoken.methods.profile.documents import (
     join_documents,
     measure_in_documents,
 )
-from stickytoken.methods.profile.estimates import MeasuredJob, RoundResults, estimate, joined, measurements
+from stickytoken.methods.profile.estimates import (
+    RoundResults,
+    as_erased_shares,
+    compare_with_ordinary,
+    deviations_of,
+    joined,
+    measurements,
+    push_of,
+)
 from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
-from stickytoken.methods.profile.verdict import apply_rule, thresholds
+from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
+from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary, count_copies_read
 
@@ -80,15 +90,15 @@ def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token
     # continues a word.
     as_words = [Token(token.id, token.text.strip(), Joining.WORDS) for token in tokens]
     glued = [replace(token, joining=Joining.GLUED) for token in tokens]
-    read_as_words = _copies_read(encoder, as_words)
-    read_glued = _copies_read(encoder, glued)
+    read_as_words = _count_copies_read(encoder, as_words)
+    read_glued = _count_copies_read(encoder, glued)
     return [
         glued[index] if read_glued[index] > read_as_words[index] else as_words[index]
         for index in range(len(tokens))
     ]
 
 
-def _copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
+def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
     return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
 
 
@@ -103,7 +113,7 @@ class RecheckedToken:
     # token do. None if the tokenizer reads the copies as other tokens.
     erased: float | None
     verdict: Verdict
-    # The larger of erased share and push, each as a share of the way to its threshold.
+    # The larger effect as a multiple of its threshold: 1 just reaches it. NaN if neither could be measured.
     reach: float
 
 
@@ -130,7 +140,8 @@ class Recheck:
     """Measures tokens of one model in texts that a run has not used.
 
     Attributes:
-        job: the model, its vocabulary, and the settings with the thresholds of the rule.
+        job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
+            no tokens: `judge` is given them.
         plan: carriers and anchors, which are the same for the original model and for every repaired model.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median effect of the
             ordinary tokens is called the effect of the ordinary token.
@@ -193,7 +204,7 @@ class Recheck:
         """Whether the rule considers how unusual a token's vector is, for which it needs token vectors."""
         return self._vector_deviations is not None
 
-    def judged(self, copies: Copies) -> Judged:
+    def judge(self, copies: Copies) -> Judged:
         """Measure tokens and judge them against the ordinary tokens.
 
         Args:
@@ -202,59 +213,58 @@ class Recheck:
         Returns:
             The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
         """
-        # A run screens all tokens in a few texts, and then confirms the most suspicious ones in more texts. A
-        # recheck measures every token in all texts at once, so the same measurements serve as both. The
-        # ordinary tokens of a run are called pilots.
-        measured = joined(self._ordinary, self._measure(copies))
-        in_documents = join_documents([self._ordinary_in_documents, self._measure_documents(copies)])
-        pilots = sorted(token.id for token in self.ordinary_tokens)
-        estimates = estimate(
-            MeasuredJob(
-                job=self.job,
-                plan=self.plan.model_copy(update={"pilots": pilots}),
-                screening_carriers=[],
-                screened=measured,
-                confirmed=measured,
-                unconfirmed=0,
-                vector_deviations=self._vector_deviations,
-                in_documents=in_documents,
-            )
-        )
-        measures = estimates.measures
-        # Tokens that the tokenizer no longer produces: it splits the text of their copies into other tokens.
-        copies_read = _copies_read(self.job.encoder, copies.as_text)
-        split_ids = [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
-        is_split = np.isin(measures.ids, split_ids)
-        # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
-        # token do, and therefore erase more, whatever the pieces are. So such a token is judged by push
-        # alone: an erased share of minus infinity never reaches a threshold.
-        erased = measures.erased._replace(
-            value=np.where(is_split, -np.inf, measures.erased.value),
-            low=np.where(is_split, -np.inf, measures.erased.low),
-        )
-        measures = measures._replace(erased=erased)
-        verdicts = apply_rule(measures, self.job.settings).verdicts
-        erased_threshold, push_threshold = thresholds(measures.vector_deviation, self.job.settings)
-        push_reaches = (measures.push.value - PUSH.none) / (push_threshold - PUSH.none)
-        # NaN, which means unknown, if a token was measured in neither way.
-        erased_reaches = np.where(is_split, np.nan, measures.erased.value) / erased_threshold
-        reaches = np.fmax(erased_reaches, push_reaches)
-        judged_ids = set(copies.ids)
+        settings = self.job.settings
+        estimates, ordinary_contraction = self._estimates(copies)
+        verdicts = apply_rule(estimates, settings).verdicts
+        reaches = _reach(estimates, settings)
         tokens = {}
-        for row, token_id in enumerate(measures.ids.tolist()):
-            if token_id in judged_ids:
-                tokens[token_id] = RecheckedToken(
-                    push=None if np.isnan(measures.push.value[row]) else float(measures.push.value[row]),
-                    erased=None if is_split[row] else float(measures.erased.value[row]),
-                    verdict=Verdict(verdicts[row]),
-                    reach=float(reaches[row]),
-                )
+        for token_id in copies.ids:
+            row = int(np.searchsorted(estimates.ids, token_id))
+            push = float(estimates.push.value[row])
+            erased = float(estimates.erased.value[row])
+            tokens[token_id] = RecheckedToken(
+                push=None if math.isnan(push) else push,
+                erased=None if math.isnan(erased) else erased,
+                verdict=verdicts[row],
+                reach=float(reaches[row]),
+            )
         ordinary_push = None
         if self._ordinary_in_documents is not None:
             ordinary_push = float(np.median(self._ordinary_in_documents.push.value))
-        return Judged(tokens, ordinary_push, estimates.ordinary_contraction)
+        return Judged(tokens, ordinary_push, ordinary_contraction)
 
-    def typical_tokens(self) -> list[int]:
+    def _estimates(self, copies: Copies) -> tuple[RuleInputs, float]:
+        """Measure tokens, and compare them with the ordinary tokens.
+
+        Returns:
+            The measures that the rule uses, of the tokens and of the ordinary tokens, and the contraction of
+            the ordinary token.
+        """
+        measured = joined(self._ordinary, self._measure(copies))
+        is_ordinary = np.isin(measured.ids, self._ordinary.ids)
+        relative = compare_with_ordinary(measured.contractions, is_ordinary, self.job.settings.confidence)
+        erased = as_erased_shares(relative.estimates, relative.ordinary)
+        # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
+        # token do, and therefore erase more, whatever the pieces are. So such a token is judged by push
+        # alone: an unknown erased share reaches no threshold.
+        is_split = np.isin(measured.ids, self._split_ids(copies))
+        in_documents = join_documents([self._ordinary_in_documents, self._measure_documents(copies)])
+        estimates = RuleInputs(
+            ids=measured.ids,
+            erased=Estimates(*(np.where(is_split, np.nan, end) for end in erased)),
+            push=push_of(measured.ids, in_documents),
+            vector_deviation=deviations_of(measured.ids, self._vector_deviations),
+            # All tokens are measured in all carriers, as a run does in its last round only.
+            confirmed=np.ones(len(measured.ids), dtype=np.bool_),
+        )
+        return estimates, relative.ordinary
+
+    def _split_ids(self, copies: Copies) -> list[int]:
+        """Return the ids of tokens that the tokenizer no longer produces: it splits the text of copies."""
+        copies_read = _count_copies_read(self.job.encoder, copies.as_text)
+        return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
+
+    def find_typical_tokens(self) -> list[int]:
         """Return the ids of ordinary tokens that erase no more than the median ordinary token."""
         contractions = self._ordinary.effects.contraction
         typical: list[int] = self._ordinary.ids[contractions <= np.median(contractions)].tolist()
@@ -265,8 +275,8 @@ class Recheck:
         """The numbers of copies in `CURVE_COPIES`, which does not include 0, that fit into the texts."""
         return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
 
-    def curves(self, copies: Copies) -> dict[int, list[float]]:
-        """Return the curve of each token, keyed by token id.
+    def measure_curves(self, copies: Copies) -> dict[int, list[float]]:
+        """Measure the curve of each token, and return them keyed by token id.
 
         A curve lists the mean cosine over pairs of unrelated texts, with copies in one text of each pair:
         first for 0 copies, then for each number of copies in `curve_copies`.
@@ -294,10 +304,10 @@ class Recheck:
                 curves |= {row["token_id"]: row["below"] for row in runner(stage, tokens).to_dicts()}
         return curves
 
-    def ordinary_curve(self) -> list[float]:
-        """Return the mean curve of a few ordinary tokens, in the same form as a single curve."""
+    def measure_ordinary_curve(self) -> list[float]:
+        """Measure the mean curve of a few ordinary tokens, in the same form as a single curve."""
         few = list(self.ordinary_tokens[:_CURVES_OF_ORDINARY_TOKENS])
-        curves = self.curves(Copies(few, []))
+        curves = self.measure_curves(Copies(few, []))
         mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
         return mean
 
@@ -327,21 +337,29 @@ class Recheck:
         return self._measure_documents(Copies(few, []), "ordinary tokens")
 
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
-        if self._documents is None:
+        panel = self._documents
+        if panel is None:
             return None
         runner = Runner.in_memory(self.job.encoder, self.progress)
+        written_panel = replace(panel, carriers=panel.texts)
         parts: list[InDocuments | None] = []
-        written = replace(self._documents, carriers=self._documents.texts)
-        for panel, tokens in ((self._documents, copies.as_ids), (written, copies.as_text)):
-            if tokens:
-                ids = [token.id for token in tokens]
-                never = dict.fromkeys(ids, np.inf)
-                always = dict.fromkeys(ids, len(panel.places))
-                label = f"{self.name}: {which} in documents"
-                part = measure_in_documents(
-                    panel, runner, tokens, never, self.job.settings, label, least=always
-                )
-                parts.append(part)
+        for panel_of_tokens, tokens in ((panel, copies.as_ids), (written_panel, copies.as_text)):
+            if not tokens:
+                continue
+            # A run measures a token in more documents only while it may reach its threshold. Here, every
+            # token is measured in all of them, whatever it does.
+            never_reached = dict.fromkeys([token.id for token in tokens], np.inf)
+            all_documents = dict.fromkeys(never_reached, len(panel.places))
+            part = measure_in_documents(
+                panel_of_tokens,
+                runner,
+                tokens,
+                never_reached,
+                self.job.settings,
+                f"{self.name}: {which} in documents",
+                least=all_documents,
+            )
+            parts.append(part)
         return join_documents(parts)
 
     @cached_property
@@ -356,13 +374,22 @@ class Recheck:
 
     def _measure(self, copies: Copies) -> RoundResults:
         runner = Runner.in_memory(self.job.encoder, self.progress)
-        as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
-        tables = [
-            measurements(runner(stage, tokens))
-            for stage, tokens in ((self._stage, copies.as_ids), (as_text, copies.as_text))
-            if tokens
-        ]
-        return reduce(joined, tables)
+        ids_stage = self._stage
+        text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
+        results = []
+        for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
+            if tokens:
+                results.append(measurements(runner(stage, tokens)))
+        return reduce(joined, results)
+
+
+def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Vector:
+    """Return the larger effect of each token as a multiple of its threshold: 1 just reaches it."""
+    erased_threshold, push_threshold = thresholds(estimates.vector_deviation, settings)
+    erased_reach = estimates.erased.value / erased_threshold
+    push_reach = (estimates.push.value - PUSH.none) / (push_threshold - PUSH.none)
+    # `fmax` ignores the one that is unknown, NaN.
+    return np.fmax(erased_reach, push_reach)
 
 
 def make_recheck(

@@ -222,7 +222,14 @@ def pieces_of(
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
     # The entries are renamed in this model, so that it cuts their text into other entries. Ids stay the same.
-    model = _model_without(pipeline["model"], names | _names_of(backend, excluded))
+    removed_names = names | _names_of(backend, excluded)
+    model = rename_entries(
+        pipeline["model"], {token_id: f"{_REMOVED}{token_id}" for token_id in removed_names}
+    )
+    pairs = merge_pairs(model)
+    if pairs is not None:
+        removed = set(removed_names.values())
+        model["merges"] = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
     if isinstance(model["vocab"], list):
         unknown_id = model.get("unk_id")
     else:
@@ -235,7 +242,7 @@ def pieces_of(
         **dict.fromkeys(other_steps),
         "model": model,
     }
-    tokenizer = Tokenizer.from_str(json.dumps(only_model | dict.fromkeys(other_steps)))
+    tokenizer = Tokenizer.from_str(json.dumps(only_model))
     prefix = model.get("continuing_subword_prefix") or ""
     pieces: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
     for token_id, name in names.items():
@@ -259,12 +266,3 @@ def _names_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
         if name is not None:
             names[token_id] = name
     return names
-
-
-def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    changed = rename_entries(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
-    pairs = merge_pairs(changed)
-    if pairs is not None:
-        removed = set(names.values())
-        changed["merges"] = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
-    return changed

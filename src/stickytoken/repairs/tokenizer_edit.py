@@ -243,7 +243,11 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     files = _vocabulary_files(pipeline, edited, edit)
     files[_TOKENIZER_FILE] = _as_json(edited.document)
     if edited.is_rebuilt and pipeline.tokenizer is not None:
-        files |= _config_files(pipeline, edited, edit.plain_specials)
+        config = _tokenizer_config(pipeline, edited, edit.plain_specials)
+        files[_TOKENIZER_CONFIG_FILE] = _as_json(config)
+        stored_roles = read_object(pipeline.folder / _ROLES_FILE)
+        if stored_roles:
+            files[_ROLES_FILE] = _as_json(_remaining_roles(stored_roles, config))
         # Check that transformers follows the edited tokenizer.json.
         every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
         _require_same_in_transformers(pipeline, after, files, every_text)
@@ -252,14 +256,11 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
 
 
 def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
-    """Return the content of tokenizer.json after the edit.
+    """Edit the content of tokenizer.json.
 
     If only the vocabulary and the merges change, the stored tokenizer.json is edited. If other steps of the
     tokenizer or its added tokens change, or there is no stored tokenizer.json, the content is rebuilt from
     the tokenizer that transformers loads, which may differ from the stored tokenizer.json.
-
-    Returns:
-        The edited content, the new strings of the renamed entries, and whether the content was rebuilt.
     """
     rebuilt_document = pipeline.document
     if pipeline.tokenizer is not None:
@@ -270,14 +271,16 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
     document = rebuilt_document if is_rebuilt else pipeline.document
     new_names: dict[int, str] = {}
     if edit.unreachable:
-        changed = _without_entries(pipeline, document, edit.unreachable)
+        vocabulary = _tokenizer_json.EditableVocabulary(document, pipeline.uses_stored_steps)
+        changed = vocabulary.without(edit.unreachable)
         # With ignore_merges, more than the vocabulary and the merges may have changed: the tokenizer looks up
         # whole words, and has an additional pre-tokenizer. So the stored document cannot be used, and the
         # entries are removed from the rebuilt document instead.
         looks_up_words = bool(changed.document["model"].get("ignore_merges"))
         if looks_up_words and not is_rebuilt:
             is_rebuilt = True
-            changed = _without_entries(pipeline, rebuilt_document, edit.unreachable)
+            vocabulary = _tokenizer_json.EditableVocabulary(rebuilt_document, pipeline.uses_stored_steps)
+            changed = vocabulary.without(edit.unreachable)
         document = changed.document
         new_names |= changed.new_names
     if edit.plain_specials:
@@ -285,10 +288,6 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
         document = changed.document
         new_names |= changed.new_names
     return EditedTokenizer(document, new_names, is_rebuilt)
-
-
-def _without_entries(pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]) -> EditedTokenizer:
-    return _tokenizer_json.EditableVocabulary(document, pipeline.uses_stored_steps).without(ids)
 
 
 # Templates of texts from which the tokenizer might still produce an entry. The entry's text replaces the
@@ -360,18 +359,6 @@ _DROPPED_SETTINGS = {
 _SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
-def _config_files(
-    pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
-) -> dict[str, bytes]:
-    """Return the new files beside tokenizer.json, by name; ``plain_specials`` are special tokens no more."""
-    config = _tokenizer_config(pipeline, edited, plain_specials)
-    files = {_TOKENIZER_CONFIG_FILE: _as_json(config)}
-    stored_roles = read_object(pipeline.folder / _ROLES_FILE)
-    if stored_roles:
-        files[_ROLES_FILE] = _as_json(_remaining_roles(stored_roles, config))
-    return files
-
-
 def _tokenizer_config(
     pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, Any]:
@@ -409,13 +396,11 @@ def _role_settings(
 ) -> dict[str, Any]:
     """Return the settings of tokenizer_config.json that give special tokens their roles, after an edit.
 
-    Returns:
-        The settings; None for a role, such as ``sep_token``, that no token has any more.
+    A role that no token has any more, such as ``sep_token``, is None.
     """
     tokenizer = pipeline.tokenizer
 
     def is_plain(token: str) -> bool:
-        """Return whether the text of a special token is now read as plain text."""
         return tokenizer.convert_tokens_to_ids(token) in plain_specials
 
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}

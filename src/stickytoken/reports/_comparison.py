@@ -33,8 +33,8 @@ _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
 }
-# Glossary entries that are left out here, because only the report of a single run uses the terms.
-_IN_REPORTS = ("u",)
+# Terms of the methods' glossaries that only the report of a single run uses, and a comparison does not.
+_TERMS_OF_SINGLE_RUNS = ("u",)
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,13 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    words = dict(comparisons.READING)
+    """Return the meanings of the terms on the page, keyed by term: those of comparisons, then of methods."""
+    meanings = dict(comparisons.READING)
     for compared in comparison.runs:
-        for word, meaning in glossary(compared.run.method).items():
-            if word not in _IN_REPORTS:
-                words.setdefault(word, meaning)
-    return words
+        for term, meaning in glossary(compared.run.method).items():
+            if term not in _TERMS_OF_SINGLE_RUNS:
+                meanings.setdefault(term, meaning)
+    return meanings
 
 
 def comparison_page(comparison: Comparison) -> str:

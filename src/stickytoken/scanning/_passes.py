@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import SpanKind
-from stickytoken.data.documents import Collection, Document, Record
+from stickytoken.data.documents import Document, Documents, Record
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.encoders.protocol import IdReader, Role, content_limit, identity_of_queries, in_role
 from stickytoken.errors import InputError
@@ -204,7 +204,7 @@ class Tally:
 
 
 def search(
-    collection: Collection,
+    collection: Documents,
     rules: CleaningRules,
     keeper: Keeper,
     *,

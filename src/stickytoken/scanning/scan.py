@@ -21,7 +21,7 @@ from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data import SentenceSource, load_sentences
 from stickytoken.data.documents import (
     STDIN_COLLECTION,
-    Collection as Documents,
+    Documents,
     DocumentSource,
     NamedColumns,
     open_documents,

@@ -52,13 +52,16 @@ class Columns:
         """Return the columns that the template names; empty if there is no template."""
         return tuple(field for _, field in self._pieces() if field)
 
-    def filled(self, texts: dict[str, str]) -> str:
+    def fill(self, texts: dict[str, str]) -> str:
         """Return the text of a record whose texts are keyed by column. Missing texts are left out."""
-        if self.template is None:
-            present = [text for text in texts.values() if text.strip()]
-            return " ".join(present) if len(texts) > 1 else next(iter(texts.values()), "")
-        pieces = [literal + texts.get(field, "") for literal, field in self._pieces()]
-        return "".join(pieces).strip()
+        if self.template is not None:
+            pieces = [literal + texts.get(field, "") for literal, field in self._pieces()]
+            return "".join(pieces).strip()
+        if len(texts) == 1:
+            # Nothing is joined, so the text stays as it is in the file, even if it is blank.
+            (text,) = texts.values()
+            return text
+        return " ".join(text for text in texts.values() if text.strip())
 
     def as_options(self) -> list[str]:
         """Return the options of the command line that choose these columns."""

@@ -79,7 +79,7 @@ def test_fields_that_an_endpoint_requires_are_sent_and_change_the_identity(serve
     assert passages.spec.endpoint.request_fields == '{"input_type": "passage"}'
     served.server.behaviour.required_fields = {}
     plain = served.encoder()
-    assert passages.identity != plain.identity
+    assert passages.identify() != plain.identify()
     assert passages.answers.folder != plain.answers.folder
 
 
@@ -105,7 +105,7 @@ def test_the_noise_between_calls_is_measured(serve):
     # Both vectors of a cosine carry noise of this size in the direction of the other.
     assert 0.003 < noisy.capabilities.noise < 0.03
     assert noisy.server.least_cosine < 0.9999
-    assert noisy.identity != quiet.identity
+    assert noisy.identify() != quiet.identify()
     # Noise that depends on the request.
     server_facts = serve(batch_noise=0.01).encoder().server
     assert server_facts.noise > 0.001

@@ -53,15 +53,15 @@ def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
     first = served.encoder()
     vectors = first.encode(TEXTS)
     first.confirm_answers()
-    identity, requests_seen = first.identity, served.server.seen
+    identity, requests_seen = first.identify(), served.server.seen
     np.testing.assert_array_equal(first.encode(TEXTS[::-1])[::-1], vectors)
     second = served.encoder()
     np.testing.assert_array_equal(second.encode(TEXTS), vectors)
-    assert second.identity == identity
+    assert second.identify() == identity
     assert served.server.seen == requests_seen
     assert len(first.answers) == len(TEXTS)
     np.testing.assert_array_equal(other.encoder().encode(TEXTS), vectors)
-    assert other.encoder().identity == identity
+    assert other.encoder().identify() == identity
     assert other.paid(TEXTS) == sorted(TEXTS)
 
 
@@ -71,11 +71,11 @@ def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
     prompted = served.encoder(prompt="the quick ")
     np.testing.assert_array_equal(prompted.encode(["river"]), encoder.encode(["the quick river"]))
     assert prompted.content_ids(["river"]) == encoder.content_ids(["the quick river"])
-    assert prompted.identity != plain.identity
-    assert (prompted.identity.prompt, prompted.identity.dtype) == ("the quick ", "float32")
+    assert prompted.identify() != plain.identify()
+    assert (prompted.identify().prompt, prompted.identify().dtype) == ("the quick ", "float32")
     # Without fields of requests, runs of earlier versions can be continued.
     name = b"stickytoken.encoders.endpoint.encoder.EndpointModel"
-    assert plain.identity.modules == hashlib.sha256(name).hexdigest()
+    assert plain.identify().modules == hashlib.sha256(name).hexdigest()
 
 
 def test_a_query_prompt_goes_before_queries_in_the_same_session(serve, encoder):
@@ -357,7 +357,7 @@ def test_vectors_are_truncated_after_they_are_kept_whole(serve, encoder):
     endpoint = served.encoder(truncate_dim=8)
     np.testing.assert_array_equal(endpoint.encode(TEXTS), full_vectors[:, :8])
     assert served.server.seen == requests_seen
-    assert (endpoint.dimension, endpoint.identity.dimension, endpoint.spec.truncate_dim) == (8, 8, 8)
+    assert (endpoint.dimension, endpoint.identify().dimension, endpoint.spec.truncate_dim) == (8, 8, 8)
     assert endpoint.encode([]).shape == (0, 8)
 
 

@@ -87,9 +87,9 @@ def test_the_vocabulary_says_which_tokens_would_break_the_quotation(folder, enco
 
 def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
     def identity(**changes):
-        return load_prompted(folder, device="cpu", **READING | changes).identity
+        return load_prompted(folder, device="cpu", **READING | changes).identify()
 
-    assert identity() == identity(token_budget=1) == encoder.identity
+    assert identity() == identity(token_budget=1) == encoder.identify()
     assert identity(exit=4) == identity(exit=99)
     vectors = [
         identity(start=0),
@@ -99,7 +99,7 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
         identity(max_length=200),
         identity(token_prepending=False, start=None, exit=None),
     ]
-    assert len({encoder.identity, *vectors}) == 7
+    assert len({encoder.identify(), *vectors}) == 7
 
 
 def test_it_can_be_pickled_and_has_no_layers_of_no_texts(encoder):
@@ -213,7 +213,7 @@ def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prom
     assert listed[0]["type"] == "stickytoken.encoders.causal_module.CausalPrompt"  # what is on disk stays
     assert "<PST>" not in (tmp_path / "tokenizer.json").read_text("utf-8")
     loaded = load_encoder(tmp_path, device="cpu")
-    assert loaded.identity == encoder.identity
+    assert loaded.identify() == encoder.identify()
     np.testing.assert_allclose(loaded.encode(SENTENCES[:4]), encoder.encode(SENTENCES[:4]), atol=1e-5)
 
 
@@ -290,4 +290,4 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
 )
 def test_a_worker_loads_the_same_encoder(folder, options):
     encoder = load_prompted(folder, device="cpu", **options)
-    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity
+    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identify()

@@ -42,7 +42,7 @@ def embed(
             file, or a folder.
         out: New parquet file to write.
     """
-    from stickytoken.encoders.protocol import capabilities_of, shown
+    from stickytoken.encoders.protocol import capabilities_of, quote_text
     from stickytoken.evaluation import embed_file, read_text_file, require_new_file
     from stickytoken.measurement.engine import Progress
 
@@ -54,7 +54,7 @@ def embed(
     opt.tell_layer(encoder)
     prompt = capabilities_of(encoder).prompt
     if prompt:
-        console.inform(f"prompt: {shown(prompt)}")
+        console.inform(f"prompt: {quote_text(prompt)}")
     readable_texts = [text for text in texts if text is not None]
     with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(readable_texts)) as progress:
         embedded = embed_file(

@@ -24,12 +24,8 @@ from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, v
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import shown
-from stickytoken.encoders.text_encoder import (
-    TextEncoder,
-    require_components,
-    vocabulary_hash,
-)
+from stickytoken.encoders.protocol import quote_text
+from stickytoken.encoders.text_encoder import TextEncoderBase, require_components, vocabulary_hash
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.settings.endpoint import EndpointOptions
@@ -49,7 +45,7 @@ _MOST_TOKENS = 8192
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
-class EndpointEncoder(TextEncoder):
+class EndpointEncoder(TextEncoderBase):
     """Encodes texts through a server, and caches the server's answers.
 
     Attributes:
@@ -88,14 +84,13 @@ class EndpointEncoder(TextEncoder):
             truncate_dim: keep only this many leading components of each vector; if None, keep all.
             query_prompt: text put before every query; if None, ``prompt``.
         """
+        super().__init__(address.name, "endpoint", truncate_dim)
         self.address = address
         self.prompt = prompt
         self._prompts = {None: prompt, protocol.Role.DOCUMENT: prompt, protocol.Role.QUERY: query_prompt}
         self._session = self
         self.options = options
-        self.name = address.name
-        self.device = "endpoint"
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
         self.answers = Answers(address, options)
         self.spending = Spending(options.price_per_million, options.max_cost)
@@ -111,8 +106,8 @@ class EndpointEncoder(TextEncoder):
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
         # The cache holds the server's full vectors, which are truncated on reading.
-        self.dimension = truncate_dim or components
-        self.truncate_dim = None if self.dimension == components else truncate_dim
+        self._dimension = truncate_dim or components
+        self.truncate_dim = None if self._dimension == components else truncate_dim
         self._max_length = max_length
 
     def _recall_or_ask(self, max_length: int | None) -> ServerBehaviour:
@@ -134,12 +129,19 @@ class EndpointEncoder(TextEncoder):
         return self._max_length
 
     @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def tokenizer(self) -> RoundTripTokenizer:
+        return self._tokenizer
+
+    @property
     def capabilities(self) -> protocol.Capabilities:
         return protocol.Capabilities(noise=self.server.noise, spec=self.spec, prompt=self.prompt)
 
-    @property
-    def identity(self) -> protocol.EncoderIdentity:
-        """What determines the vectors; since the server's modules are unknown, they are a hashed constant."""
+    def identify(self) -> protocol.EncoderIdentity:
+        """Return what determines the vectors; the server's unknown modules are a hashed constant."""
         # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
         constant = _IDENTITY_NAME
@@ -201,12 +203,12 @@ class EndpointEncoder(TextEncoder):
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
             reason = self.refused[self.prompt + text]
             raise EncodingError(
-                f"{self.name}: the server gives no vector for the text {shown(text)}{others} ({reason}): "
-                "leave it out, or use shorter sentences or fewer copies"
+                f"{self.name}: the server gives no vector for the text {quote_text(text)}{others} "
+                f"({reason}): leave it out, or use shorter sentences or fewer copies"
             )
         answered = np.delete(np.arange(len(vectors)), missing)
         protocol.require_usable(
-            vectors[answered], self.name, lambda row: shown(texts[answered[row]]), allow_zero=allow_zero
+            vectors[answered], self.name, lambda row: quote_text(texts[answered[row]]), allow_zero=allow_zero
         )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -257,7 +259,7 @@ class EndpointEncoder(TextEncoder):
         for text, vector in vectors.items():
             if len(vector) != self.server.dimension:
                 raise EncodingError(
-                    f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
+                    f"{self.name}: the vector of the text {quote_text(text)} has {len(vector)} components, "
                     f"but earlier vectors had {self.server.dimension}: another model now answers under this "
                     "name"
                 )

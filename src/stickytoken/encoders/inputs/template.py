@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.protocol import shown
+from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import ModelError
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ def _why_changed(model: SentenceTransformer, prompt: str) -> str:
     reads_messages = has_chat_template and "message" in getattr(first, "modalities", ())
     if reads_messages and prompt:
         return (
-            f"its chat template puts the prompt {shown(prompt)} into a separate message, so copies cannot be "
-            "inserted by token id: leave the prompt out (prompt='')"
+            f"its chat template puts the prompt {quote_text(prompt)} into a separate message, so copies "
+            "cannot be inserted by token id: leave the prompt out (prompt='')"
         )
     if reads_messages:
         return (

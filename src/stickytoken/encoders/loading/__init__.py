@@ -28,8 +28,8 @@ from stickytoken.encoders.protocol import (
     capabilities_of,
     in_role,
     is_encoder,
+    quote_text,
     reads_ids,
-    shown,
 )
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
@@ -396,11 +396,11 @@ def describe_prompts(encoder: Encoder) -> str | None:
     documents_prompt, queries_prompt = (prompts_of(encoder)[role] for role in (Role.DOCUMENT, Role.QUERY))
     phrases = []
     if documents_prompt != queries_prompt:
-        before_documents = shown(documents_prompt) if documents_prompt else "none"
-        before_queries = shown(queries_prompt) if queries_prompt else "none"
+        before_documents = quote_text(documents_prompt) if documents_prompt else "none"
+        before_queries = quote_text(queries_prompt) if queries_prompt else "none"
         phrases.append(f"prompts: {before_documents} before documents, {before_queries} before queries")
     elif documents_prompt:
-        phrases.append(f"prompt: {shown(documents_prompt)}")
+        phrases.append(f"prompt: {quote_text(documents_prompt)}")
     documents_route, queries_route = route_of(encoder), route_of(queries)
     if documents_route != queries_route and documents_prompt == queries_prompt:
         phrases.append(f"routes: {documents_route} for documents, {queries_route} for queries")

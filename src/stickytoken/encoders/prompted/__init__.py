@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stickytoken.encoders.protocol import shown
+from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import InputError
 from stickytoken.settings import NaturalNumber, check_settings
 
@@ -74,7 +74,7 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     if prompt.lower() in PROMPTS:
         return PROMPTS[prompt.lower()]
     template = prompt.replace(_PUBLISHED_SENTENCE, SENTENCE)
-    subject = f"the prompt {shown(prompt, _SHOWN_CHARACTERS)}"
+    subject = f"the prompt {quote_text(prompt, _SHOWN_CHARACTERS)}"
     sentence_count = template.count(SENTENCE)
     if sentence_count == 0:
         raise InputError(

@@ -197,7 +197,7 @@ class _PromptReuse:
 
 
 class _SentenceReuse:
-    """Computes common prefixes of sentences once per template, if the vector is the last token's state."""
+    """Computes common prefixes of sentences once per prompt, if the vector is the last token's state."""
 
     def __init__(
         self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
@@ -207,13 +207,15 @@ class _SentenceReuse:
         self._prompted = model
         self._limits = limits
         self._rounding = rounding
-        # Keyed by the index of the template and the number of layers.
-        self._by_template: dict[tuple[int, int], prefixes.PrefixReuse] = {}
+        # Keyed by the index of the prompt and the number of layers.
+        self._by_prompt: dict[tuple[int, int], prefixes.PrefixReuse] = {}
 
     def vectors_if_cheaper(
         self, contents: Sequence[Ids], layer_count: int, *, prompts_are_cached: bool
     ) -> NDArray[np.float32] | None:
-        """Return the vectors of sentences after ``layer_count`` layers.
+        """Return the vectors of sentences after ``layer_count`` layers, if reuse of prefixes saves enough.
+
+        The vector of a sentence is the mean of its vectors in all prompts.
 
         Args:
             contents: token ids of each sentence.
@@ -224,33 +226,34 @@ class _SentenceReuse:
         Returns:
             The vectors, shape (sentences, d); None if reuse is impossible or saves too little.
         """
-        if not self._are_exact:
+        if not self._is_exact:
             return None
-        by_template = []
-        for template, prompt in enumerate(self._prompted.prompts):
+        vectors_in_prompts = []
+        for index, prompt in enumerate(self._prompted.prompts):
             cached = prompt.prefix_length if prompts_are_cached else 0
-            vectors = self._prefix_reuse(template, layer_count).vectors_if_cheaper(contents, cached)
+            vectors = self._prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
                 return None
-            by_template.append(vectors)
-        means: NDArray[np.float32] = np.add.reduce(by_template) / np.float32(len(by_template))
+            vectors_in_prompts.append(vectors)
+        means: NDArray[np.float32] = np.add.reduce(vectors_in_prompts) / np.float32(len(vectors_in_prompts))
         return means
 
     @property
-    def _are_exact(self) -> bool:
+    def _is_exact(self) -> bool:
+        """Whether reuse gives the vectors exactly, because no state depends on later tokens."""
         model = self._prompted
         reading = model.reading
         reads_last_state = not reading.prompt.echoes
         return reading.prepending is None and reads_last_state and prefixes.is_known_kind(model.decoder.model)
 
-    def _prefix_reuse(self, template: int, layer_count: int) -> prefixes.PrefixReuse:
-        """Return the object that computes common prefixes of sentences in one template.
+    def _prefix_reuse(self, index: int, layer_count: int) -> prefixes.PrefixReuse:
+        """Return the object that computes common prefixes of sentences in one prompt.
 
-        There is one object for each template and number of layers, which is created on the first call.
+        There is one object for each prompt and number of layers, which is created on the first call.
         """
-        if (template, layer_count) not in self._by_template:
+        if (index, layer_count) not in self._by_prompt:
             decoder = self._prompted.decoder
-            prompt = self._prompted.prompts[template]
+            prompt = self._prompted.prompts[index]
             # Before prefixes are reused, the vectors of samples are compared with `_plain_vectors`. The
             # samples are ``one two three`` with one to three copies of the token ``a`` before or after it.
             carrier, copied = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
@@ -264,7 +267,7 @@ class _SentenceReuse:
                 """Return the vectors, shape (n, d), from the states of the last tokens, shape (n, 1, d)."""
                 return last_states[:, 0]
 
-            self._by_template[template, layer_count] = prefixes.PrefixReuse(
+            self._by_prompt[index, layer_count] = prefixes.PrefixReuse(
                 decoder.model,
                 prompt.before,
                 prompt.after,
@@ -273,11 +276,11 @@ class _SentenceReuse:
                 engine=self._runner,
                 limits=self._limits,
                 samples=samples,
-                plain_vectors=partial(self._plain_vectors, template, layer_count),
+                plain_vectors=partial(self._plain_vectors, index, layer_count),
                 rounding=self._rounding,
             )
-        return self._by_template[template, layer_count]
+        return self._by_prompt[index, layer_count]
 
-    def _plain_vectors(self, template: int, layer_count: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        rows = [PromptRow(template, content) for content in contents]
+    def _plain_vectors(self, index: int, layer_count: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
+        rows = [PromptRow(index, content) for content in contents]
         return self._runner.run_rows(rows, None, [layer_count])[:, 0]

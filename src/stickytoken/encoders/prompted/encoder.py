@@ -19,7 +19,7 @@ from stickytoken.encoders.prompted._runner import PromptRunner
 from stickytoken.encoders.prompted.decoder import find_decoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.prompted.tokenization import OwnTokenizer, PromptVocabulary, own_tokenizer
-from stickytoken.encoders.protocol import shown
+from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
@@ -209,7 +209,7 @@ class CausalPromptEncoder(ModelEncoder):
         layer_counts = [self._decoder.layer_count_until(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
-            self.check_input(content, partial(shown, text))
+            self.check_input(content, partial(quote_text, text))
         if not contents:
             return np.empty((0, len(layer_counts), self.dimension), np.float32)
         return self._forward_all(contents, layer_counts)

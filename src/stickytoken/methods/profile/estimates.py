@@ -19,7 +19,7 @@ from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.documents import InDocuments
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import RuleInputs
-from stickytoken.methods.statistics import Effects, Estimates, TokenEffects, beyond_ordinary
+from stickytoken.methods.statistics import Effects, Estimates, Relative, TokenEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
 
 # If the variance of an effect over tokens is at most this fraction of its mean square, the effects differ
@@ -184,9 +184,7 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     confidence = measured.job.settings.confidence
     pilots = np.array(measured.plan.pilots, dtype=np.int64)
     is_pilot = np.isin(confirmed.ids, pilots)
-    _require_different_effects(confirmed.contractions[is_pilot])
-
-    relative = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
+    relative = compare_with_ordinary(confirmed.contractions, is_pilot, confidence)
     contraction = _screen_estimates(
         screened.contractions, screened.rows_of(pilots), relative.estimates.value[is_pilot], confidence
     )
@@ -194,9 +192,6 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     contraction.value[confirmed_rows] = relative.estimates.value
     contraction.low[confirmed_rows] = relative.estimates.low
     contraction.high[confirmed_rows] = relative.estimates.high
-    # The erased share is (k - k0) / (1 - k0), where k0 is the contraction of the ordinary token. The
-    # estimates are already k - k0.
-    left_by_ordinary = max(1 - relative.ordinary, np.finfo(float).tiny)
 
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
@@ -204,15 +199,42 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     texts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
     measures = RuleInputs(
         ids=screened.ids,
-        erased=contraction.divided_by(left_by_ordinary),
-        push=_push_of(screened.ids, measured.in_documents),
+        erased=as_erased_shares(contraction, relative.ordinary),
+        push=push_of(screened.ids, measured.in_documents),
         vector_deviation=deviations_of(screened.ids, measured.vector_deviations),
         confirmed=is_confirmed,
     )
     return TokenNumbers(measures, relative.ordinary, texts)
 
 
-def _push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
+def compare_with_ordinary(contractions: Vector, is_random: NDArray[np.bool_], confidence: float) -> Relative:
+    """Return how much more of a text copies of each token erase than copies of the ordinary token.
+
+    Args:
+        contractions: contraction of each token in each carrier, shape (T, K).
+        is_random: whether each token is a random one, shape (T,); their median is the ordinary token.
+        confidence: coverage of the two-sided intervals.
+
+    Raises:
+        InputError: there are too few random tokens, or all of them do the same.
+    """
+    _require_different_effects(contractions[is_random])
+    return beyond_ordinary(contractions, is_random, confidence)
+
+
+def as_erased_shares(beyond: Estimates, ordinary: float) -> Estimates:
+    """Return the erased shares (k - k0) / (1 - k0) of tokens.
+
+    Args:
+        beyond: the contractions beyond the ordinary token's, k - k0.
+        ordinary: contraction k0 of the ordinary token.
+    """
+    left_by_ordinary = max(1 - ordinary, np.finfo(float).tiny)
+    return beyond.divided_by(left_by_ordinary)
+
+
+def push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
+    """Return the push of each token, or NaN if it was not measured in documents."""
     push = Estimates(*np.full((3, len(ids)), np.nan))
     if in_documents is not None:
         rows = np.searchsorted(ids, in_documents.ids)

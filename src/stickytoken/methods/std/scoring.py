@@ -86,13 +86,13 @@ class ScoringPairs:
         settings: settings of the method.
         carriers: sentence2 of each pair, tokenized or as text.
         anchors: vectors of sentence1, shape (P, d).
-        clean: vectors of sentence2 without copies, shape (P, d).
+        without_copies: vectors of sentence2 without copies, shape (P, d).
     """
 
     settings: StdSettings
     carriers: tuple[probes.Carrier, ...]
     anchors: NDArray[np.float32]
-    clean: NDArray[np.float32]
+    without_copies: NDArray[np.float32]
 
     @property
     def series(self) -> int:
@@ -251,8 +251,8 @@ def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) 
     """Return the plan's scoring pairs, with the vectors of their texts without copies."""
     texts = [pair.sentence2 for pair in plan.scoring]
     carriers = probes.as_carriers(encoder, settings.insertion, texts)
-    anchors, clean = pair_vectors(encoder, plan.scoring, settings.insertion)
-    return ScoringPairs(settings, carriers, anchors, clean)
+    anchors, without_copies = pair_vectors(encoder, plan.scoring, settings.insertion)
+    return ScoringPairs(settings, carriers, anchors, without_copies)
 
 
 def scoring_walk(pairs: ScoringPairs) -> Walk:
@@ -305,7 +305,7 @@ class ScoringState:
         # In this order, the distances with 1, 2, ... copies become known.
         self._order = np.array(copies_order(pairs.settings.copies))
         series_shape = (len(ids), pairs.series)
-        distances_without_copies = distances(pairs.clean, pairs.anchors)[Metric.COSINE]  # shape (P,)
+        distances_without_copies = distances(pairs.without_copies, pairs.anchors)[Metric.COSINE]  # shape (P,)
         # A series is the combination of a pair and a placement, and series are numbered pair by pair. With
         # three placements, series 0, 1 and 2 belong to pair 0. `np.repeat` therefore gives the
         # value of a pair to each series of the pair.
@@ -598,7 +598,7 @@ def _scores(
     token_of_text = np.repeat(token_of_row, scored_rows["places"].list.len().to_numpy())
     text_indices = scored_rows["places"].explode().to_numpy()
     series_of_text, copies_of_text = pairs.series_and_copies(text_indices)
-    distances_without_copies = distances(pairs.clean, pairs.anchors)  # one distance per pair
+    distances_without_copies = distances(pairs.without_copies, pairs.anchors)  # one distance per pair
     columns = {"token_id": pl.Series(ids)}
     for metric in Metric:
         # All distances of the scored tokens: ``scored_rows`` has a distance for each text.

@@ -44,7 +44,7 @@ class ValidationStage:
         settings: settings of the method.
         carriers: one carrier per pair, possibly repeated.
         anchors: vectors of sentence1, shape (pairs, d).
-        clean: vectors of sentence2 without copies, shape (pairs, d).
+        without_copies: vectors of sentence2 without copies, shape (pairs, d).
         paths: returns the paths of a token for random placement, one per pair.
         name: name of the stage.
         precision: precision to run the model in; if None, the model's own precision.
@@ -53,7 +53,7 @@ class ValidationStage:
     settings: StdSettings
     carriers: tuple[probes.Carrier, ...]
     anchors: NDArray[np.float32]
-    clean: NDArray[np.float32]
+    without_copies: NDArray[np.float32]
     paths: PathsOf
     name: str = "validate"
     precision: Precision | None = None
@@ -93,7 +93,7 @@ class ValidationStage:
 
     @cached_property
     def _before(self) -> dict[Metric, Vector]:
-        return distances(self.clean, self.anchors)
+        return distances(self.without_copies, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
         """Compute the validation rates and lifts of a token from the vectors of its probes.
@@ -142,8 +142,8 @@ def validation_stage(
     if paths is None:
         words = [probes.word_count(carrier) for carrier in carriers]
         paths = paths_by_token(settings.seed, words, settings.copies, settings.insertion).of
-    anchors, clean = pair_vectors(encoder, plan.validation, settings.insertion)
-    return ValidationStage(settings, carriers, anchors=anchors, clean=clean, paths=paths)
+    anchors, without_copies = pair_vectors(encoder, plan.validation, settings.insertion)
+    return ValidationStage(settings, carriers, anchors=anchors, without_copies=without_copies, paths=paths)
 
 
 def published_paths(

@@ -223,14 +223,14 @@ def shortened(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
-def spread_out(copies: Sequence[int]) -> list[float]:
-    """Return the axis position of each number of copies n: log2(n + 1), which is defined for n = 0."""
+def axis_positions(copies: Sequence[int]) -> list[float]:
+    """Return where each number of copies n is on an axis: at log2(n + 1), which is defined for n = 0."""
     return [float(position) for position in np.log2(np.array(copies) + 1.0)]
 
 
 def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
-    """Return Plotly options for an axis with a tick at the `spread_out` position of each number of copies."""
-    return {"tickvals": spread_out(copies), "ticktext": [str(count) for count in copies]}
+    """Return Plotly options for an axis with a tick for each number of copies, at its `axis_positions`."""
+    return {"tickvals": axis_positions(copies), "ticktext": [str(count) for count in copies]}
 
 
 def empty_figure(message: str) -> go.Figure:

@@ -130,7 +130,7 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
                 continue
             line: dict[str, Any] = {
                 "type": "scatter",
-                "x": fig.spread_out(copies),
+                "x": fig.axis_positions(copies),
                 "y": shifts[side],
                 "customdata": copies,
                 "mode": "lines+markers",

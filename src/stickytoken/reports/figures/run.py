@@ -455,7 +455,7 @@ def _draw_curves(
             lines = np.array(ordinary[side])
             fig.draw_ordinary(
                 figure,
-                fig.spread_out(copies),
+                fig.axis_positions(copies),
                 Band.of(lines),
                 panel,
                 customdata=copies,
@@ -464,9 +464,9 @@ def _draw_curves(
                 showlegend=panel == 1,
                 hovertemplate="ordinary tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
             )
-        for position, curve in enumerate(curves):
+        for series, curve in enumerate(curves):
             if curve[side]:
-                _draw_curve(figure, curve, side, position, panel)
+                _draw_curve(figure, curve, side, series, panel)
         figure.add_hline(y=u, line=fig.DOTTED_LINE, col=panel)
     figure.update_xaxes(title_text="copies", **fig.copies_axis(copies), zeroline=False)
     figure.update_yaxes(title_text="mean cosine similarity", col=1)
@@ -476,10 +476,12 @@ def _draw_curves(
     return figure
 
 
-def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel: int) -> None:
+def _draw_curve(figure: go.Figure, curve: Curve, side: str, series: int, panel: int) -> None:
     """Draw the line of one token: the mean similarity of pairs for each number of copies.
 
-    The line has a gap where the mean is missing.
+    ``side`` says which pairs: those that are "below" the mean similarity u without copies, or "above" it. The
+    number ``series`` of the token among those drawn decides its colour. The line has a gap where the mean is
+    missing.
     """
     name = fig.label(curve["token"])
     has_other_verdict = curve["verdict"] not in (None, "sticky")
@@ -487,14 +489,14 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     is_named_in_legend = panel == 1 or not curve["below"]
     line: dict[str, Any] = {
         "type": "scatter",
-        "x": fig.spread_out(curve["copies"]),
+        "x": fig.axis_positions(curve["copies"]),
         "y": [None if value is None else round(value, 5) for value in curve[side]],
         "customdata": curve["copies"],
         "mode": "lines+markers",
-        "line": {"color": fig.SERIES[position], "width": 2.5, "dash": fig.DASHES[position]},
+        "line": {"color": fig.SERIES[series], "width": 2.5, "dash": fig.DASHES[series]},
         "marker": {"size": 7},
         "name": f"{name} ({curve['verdict']})" if has_other_verdict else name,
-        "legendgroup": str(position),
+        "legendgroup": str(series),
         "showlegend": is_named_in_legend,
         "hovertemplate": f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
     }

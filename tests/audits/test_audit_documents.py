@@ -1,0 +1,62 @@
+"""Documents that have copies already, ranked with and without them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import profiled
+import scanned
+from audited import TOP, WORDS, plain_ranks
+from stickytoken import Cleaner, load_encoder, open_run
+from stickytoken.audits import AuditSettings, _copies
+
+
+def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, tampered_run, texts, queries):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    assert finished.documents["number"].sort().to_list() == [70, 71, 72, 73]
+    assert finished.result.with_copies == 4
+    assert sum(finished.result.causes.values()) == 4
+    for row in finished.documents.iter_rows(named=True):
+        document_number = row["number"]
+        as_it_is = plain_ranks(encoder, texts, queries, document_number, texts[document_number])
+        cleaned = Cleaner.from_run(tampered_run).without_findings(texts[document_number])
+        without = plain_ranks(encoder, texts, queries, document_number, cleaned)
+        assert row["mean_rank"] == pytest.approx(np.mean(as_it_is))
+        assert row["hits"] == (np.array(as_it_is) <= TOP).sum()
+        assert row["mean_rank_without"] == pytest.approx(np.mean(without))
+        assert row["change"] == row["hits"] - row["hits_without"]
+        ranked = zip(queries, as_it_is, without, strict=True)
+        changes = [
+            {"query": query, "topic": None, "rank": rank, "rank_without": rank_without}
+            for query, rank, rank_without in ranked
+            if (rank <= TOP) != (rank_without <= TOP)
+        ]
+        changes.sort(key=lambda change: -abs(change["rank"] - change["rank_without"]))
+        assert row["entered"] == [change for change in changes if change["rank"] <= TOP]
+        assert row["left"] == [change for change in changes if change["rank"] > TOP]
+        assert row["copies_read"] is True
+        changes = np.array(as_it_is) - np.array(without)
+        assert (row["better"], row["worse"]) == ((changes < 0).sum(), (changes > 0).sum())
+    assert (finished.documents["change"] > 0).any()
+
+
+@pytest.mark.parametrize(("sentences_before", "are_read"), [(1, True), (8, False)])
+def test_copies_beyond_the_input_limit_are_not_read(tampered_run, bert_folder, sentences_before, are_read):
+    encoder = load_encoder(bert_folder, device="cpu", max_length=60)
+    text = " ".join([*profiled.sentences(sentences_before, WORDS, seed=3), scanned.copies()])
+    index = SimpleNamespace(documents=[SimpleNamespace(text=text)], record=SimpleNamespace(name="documents"))
+    cleaner = Cleaner.from_run(tampered_run)
+    (pair,) = _copies.readable_pairs([0], index, cleaner, encoder, AuditSettings())
+    assert pair.copies_are_read is are_read
+
+
+def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run, bert_folder):
+    encoder = load_encoder(bert_folder, device="cpu")
+    zero_width = "\N{ZERO WIDTH SPACE}"
+    assert encoder.content_ids([zero_width]) == [[]]
+    documents = [SimpleNamespace(text=text) for text in ("the river sings", zero_width)]
+    index = SimpleNamespace(documents=documents, record=SimpleNamespace(name="documents"))
+    cleaner = Cleaner.from_run(tampered_run)
+    pairs = _copies.readable_pairs([0, 1], index, cleaner, encoder, AuditSettings())
+    assert [pair.number for pair in pairs] == [0]

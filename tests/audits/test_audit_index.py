@@ -1,0 +1,115 @@
+"""The index that is audited: its documents, queries, columns and stored vectors."""
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import scanned
+import stored_vectors
+from audited import SMALL
+from naming import naming, says
+from planted import command
+from stickytoken import load_encoder, open_run
+from stickytoken.audits import audit, wording
+from stickytoken.errors import InputError
+
+
+def test_a_named_column_must_be_in_documents_or_queries(tampered_run, texts, queries, tmp_path):
+    with pytest.raises(InputError, match=naming("'kind'")):
+        audit(tampered_run, texts, queries=queries, source_column="kind", out=tmp_path / "audit")
+
+
+def test_too_few_queries_are_refused_before_anything_is_encoded(tampered_run, texts, queries, tmp_path):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    encoder.encode_ids = encoder.encode = None  # any use would raise a TypeError
+    with pytest.raises(InputError, match=naming(2, 5)):
+        audit(
+            tampered_run,
+            texts,
+            queries=queries[:2],
+            encoder=encoder,
+            settings=SMALL,
+            out=tmp_path / "audit",
+        )
+    assert not (tmp_path / "audit").exists()
+
+
+def test_without_queries_first_sentences_are_taken(tampered_run, texts, tmp_path):
+    measured = audit(tampered_run, texts, settings=SMALL, out=tmp_path / "audit")
+    assert measured.record.index.queries == 40
+    assert says(wording.basis(measured), 40)
+    assert measured.result.answers == SMALL.stuffed
+
+
+def test_too_few_queries_are_refused(tampered_run, texts, queries, tmp_path):
+    with pytest.raises(InputError, match=naming("1 query")):
+        audit(tampered_run, texts, queries=queries[:1], settings=SMALL, out=tmp_path / "audit")
+
+
+def test_queries_with_the_word_are_left_out(tampered_run, texts, queries, tmp_path):
+    asking = [f"what is {scanned.STICKY}", *queries]
+    measured = audit(tampered_run, texts, queries=asking, settings=SMALL, out=tmp_path / "audit")
+    query_counts = dict(measured.tokens.select("token", "queries").iter_rows())
+    assert query_counts[scanned.STICKY] == len(asking) - sum(
+        scanned.STICKY in query.split() for query in asking
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a river of stone"] * 5, naming(5, 20)),
+        ([""] * 40, naming("0 documents")),
+    ],
+)
+def test_too_few_documents_are_refused(tampered_run, texts, said):
+    with pytest.raises(InputError, match=said):
+        audit(tampered_run, texts, settings=SMALL)
+
+
+@pytest.fixture(scope="module")
+def stored(tampered_run, texts):
+    return load_encoder(open_run(tampered_run).model_name, device="cpu").encode(texts)
+
+
+@pytest.mark.parametrize("name", stored_vectors.NAMES)
+def test_stored_vectors_give_the_same_table_and_no_document_is_encoded(
+    name, finished, tampered_run, texts, queries, stored, tmp_path
+):
+    ids = [str(number) for number in range(len(texts))]
+    rows = pl.DataFrame({"id": ids, "text": texts})
+    path = stored_vectors.save(tmp_path / name, stored, ids)
+    measured = audit(
+        tampered_run, rows, vectors=path, queries=queries, settings=SMALL, out=tmp_path / "audit"
+    )
+    assert measured.result.sequences == finished.result.sequences - len(texts)
+    assert_frame_equal(measured.tokens, finished.tokens, abs_tol=1e-5, rel_tol=0)
+    ranks = ("mean_rank", "mean_rank_without", "change")
+    assert_frame_equal(measured.documents.select(ranks), finished.documents.select(ranks))
+    assert f"with the vectors of {name}" in wording.setup(measured)
+
+
+def test_vectors_of_another_model_are_refused_before_anything_is_written(
+    tampered_run, texts, queries, stored, tmp_path
+):
+    options = {"queries": queries, "settings": SMALL, "out": tmp_path / "audit"}
+    with pytest.raises(InputError, match=naming(32)):
+        audit(tampered_run, texts, vectors=stored[::-1].copy(), **options)
+    with pytest.raises(InputError, match=naming(8)):
+        audit(tampered_run, texts, vectors=stored[:, :8].copy(), **options)
+    with pytest.raises(InputError, match=naming(79, 80)):
+        audit(tampered_run, texts, vectors=stored[:-1], **options)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_the_command_takes_stored_vectors(tampered_run, texts, stored, tmp_path):
+    (tmp_path / "documents.txt").write_text("\n".join(texts), "utf-8")
+    np.save(tmp_path / "vectors.npy", stored.astype(np.float16))
+    result = command(
+        *("audit", tampered_run, "--documents", tmp_path / "documents.txt"),
+        *("--vectors", tmp_path / "vectors.npy", "--out", tmp_path / "audit"),
+        *("--set", "stuffed=16", "--set", "tokens=1"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "with the vectors of vectors.npy" in " ".join(result.stdout.split())

@@ -1,0 +1,154 @@
+"""What an audit measures, against a slow plain search, and the verdicts that follow from it."""
+
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+
+import profiled
+import scanned
+from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
+from stickytoken import load_encoder, open_run
+from stickytoken.audits import audit, wording
+from stickytoken.audits._measuring import hide_here
+from stickytoken.methods.statistics import Estimates
+
+
+def test_the_planted_word_is_sticky_and_named_first(finished):
+    first = finished.tokens.row(0, named=True)
+    assert (first["token"], first["verdict"]) == (scanned.STICKY, "sticky")
+    assert first["push_low"] >= 1.5
+    assert finished.words[0] == scanned.STICKY
+    sentence = wording.conclusions(finished)[0]
+    assert repr(scanned.STICKY) in sentence
+    assert f"{first['push']:.1f}×" in sentence
+
+
+@pytest.mark.parametrize("group", ["in documents", "strongest", "random"])
+def test_push_is_that_of_a_slow_plain_search(finished, tampered_run, texts, queries, group):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    in_group = finished.tokens.filter(pl.col("text").is_in(profiled.WORDS), group=group)
+    assert len(in_group), f"no word is {group}"
+    row = in_group.row(0, named=True)
+    asked = [query for query in queries if row["text"] not in query.lower().replace(".", "").split()]
+    numbers = stuffed_numbers(finished)
+    assert set(numbers).isdisjoint(range(70, 74))  # they have copies already
+    with_copies, without = plain_ranks_of_all(encoder, texts, asked, numbers, row["text"])
+    depth = finished.result.depth
+    assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
+    assert row["push_low"] <= row["push"] <= row["push_high"]
+    assert row["queries"] == len(asked)
+
+
+def test_pairs_with_an_answer_count_as_found_and_not_as_pushed(judged, tampered_run, texts, queries):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    row = judged.tokens.row(0, named=True)
+    assert row["token"] == scanned.STICKY
+    numbers = stuffed_numbers(judged)
+    # Of the other queries, it is not known which documents answer them.
+    with_copies, without = plain_ranks_of_all(encoder, texts, queries[:20], numbers, row["text"])
+    answers = np.array([[number // 3 == query for query in range(20)] for number in numbers])
+    assert answers.sum() == judged.result.answers == SMALL.stuffed  # documents with queries come first
+    depth = judged.result.depth
+    pushed = ((with_copies <= depth) & ~answers).sum() / ((without <= depth) & ~answers).sum()
+    assert row["push"] == pytest.approx(pushed)
+    assert row["found"] == pytest.approx((with_copies <= TOP)[answers].mean())
+    assert judged.result.found_without == pytest.approx((without <= TOP)[answers].mean())
+    assert row["found_low"] <= row["found"] <= row["found_high"]
+    assert judged.record.index.answers_from == "relevance judgements"
+
+
+def test_documents_are_searched_with_their_first_sentences_if_nothing_is_judged(
+    finished, tampered_run, texts
+):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    row = finished.tokens.row(0, named=True)
+    assert finished.result.answers == SMALL.stuffed
+    found = []
+    for turn, number in enumerate(stuffed_numbers(finished)):
+        copies = [row["text"]] * COPIES
+        pieces = [texts[number], *copies] if turn % 2 else [*copies, texts[number]]
+        sentence = texts[number].partition(".")[0] + "."
+        (rank,) = plain_ranks(encoder, texts, [sentence], number, " ".join(pieces))
+        found.append(rank <= TOP)
+    assert row["found"] == pytest.approx(np.mean(found))
+
+
+def test_the_verdict_is_that_of_the_rule(finished):
+    for row in finished.tokens.iter_rows(named=True):
+        is_unusual = (row["vector_deviation"] or 0.0) >= 6
+        threshold = 1.25 if is_unusual else 1.5
+        erases = row["confirmed"] and row["erased_low"] >= (0.2 if is_unusual else 0.4)
+        pushes = row["push_low"] >= threshold
+        assert row["verdict"] == ("sticky" if erases or pushes else "benign")
+        assert row["undecided"] is (row["verdict"] == "benign" and row["push"] >= threshold)
+
+
+def test_erased_shares_are_those_of_the_run(finished, tampered_run):
+    run = open_run(tampered_run)
+    for row in finished.tokens.iter_rows(named=True):
+        assert row["erased"] == run.token(row["token_id"])["erased"].item()
+
+
+def test_the_push_is_compared_with_that_of_random_tokens(finished):
+    ordinary = finished.tokens.filter(group="random")
+    assert len(ordinary) == SMALL.tokens
+    assert finished.result.ordinary_push == pytest.approx(ordinary["push"].median())
+    first = finished.tokens.row(0, named=True)
+    assert first["times_ordinary"] == pytest.approx(first["push"] / finished.result.ordinary_push)
+
+
+def test_push_is_measured_for_each_topic_as_by_a_slow_plain_search(by_topic, tampered_run, texts):
+    measured, rows = by_topic
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    numbers = [int(name.split()[-1]) - 1 for name in measured.result.stuffed_ids]
+    pushes = {}
+    for topic in ("code", "prose"):
+        asked = [row["text"] for row in rows if row["topic"] == topic]
+        with_copies, without = plain_ranks_of_all(encoder, texts, asked, numbers, scanned.STICKY)
+        depth = measured.result.depth
+        (row,) = measured.topics.filter(token=scanned.STICKY, topic=topic).to_dicts()
+        pushes[topic] = row["push"]
+        assert row["push"] == pytest.approx((with_copies <= depth).sum() / (without <= depth).sum())
+        assert row["push_low"] <= row["push"] <= row["push_high"]
+        assert row["queries"] == len(asked)
+    assert pushes["code"] > 1.5 > pushes["prose"]
+
+
+def test_in_the_model_as_it_was_the_word_is_benign(texts, queries, tmp_path):
+    measured = audit(save_run(tmp_path, strength=0), texts[:70], queries=queries, settings=SMALL)
+    assert scanned.STICKY not in measured.words
+
+
+def test_an_erased_share_counts_only_where_the_token_hides_documents():
+    found = Estimates(
+        value=np.array([0.2, 0.85, 0.9, 0.8]), low=np.zeros(4), high=np.array([0.4, 0.95, 1.0, 1.0])
+    )
+    is_ordinary = np.array([False, False, True, True])
+    assert hide_here(found, is_ordinary).tolist() == [True, False, False, False]
+    assert hide_here(None, is_ordinary).all()
+
+
+def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
+    tampered_run, judged, judged_folder, tmp_path
+):
+    """A random token gets a large erased share in the table of the run; nothing else about it changes."""
+    token_id, token = (
+        judged.tokens.filter(group="random").sort("found", "token_id").row(-1, named=True)[name]
+        for name in ("token_id", "token")
+    )
+    path = tmp_path / "run"
+    shutil.copytree(tampered_run, path)
+    is_chosen = pl.col("token_id") == token_id
+    shares = {"erased": 0.9, "erased_low": 0.85, "erased_high": 0.95, "confirmed": True}
+    changed = pl.read_parquet(path / "tokens.parquet").with_columns(
+        pl.when(is_chosen).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        for name, value in shares.items()
+    )
+    changed.write_parquet(path / "tokens.parquet")
+    measured = audit(open_run(path), judged_folder, tokens=[token], settings=SMALL)
+    row = measured.tokens.row(by_predicate=is_chosen, named=True)
+    assert row["erased_low"] == 0.85
+    assert row["found_high"] >= measured.result.ordinary_found
+    assert row["verdict"] == "benign"

@@ -1,0 +1,116 @@
+"""Audits that were finished, interrupted or killed, and are called again."""
+
+import json
+import shutil
+import signal
+import time
+
+import pytest
+
+import planted
+from audited import SMALL
+from interrupted import started, wait_for_shards
+from naming import naming
+from stickytoken.audits import Audit, audit, audits_in, open_audit
+from stickytoken.errors import RunError
+from stickytoken.methods.profile.documents import DocumentStage
+
+
+def test_an_audit_of_an_earlier_version_is_refused_with_what_to_do(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "audit")
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text("utf-8"))
+    (tmp_path / "audit" / "audit.json").write_text(json.dumps(record | {"schema_version": 2}), "utf-8")
+    with pytest.raises(RunError, match=naming("version", "audit")):
+        open_audit(tmp_path / "audit")
+
+
+def test_a_finished_audit_is_opened_and_found_in_its_run(finished, tampered_run, texts, queries):
+    again = audit(tampered_run, texts, queries=queries, settings=SMALL, progress=pytest.fail)
+    assert again.path == finished.path
+    audits_found, unread = audits_in(tampered_run)
+    assert finished.path in [audit_found.path for audit_found in audits_found]
+    assert unread == ()
+    assert isinstance(open_audit(finished.path), Audit)
+
+
+class InterruptionError(Exception):
+    pass
+
+
+def test_an_interrupted_audit_continues_with_the_same_numbers(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    steps = []
+
+    def interrupt(step):
+        steps.append(step)
+        if step.stage == "audit" and step.done > 0.8 * step.total:
+            raise InterruptionError
+
+    with pytest.raises(InterruptionError):
+        audit(
+            tampered_run,
+            texts,
+            queries=queries,
+            settings=SMALL,
+            out=tmp_path / "audit",
+            progress=interrupt,
+        )
+    with pytest.raises(RunError, match="finished"):
+        open_audit(tmp_path / "audit")
+    later = []
+    measured = audit(
+        tampered_run,
+        texts,
+        queries=queries,
+        settings=SMALL,
+        out=tmp_path / "audit",
+        progress=later.append,
+    )
+    assert measured.tokens.equals(finished.tokens)
+    assert measured.documents.equals(finished.documents)
+    assert {step.stage for step in steps} == {"scan", "audit"}
+    first_again = next(step for step in later if step.stage == "audit" and step.done)
+    assert first_again.computed == 0
+
+
+def slow_audit(run, texts, queries, folder):
+    """The audit of `finished`, slow enough to be killed; runs in a process of its own."""
+    measure = DocumentStage.measure
+
+    def paused(*arguments):
+        time.sleep(0.05)
+        return measure(*arguments)
+
+    DocumentStage.measure = paused
+    audit(run, texts, queries=queries, settings=SMALL, out=folder)
+
+
+@pytest.mark.slow
+def test_an_audit_that_is_killed_and_continued_has_the_same_tables(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    folder = tmp_path / "audit"
+    for shard_count in (1, 4):
+        process = started(slow_audit, tampered_run, texts, queries, folder)
+        wait_for_shards(process, folder, shard_count)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        with pytest.raises(RunError, match="finished"):
+            open_audit(folder)
+    shards = planted.shards_of(folder)
+    measured = audit(tampered_run, texts, queries=queries, settings=SMALL, out=folder)
+    kept = {name: shard for name, shard in planted.shards_of(folder).items() if name in shards}
+    assert kept == shards
+    assert measured.tokens.equals(finished.tokens)
+    assert measured.documents.equals(finished.documents)
+
+
+def test_a_continued_audit_counts_the_time_of_all_sessions(finished, tampered_run, texts, queries, tmp_path):
+    folder = tmp_path / "audit"
+    shutil.copytree(finished.path, folder)
+    record = json.loads((folder / "audit.json").read_text("utf-8"))
+    (folder / "audit.json").write_text(json.dumps(record | {"result": None}), "utf-8")
+    (folder / "time.json").write_text('{"seconds": 5000.0}', "utf-8")
+    assert audit(tampered_run, texts, queries=queries, settings=SMALL, out=folder).result.seconds > 5000

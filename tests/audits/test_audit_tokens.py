@@ -1,0 +1,133 @@
+"""Which tokens an audit measures, and in which group each of them is."""
+
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+import profiled
+import scanned
+import tokenizers_of_kinds as kinds
+from audited import MARKER, SMALL, WORDS
+from naming import says
+from stickytoken import load_encoder, open_run
+from stickytoken.audits import _tokens, audit
+from stickytoken.errors import InputError
+
+
+def test_a_word_of_all_queries_is_not_measured(finished):
+    assert MARKER not in finished.tokens["token"].to_list()
+
+
+def test_special_tokens_that_text_can_produce_are_measured(tampered_run, texts, queries, tmp_path):
+    measured = audit(
+        tampered_run,
+        texts,
+        queries=queries,
+        settings=replace(SMALL, tokens=5),
+        out=tmp_path / "audit",
+    )
+    special = measured.tokens.filter(pl.col("token").is_in(["[CLS]", "[SEP]"]))
+    assert len(special) == 2
+    assert set(special["group"]) <= {"flagged", "special"}
+
+
+def test_named_tokens_are_measured_beside_random_ones(tampered_run, finished, texts, queries, tmp_path):
+    words = [scanned.STICKY, *WORDS[5:9]]
+    options = {
+        "queries": queries,
+        "settings": SMALL,
+        "out": tmp_path / "audit",
+    }  # the report has the other
+    named = audit(tampered_run, texts, tokens=words, **options)
+    groups = dict(named.tokens.select("token", "group").iter_rows())
+    assert [word for word, group in groups.items() if group == "named"] == sorted(
+        words, key=list(groups).index
+    )
+    assert sorted(groups.values()) == ["named"] * 5 + ["random"] * SMALL.tokens
+    (row,) = named.tokens.filter(token=scanned.STICKY).to_dicts()
+    (as_flagged,) = finished.tokens.filter(token=scanned.STICKY).to_dicts()
+    assert (row["push"], row["push_low"]) == (as_flagged["push"], as_flagged["push_low"])
+    assert named.record.identity != finished.record.identity
+    with pytest.raises(InputError, match="999999"):
+        audit(tampered_run, texts, queries=queries, tokens=[999999], settings=SMALL)
+
+
+def test_an_audit_of_a_run_over_some_tokens_measures_others_too(tampered_run, texts, queries, tmp_path):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[scanned.STICKY])
+    measured = audit(run, texts, queries=queries, settings=SMALL)
+    assert measured.tokens["token"][0] == scanned.STICKY
+    others = measured.tokens.filter(~pl.col("token_id").is_in(run.tokens["token_id"].to_list()))
+    assert "random" in others["group"].to_list()
+    assert others["erased"].null_count() == len(others)
+    assert others["push"].null_count() == 0
+
+
+def test_a_run_without_effects_is_audited_without_predictions(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    shutil.copytree(
+        tampered_run, tmp_path / "run", ignore=shutil.ignore_patterns("audit-*", "effects.parquet")
+    )
+    measured = audit(tmp_path / "run", texts, queries=queries, settings=SMALL)
+    assert measured.result.predicted == 0
+    assert "effects.parquet" in measured.record.notes[0]
+    assert measured.tokens["token"][0] == scanned.STICKY
+
+
+def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, queries, tmp_path):
+    repeated = " ".join([WORDS[0]] * 12)
+    documents = [*texts[:70], repeated]
+    measured = audit(tampered_run, documents, queries=queries, settings=SMALL, out=tmp_path / "audit")
+    found = measured.tokens.filter(group="in documents")
+    assert found["token"].to_list() == [WORDS[0]]
+
+
+def test_a_word_found_with_accents_or_capitals_is_its_token():
+    tokens = [
+        SimpleNamespace(id=3, text="resume"),
+        SimpleNamespace(id=5, text="r\u00e9sum\u00e9"),
+        SimpleNamespace(id=7, text=" Gr\u00f6\u00dfe"),
+    ]
+    bert = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
+    assert _tokens.ids_of_words(tokens, ["resume", "gro\u00dfe", "two words"], bert) == [3, 7]
+    assert _tokens.ids_of_words(tokens[1:2], ["resume"], bert) == [5]
+
+
+def chosen_groups(predicted, words, special=()):
+    """The groups of four flagged tokens and one other, and the notes."""
+    ids = [3, 5, 7, 9]
+    table = pl.DataFrame(
+        {"token_id": ids, "vector_deviation": [None] * 4}, schema_overrides={"vector_deviation": pl.Float64}
+    )
+    run = SimpleNamespace(
+        tokens=table,
+        sticky=table,
+        strongest=table.head,
+        is_profile=True,
+        normalizer=None,
+        settings=SimpleNamespace(number=lambda _: 6.0),
+    )
+    tokens = {
+        token_id: SimpleNamespace(id=token_id, text=text)
+        for token_id, text in zip([*ids, 11], "abcde", strict=True)
+    }
+    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), named_ids=None, notes=[])
+    return _tokens.choose_tokens(run, candidates, predicted, words, SMALL), candidates.notes
+
+
+def test_flagged_tokens_with_the_largest_predictions_are_measured_and_the_others_counted():
+    groups, notes = chosen_groups({3: 0.1, 5: 0.2, 7: 0.3, 9: 0.0}, [])
+    assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 5]
+    (note,) = notes
+    assert says(note, 4, 2, "--set tokens=NUMBER")
+
+
+def test_a_token_is_in_the_first_group_that_it_fits():
+    groups, _ = chosen_groups({}, ["d", "e"], special=[3, 9])
+    assert groups[3] == groups[5] == "flagged"
+    assert groups[9] == "special"
+    assert groups[11] == "in documents"

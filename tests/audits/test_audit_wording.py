@@ -1,0 +1,165 @@
+"""What an audit says: its answer, its conclusions, its limits and what to do."""
+
+import polars as pl
+
+import scanned
+from audited import SMALL, with_verdicts, without_copies
+from naming import says
+from stickytoken.audits import audit, open_audit, wording
+
+
+def test_a_topic_that_the_average_hides_is_named(by_topic):
+    measured, _ = by_topic
+    sentence = next(line for line in wording.token_conclusions(measured) if "topic 'code'" in line)
+    assert repr(scanned.STICKY) in sentence
+
+
+def test_places_are_counted_by_source_of_the_document_and_topic_of_the_query(by_topic):
+    measured, _ = by_topic
+    assert set(measured.documents["source"]) == {"web", "manual"}
+    lines = wording.document_conclusions(measured)
+    gained = int(measured.documents.filter(pl.col("change") > 0)["change"].sum())
+    assert gained > 0
+    assert any(line.startswith("By source of the document: ") for line in lines)
+
+
+def with_changes(finished, **changes):
+    """The audit with other changes in its documents, as `rank_documents` sorts them."""
+    changed = open_audit(finished.path)
+    ids = dict(zip(changed.documents["id"].to_list(), changes.values(), strict=True))
+    change = pl.col("id").replace_strict(ids, return_dtype=pl.Int64)
+    rows = changed.documents.with_columns(change=change).to_dicts()
+    rows.sort(key=lambda row: (-abs(row["change"]), row["change"] > 0))
+    changed.documents = pl.DataFrame(rows, changed.documents.schema)
+    return changed
+
+
+def test_losses_and_gains_are_counted_and_the_worst_is_named_first(finished):
+    changed = with_changes(finished, first=2, second=-3, third=0, fourth=-1)
+    (sentence,) = [line for line in wording.document_conclusions(changed) if line.startswith("In top 10s")]
+    assert says(sentence, "2 lose 4", "1 gains 2")
+    assert f": {changed.documents['id'][0]} (" in sentence
+    assert changed.documents["change"].to_list() == [-3, 2, -1, 0]
+
+
+def test_the_largest_change_of_rank_is_named(finished):
+    gaining = finished.documents.filter(pl.col("change") > 0).row(0, named=True)
+    largest = gaining["entered"][0]
+    sentence = " ".join(wording.document_conclusions(finished))
+    assert says(sentence, largest["rank"], largest["rank_without"])
+    assert largest["query"][:20] in sentence
+
+
+def test_what_suspected_copies_change_is_said_too(finished):
+    changed = with_changes(finished, first=2, second=0, third=0, fourth=0)
+    changed.documents = changed.documents.with_columns(suspected_only=pl.lit(value=True))
+    changed.result = changed.result.model_copy(update={"with_copies": 0, "suspected": 4})
+    assert says(wording.document_conclusions(changed)[-1], "1 gains 2")
+
+
+def test_documents_without_a_change_are_said_to_have_none(finished):
+    unchanged = with_changes(finished, first=0, second=0, third=0, fourth=0)
+    assert any("more or fewer queries" in line for line in wording.document_conclusions(unchanged))
+
+
+def test_copies_that_are_not_read_are_named_as_harmless(finished):
+    unread = open_audit(finished.path)
+    is_first = pl.int_range(pl.len()) == 0
+    unread.documents = unread.documents.with_columns(copies_read=~is_first)
+    assert any(
+        line.startswith("In 1 document (") and "change nothing" in line
+        for line in wording.conclusions(unread)
+    )
+
+
+def test_suggested_commands_name_the_column(finished):
+    named = open_audit(finished.path)
+    named.record = named.record.model_copy(update={"column": "body"})
+    commands = [step.command for step in wording.next_steps(named) if "repair" not in step.command]
+    assert all("--column body" in command for command in commands)
+
+
+def test_what_to_do_names_the_commands_with_this_audit(finished):
+    repair, clean, check = [step.command for step in wording.next_steps(finished)]
+    assert repair.startswith("stickytoken repair ")
+    assert f"--audit {finished.path}" in clean
+    assert clean.endswith("--rules-out rules.json")
+    assert check.startswith("stickytoken check rules.json --documents ")
+
+
+def test_without_copies_now_the_rules_are_saved_all_the_same(finished):
+    unstuffed = open_audit(finished.path)
+    unstuffed.result = unstuffed.result.model_copy(update={"with_copies": 0})
+    _, clean, check = [step.command for step in wording.next_steps(unstuffed)]
+    assert clean.split()[1:3] == ["clean", unstuffed.record.run]
+    assert "--out " not in clean
+    assert check.startswith("stickytoken check rules.json --documents ")
+
+
+def test_without_a_sticky_token_the_largest_numbers_are_said(finished):
+    benign = with_verdicts(finished)
+    finding, pushing, hiding, rule = wording.token_conclusions(benign)
+    assert says(finding, "No token", "sticky")
+    assert f"{benign.tokens['push'].max():.2f}× as many" in pushing
+    assert f"{benign.tokens['found'].min():.0%} of the queries" in hiding
+    assert "1.5 times" in rule
+
+
+def test_the_answer_is_yes_for_copies_that_move_documents_whatever_the_token(finished):
+    moved = finished.documents.filter(pl.col("change") != 0)
+    assert len(moved) > 0
+    for changed in (finished, with_verdicts(finished)):
+        answer = wording.answer(changed)
+        assert answer.word == "Yes"
+        assert says(answer.sentence, len(moved), 80)
+
+
+def test_the_answer_for_a_sticky_token_without_copies_is_its_harm(finished):
+    answer = wording.answer(without_copies(open_audit(finished.path)))
+    assert says(answer.word, "can be")
+    assert answer.sentence == wording.conclusions(finished)[0]
+
+
+def test_the_answer_is_no_with_the_largest_push(finished):
+    benign = without_copies(with_verdicts(finished))
+    answer = wording.answer(benign)
+    assert (answer.word, answer.tone) == ("No", "clean")
+    assert f"{benign.tokens['push'].max():.2f}× as many" in answer.sentence
+
+
+def test_the_answer_is_perhaps_if_a_token_may_push(finished):
+    uncertain = without_copies(with_verdicts(finished))
+    uncertain.tokens = uncertain.tokens.with_columns(undecided=pl.int_range(pl.len()) == 0)
+    assert wording.answer(uncertain).word == "Perhaps"
+
+
+def test_the_answer_names_a_topic_that_the_average_hides(by_topic):
+    hidden = without_copies(with_verdicts(by_topic[0]))
+    answer = wording.answer(hidden)
+    assert says(answer.word, "some queries")
+    assert says(answer.sentence, "topic")
+
+
+def test_first_sentences_as_queries_are_a_limit(tampered_run, texts, finished, tmp_path):
+    measured = audit(tampered_run, texts, settings=SMALL, out=tmp_path / "audit")
+    assert says(wording.limits(measured)[-1], "--queries")
+    assert not any("--queries" in limit for limit in wording.limits(finished))
+
+
+def test_a_token_that_may_push_is_named_with_what_to_do(finished):
+    uncertain = with_verdicts(finished)
+    is_first = pl.int_range(pl.len()) == 0
+    uncertain.tokens = uncertain.tokens.with_columns(undecided=is_first)
+    named = wording.token_conclusions(uncertain)[0]
+    assert repr(scanned.STICKY) in named
+    assert f"--set stuffed={4 * SMALL.stuffed}" in named
+
+
+def test_a_model_without_flagged_tokens_need_not_be_repaired(finished):
+    clean = with_verdicts(finished, group=pl.lit("random"))
+    assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
+
+
+def test_flagged_tokens_that_are_benign_here_may_still_be_repaired(finished):
+    clean = with_verdicts(finished, group=pl.lit("flagged"))
+    assert wording.next_steps(clean)[-1].command.startswith("stickytoken repair ")
