@@ -28,9 +28,9 @@ from stickytoken import Cleaner, load_encoder, open_run, report
 from stickytoken.audits import Audit, AuditSettings, _copies, _tokens, audit, audits_in, open_audit, wording
 from stickytoken.audits._measuring import hide_here
 from stickytoken.errors import InputError, RunError
+from stickytoken.intervals import Intervals
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.profile.documents import DocumentStage
-from stickytoken.methods.statistics import Estimates
 from stickytoken.reports.page import audit_page
 from stickytoken.validation import visible
 
@@ -1008,7 +1008,7 @@ def test_the_command_takes_stored_vectors(tampered_run, texts, stored, tmp_path)
 
 
 def test_an_erased_share_counts_only_where_the_token_hides_documents():
-    found = Estimates(
+    found = Intervals(
         value=np.array([0.2, 0.85, 0.9, 0.8]), low=np.zeros(4), high=np.array([0.4, 0.95, 1.0, 1.0])
     )
     is_ordinary = np.array([False, False, True, True])

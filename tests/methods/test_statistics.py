@@ -65,12 +65,6 @@ def test_the_error_of_the_ordinary_token_widens_every_interval():
     assert half_widths(estimates) == pytest.approx(stats.t.ppf(0.95, 5) * errors)
 
 
-def test_values_have_at_least_the_variance_that_calls_have():
-    values = np.tile(np.arange(5.0)[:, None], (1, 4))
-    estimates = beyond_ordinary(values, np.arange(5) == 2, 0.9, least_variance=0.04).estimates
-    assert half_widths(estimates) == pytest.approx(np.full(5, stats.t.ppf(0.95, 3) * 0.2 / 2))
-
-
 @settings(max_examples=40)
 @given(seeds, st.floats(-5, 5), st.floats(0.1, 10))
 def test_shift_and_scale_of_all_values_change_effects_by_the_scale_alone(seed, shift, scale):
@@ -103,14 +97,3 @@ def test_contractions_by_carrier_average_to_the_contraction_of_the_fit():
     after = unit_vectors(generator.normal(size=(4, 7, 9)).astype(np.float32))
     fitted = fit_effects(before, after)
     assert carrier_contractions(before, after).mean(axis=1) == pytest.approx(fitted.contraction, abs=1e-6)
-
-
-# Lifts computed from contraction and pull, which hold exactly where the model does.
-
-DIMENSION = 7
-GROUPS = np.array([0, 0, 1, 2, 2, 2, 1, 0])
-WEIGHTS = np.array([0.3, 0.7, 0.0])  # a group of weight 0 is measured beside the lift
-
-
-def draw(generator, count):
-    return unit_vectors(generator.normal(size=(count, DIMENSION)) + 0.3)

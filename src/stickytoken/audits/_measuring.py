@@ -16,13 +16,13 @@ from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import Candidates, choose_tokens, predicted_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
 from stickytoken.encoders.protocol import confirm_answers
+from stickytoken.intervals import Intervals
 from stickytoken.measurement import resume
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Runner
 from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
-from stickytoken.methods.statistics import Estimates
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.words import counted
@@ -129,7 +129,7 @@ def _token_rows(
     deviations = column("vector_deviation")
     measures = RuleInputs(
         ids=ids,
-        erased=Estimates(column("erased"), column("erased_low"), column("erased_high")),
+        erased=Intervals(column("erased"), column("erased_low"), column("erased_high")),
         push=stuffed.push,
         vector_deviation=deviations,
         confirmed=of_run["confirmed"].fill_null(value=False).to_numpy()
@@ -168,7 +168,7 @@ def _token_rows(
     return sorted(rows, key=_badness)
 
 
-def hide_here(found: Estimates | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether fewer queries find a document with copies of each token than with ordinary copies.
 
     Args:

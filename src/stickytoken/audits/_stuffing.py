@@ -16,10 +16,10 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
+from stickytoken.intervals import Intervals
 from stickytoken.methods.base import Runner
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
-from stickytoken.methods.statistics import Estimates
 from stickytoken.methods.wording import COPIES, TOP
 from stickytoken.search import ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
@@ -138,8 +138,8 @@ class Stuffed:
     """
 
     tokens: list[Token]
-    push: Estimates
-    found: Estimates | None
+    push: Intervals
+    found: Intervals | None
     queries: list[int]
     by_topic: list[dict[str, Any]]
     unanswered: dict[int, str]
@@ -201,11 +201,11 @@ def measure_stuffed(
         is_found[:, panel.is_answer] = np.array(rows["found"].to_list(), dtype=np.bool_)
         # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
         equal = np.ones(panel.is_answer.shape)
-        found = Estimates(*push_ratios(is_found[answered], panel.is_answer, equal, confidence, key))
+        found = Intervals(*push_ratios(is_found[answered], panel.is_answer, equal, confidence, key))
     is_asked = panel.weights[:, 0] > 0
     return Stuffed(
         tokens=[measurable[index] for index in answered],
-        push=Estimates(*np.array(push, dtype=np.float64).reshape(-1, 3).T),
+        push=Intervals(*np.array(push, dtype=np.float64).reshape(-1, 3).T),
         found=found,
         queries=[int((words.lack(measurable[index]) & is_asked).sum()) for index in answered],
         by_topic=by_topic,

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.bootstrap import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.data.tasks import AnyTask
 from stickytoken.impacts._editing import Condition, Kind, by_tokens
 from stickytoken.impacts.results import PairedTestRecord, TokenRecord
+from stickytoken.intervals import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.settings.impact import ImpactSettings
 
 # Label of a token that the user named but that no run calls sticky.

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -303,8 +303,8 @@ _SMALLEST_SPREAD = 1e-6
 # minus the contraction, so larger contractions are replaced by this value.
 _LARGEST_CONTRACTION = 0.9
 
-Vectors = NDArray[np.float32]
-Vector = NDArray[np.float64]
+Vectors: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 class Effect(StrEnum):
@@ -615,13 +615,13 @@ def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
     return np.stack(counts, axis=1)
 
 
-def _null_for_nan(values: Vector) -> list[float | None]:
+def _null_for_nan(values: Floats) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def predicted_shifts(
     vectors: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
-) -> Vector:
+) -> Floats:
     """Predict how much copies change the mean similarity of documents to the queries.
 
     Copies of a token move the vector of every text toward the same point, the target point of the token,

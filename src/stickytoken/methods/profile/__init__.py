@@ -16,7 +16,7 @@ from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, Runner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Floats
 from stickytoken.methods.profile import estimates, rounds, texts
 from stickytoken.methods.profile._wording import (
     GLOSSARY,
@@ -32,7 +32,7 @@ from stickytoken.methods.profile._wording import (
     plan_facts,
     probe_lines,
 )
-from stickytoken.methods.profile.documents import measures_few
+from stickytoken.methods.profile.documents import measures_few_tokens
 from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
 from stickytoken.methods.profile.plan import prepare
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
@@ -237,7 +237,7 @@ def _of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
     return [values.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
-def _find_recognized_copies(measured: MeasuredJob) -> Vector | None:
+def _find_recognized_copies(measured: MeasuredJob) -> Floats | None:
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
@@ -254,9 +254,9 @@ def _find_recognized_copies(measured: MeasuredJob) -> Vector | None:
     return shares
 
 
-def _measure_recognized(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
+def _measure_recognized(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
     planned = np.broadcast_to(inserted, recognized.shape)
-    shares: Vector = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
+    shares: Floats = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
     return shares
 
 
@@ -436,7 +436,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) 
 def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
     """Return the stage that measures the curves and pairs that reports show."""
     panel = texts.anchor_panel(job.encoder, plan)
-    carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few(job) else SYMPTOM_CARRIERS]
+    carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few_tokens(job) else SYMPTOM_CARRIERS]
     return base.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)
 
 

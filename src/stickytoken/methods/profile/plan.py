@@ -135,7 +135,7 @@ def choose_texts(
     spread = _spread_of_similarities(encoder, carrier_texts, corpus.source)
     # A text must not be compared with a carrier that was taken from it.
     of_anchors = settings
-    if documents.measures_few(job):
+    if documents.measures_few_tokens(job):
         of_anchors = replace(settings, anchors=max(2, settings.anchors // 2))
     anchors = texts.choose_anchors(encoder, of_anchors, groups, taken=set(source_of_carrier.values()))
     if not anchors.texts:

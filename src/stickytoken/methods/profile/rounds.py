@@ -126,7 +126,7 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
 
 
 def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
-    if not documents.measures_few(job):
+    if not documents.measures_few_tokens(job):
         return most
     return min(most, max(least, len(job.tokens) // tokens_per_one))
 
@@ -138,7 +138,7 @@ def pilots_needed(job: Job[ProfileSettings]) -> int:
 
 def ordinary_tokens(job: Job[ProfileSettings], pilots: Sequence[int]) -> Sequence[int]:
     """Return the pilots that are the ordinary token in documents."""
-    return pilots if documents.measures_few(job) else pilots[::_ORDINARY_STEP]
+    return pilots if documents.measures_few_tokens(job) else pilots[::_ORDINARY_STEP]
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
@@ -151,7 +151,7 @@ def carriers_at_first(job: Job[ProfileSettings]) -> int:
 
     In a run over few tokens, only those whose interval includes their threshold are measured in the others.
     """
-    if not documents.measures_few(job):
+    if not documents.measures_few_tokens(job):
         return carriers_needed(job.settings)
     return job.settings.screening_texts + max(LEAST_CONFIRMING, job.settings.confirming_texts // 2)
 
@@ -273,7 +273,7 @@ def measure_rounds(
     # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
     in_all = set(hiding_ids)
     shown = 0
-    if not documents.measures_few(job):
+    if not documents.measures_few_tokens(job):
         in_all |= set(ordinary_tokens(job, plan.pilots))
         shown = verdict.DISPLAYED
     ordered_ids = np.array(sorted(suspect_ids - special_ids), dtype=np.int64)

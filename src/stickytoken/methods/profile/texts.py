@@ -20,7 +20,7 @@ from stickytoken.data import (
 )
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
-from stickytoken.methods.probes import AnchorPanel, Vector, balanced, room_for
+from stickytoken.methods.probes import AnchorPanel, Floats, balanced, room_for
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
@@ -227,7 +227,7 @@ def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
 
 
 def representative_carriers(
-    effects: Vector, lengths: NDArray[np.int64], candidates: NDArray[np.intp], count: int
+    effects: Floats, lengths: NDArray[np.int64], candidates: NDArray[np.intp], count: int
 ) -> list[int]:
     """Choose short carriers whose mean effects agree well with the mean effects over all carriers.
 

@@ -28,7 +28,7 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
     PLACEMENTS,
     Metric,
-    Vector,
+    Floats,
     distances,
     has_risen,
     placement_weights,
@@ -105,7 +105,7 @@ class ScoringPairs:
         return tuple(range(self.series * self.settings.copies))
 
     @property
-    def weights(self) -> Vector:
+    def weights(self) -> Floats:
         """Weight of each series in the score of a token, shape (series,)."""
         of_placements = placement_weights(self.settings.scoring_weights)
         return np.tile(of_placements, len(self.carriers)) / len(self.carriers)
@@ -219,7 +219,7 @@ class ScoringStage:
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
         # The anchor of each text's pair, shape (texts, d).
         anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
-        blocks: dict[Metric, list[Vector]] = {metric: [] for metric in Metric}
+        blocks: dict[Metric, list[Floats]] = {metric: [] for metric in Metric}
         for start in range(0, len(vectors), _ROWS_AT_A_TIME):
             stop = start + _ROWS_AT_A_TIME
             for metric, distances_of_block in distances(vectors[start:stop], anchors[start:stop]).items():
@@ -290,7 +290,7 @@ class ScoringState:
         series_bounds: Upper bound of the score of each series, shape (tokens, series).
     """
 
-    def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
+    def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Floats) -> None:
         """Start with only the distances without copies, which are the same for all tokens.
 
         The arrays have one row per token and one column per series, and all counts are 0.
@@ -319,9 +319,9 @@ class ScoringState:
         self._update(all_rows)  # computes series_bounds, the upper bounds of the scores of all series
 
     @property
-    def upper_bounds(self) -> Vector:
+    def upper_bounds(self) -> Floats:
         """Upper bound of each token's score; the score itself if all distances of the token are known."""
-        upper_bounds: Vector = self.series_bounds @ self._pairs.weights
+        upper_bounds: Floats = self.series_bounds @ self._pairs.weights
         return upper_bounds
 
     @property
@@ -343,7 +343,7 @@ class ScoringState:
         np.add.at(self.known_counts, (row_of_text, series_of_text), 1)
         self._update(rows)
 
-    def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
+    def next_texts(self, rows: NDArray[np.intp], gains: Floats, limit: int) -> list[tuple[int, ...]]:
         """Choose the next texts to encode for the given tokens.
 
         At most one text is chosen from each series: the text with the next number of copies in the order of
@@ -389,7 +389,7 @@ class ScoringState:
         self.has_risen[rows] = has_risen(known_distances)
 
 
-def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
+def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) -> Floats:
     """Estimate how much each further text of a series lowers the upper bound of the score of the series.
 
     `ScoringState.next_texts` chooses the texts to encode next by this estimate.

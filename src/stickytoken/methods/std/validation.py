@@ -16,7 +16,7 @@ from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job
-from stickytoken.methods.std._scores import PLACEMENTS, Metric, Vector, distances, weighted
+from stickytoken.methods.std._scores import PLACEMENTS, Metric, Floats, distances, weighted
 from stickytoken.methods.std.placement import Walk, paths_by_token, walk_candidates
 from stickytoken.methods.std.plan import StdPlanRecord, make_plan, pair_vectors, truncates
 from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
@@ -92,7 +92,7 @@ class ValidationStage:
         return starts[:, :, None] + np.arange(copies)
 
     @cached_property
-    def _before(self) -> dict[Metric, Vector]:
+    def _before(self) -> dict[Metric, Floats]:
         return distances(self.clean, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
