@@ -21,12 +21,9 @@ from numpy.typing import NDArray
 from bench import Results, commands
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.estimates import MeasuredJob, RoundResults, estimate
+from stickytoken.methods.profile.plan import PILOT_TOKENS, tokens_to_confirm
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import (
-    PILOT_TOKENS,
-    confirm_in_batches,
-    tokens_to_confirm,
-)
+from stickytoken.methods.profile.rounds import confirm_in_batches
 from stickytoken.methods.profile.texts import representative_carriers
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
 from stickytoken.methods.statistics import Effects

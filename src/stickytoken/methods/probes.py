@@ -61,6 +61,12 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
 
+def has_room(encoder: Encoder, ids: Sequence[int], room: int) -> bool:
+    """Return whether the model still reads a text with these content ids in full with ``room`` more tokens."""
+    placeholders = (0,) * room
+    return encoder.fits((*ids, *placeholders))
+
+
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
@@ -70,7 +76,7 @@ def fitting_copies(
     """
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
-    fitting = [count for count in counts if encoder.fits((*longest, *(0,) * (count * tokens_per_copy)))]
+    fitting = [count for count in counts if has_room(encoder, longest, count * tokens_per_copy)]
     return tuple(fitting) or (1,)
 
 

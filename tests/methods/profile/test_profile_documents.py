@@ -25,7 +25,7 @@ from stickytoken.methods.profile.documents import (
     plan_documents,
     predict_push,
 )
-from stickytoken.methods.profile.plan import prepare
+from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import Measuring
 

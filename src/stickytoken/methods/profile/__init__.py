@@ -34,8 +34,9 @@ from stickytoken.methods.profile._wording import (
 )
 from stickytoken.methods.profile.documents import measures_few_tokens
 from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
-from stickytoken.methods.profile.plan import prepare
+from stickytoken.methods.profile.plan import cells, ordinary_tokens
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
@@ -163,7 +164,7 @@ def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> Random
         return RandomTokens(0, 0, None, None)
     measures = numbers.measures_of(in_documents.ids[is_random])
     _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
-    is_ordinary = np.isin(in_documents.ids, rounds.ordinary_tokens(measured.job, measured.plan.pilots))
+    is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
     return RandomTokens(
         count=int(is_random.sum()),
         pushing=int((measures.push.low >= push_thresholds).sum()),
@@ -242,8 +243,8 @@ def _find_recognized_copies(measured: MeasuredJob) -> Floats | None:
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
         return None
-    cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
-    copies = np.array([cell.copies for cell in cells])
+    cell_of_carrier = cells(measured.job.settings, len(measured.plan.carriers))
+    copies = np.array([cell.copies for cell in cell_of_carrier])
     shares = _measure_recognized(screened.copies_seen, copies[measured.screening_carriers])
     # The confirming carriers are all carriers except the screening carriers. A token may have been measured
     # in the first of them only.

@@ -27,8 +27,8 @@ from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
     PLACEMENTS,
-    Metric,
     Floats,
+    Metric,
     distances,
     has_risen,
     placement_weights,

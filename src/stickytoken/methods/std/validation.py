@@ -16,7 +16,7 @@ from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job
-from stickytoken.methods.std._scores import PLACEMENTS, Metric, Floats, distances, weighted
+from stickytoken.methods.std._scores import PLACEMENTS, Floats, Metric, distances, weighted
 from stickytoken.methods.std.placement import Walk, paths_by_token, walk_candidates
 from stickytoken.methods.std.plan import StdPlanRecord, make_plan, pair_vectors, truncates
 from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
