@@ -19,6 +19,10 @@ class Interval(NamedTuple, Generic[Number]):
     low: Number
     high: Number
 
+    def as_columns(self, name: str) -> dict[str, Number]:
+        """Return the three as columns of a table: ``name``, ``name_low`` and ``name_high``."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 class Intervals(NamedTuple):
     """Values of T tokens with their confidence intervals.

@@ -62,7 +62,7 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 
 
 def has_room(encoder: Encoder, ids: Sequence[int], room: int) -> bool:
-    """Return whether the model still reads a text with these content ids in full with ``room`` more tokens."""
+    """Return whether the model reads a text with these content ids, and ``room`` more tokens, in full."""
     placeholders = (0,) * room
     return encoder.fits((*ids, *placeholders))
 

@@ -165,6 +165,8 @@ def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> Random
     measures = numbers.measures_of(in_documents.ids[is_random])
     _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
+    # A ratio has no upper end, so a single token could carry their mean. A share is at most 1, and the mean
+    # of shares counts every search alike.
     return RandomTokens(
         count=int(is_random.sum()),
         pushing=int((measures.push.low >= push_thresholds).sum()),

@@ -26,7 +26,7 @@ from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback, RowValue
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job, MethodSettings, Runner
 from stickytoken.methods.measures import PUSH
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
@@ -60,7 +60,7 @@ _DOCUMENTS_KEY = 5
 _SAMPLES_KEY = 6
 
 
-def measures_few_tokens(job: Job[ProfileSettings]) -> bool:
+def measures_few_tokens(job: Job[MethodSettings]) -> bool:
     """Return whether a job is over few tokens of its vocabulary."""
     return job.restricted and len(job.tokens) < FEW_TOKENS
 

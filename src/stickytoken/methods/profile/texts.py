@@ -192,8 +192,8 @@ def _short_texts_of_group(
     Long texts are shortened to their first sentence. Of several texts that differ only in their final
     punctuation, one is returned. Texts that a server returns no vector for are left out.
     """
-    # Tokenizing all texts of a large group would take long. The number drawn is generous, because texts drop
-    # out below, and because the more there are, the nearer the best come to the length.
+    # Tokenizing all texts of a large group would take long, so only some are drawn: many, because texts drop
+    # out below, and the more remain, the nearer to the length are the best. Any generous number would do.
     drawn_count = _POOL_FACTOR * most + settings.anchors
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
     source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
