@@ -97,3 +97,18 @@ def test_contractions_by_carrier_average_to_the_contraction_of_the_fit():
     after = unit_vectors(generator.normal(size=(4, 7, 9)).astype(np.float32))
     fitted = fit_effects(before, after)
     assert carrier_contractions(before, after).mean(axis=1) == pytest.approx(fitted.contraction, abs=1e-6)
+
+
+def test_a_token_at_its_threshold_is_flagged_once_in_twenty_by_the_last_look_alone():
+    """The first look only drops tokens. If it flagged them too, they would have two chances."""
+    pilots = np.zeros((50, 48))  # without an error of the ordinary token
+    at_threshold = np.random.default_rng(0).normal(size=(40_000, 48))
+    values = np.vstack([pilots, at_threshold])
+    is_pilot = np.arange(len(values)) < len(pilots)
+    first = beyond_ordinary(values[:, :24], is_pilot, 0.9).estimates.of_rows(np.flatnonzero(~is_pilot))
+    last = beyond_ordinary(values, is_pilot, 0.9).estimates.of_rows(np.flatnonzero(~is_pilot))
+    goes_on = first.high >= 0
+    flagged_by_last = goes_on & (last.low >= 0)
+    flagged_by_any = (first.low >= 0) | flagged_by_last
+    assert flagged_by_last.mean() == pytest.approx(0.05, abs=0.003)
+    assert flagged_by_any.mean() == pytest.approx(0.08, abs=0.003)
