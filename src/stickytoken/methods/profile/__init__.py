@@ -346,8 +346,8 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     """Measure all tokens of the job closely, as a run does with selected tokens, and judge them.
 
     All of them go into the screening carriers, into confirming ones and into documents. If they are few, the
-    later half of the confirming carriers gets only those that the first half leaves undecided. Nothing is
-    stored on disk.
+    later half of the confirming carriers gets only those that may reach their threshold by the first half.
+    Nothing is stored on disk.
 
     Returns:
         One result for each token of the job, in the same order. A token that occurs twice has two equal
