@@ -221,8 +221,9 @@ def measure_rounds(
     pilots = measure(Round.PILOT, first_carriers, pilot_ids)
     screening_carriers = _screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
-    # The contractions of the pilots are fitted to the screening carriers as well, those of other tokens to the
-    # confirming ones alone. With all-MiniLM-L6-v2, this shifts the pilots by 0.001, a fortieth of an interval.
+    # The contractions of the pilots are fitted to the screening carriers as well, those of other tokens to
+    # the confirming ones alone. For all-MiniLM-L6-v2, this makes the pilots' larger by 0.001, which is a
+    # fortieth of half an interval.
     screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
     measured = MeasuredJob(
         job=job,
