@@ -199,10 +199,8 @@ def encode_documents(
         similarity=similarity,
     )
     places = _spread_evenly([position_of[document] for document in record.chosen], search)
-    carriers: list[Carrier] = []
-    for place in places:
-        is_tokenized = job.settings.insertion is Insertion.IDS
-        carriers.append(fitted[place].content if is_tokenized else fitted[place].text)
+    is_tokenized = job.settings.insertion is Insertion.IDS
+    receiving = [fitted[place] for place in places]
     # A query whose document isn't searched has no answer.
     answers = np.array([position_of.get(document, -1) for document in collection.answers])
     # All kinds of documents and of queries weigh the same.
@@ -211,8 +209,8 @@ def encode_documents(
     of_queries = _weigh_kinds(kinds[list(collection.answers)])
     return DocumentPanel(
         places=places,
-        carriers=tuple(carriers),
-        texts=tuple(fitted[place].text for place in places),
+        carriers=tuple(text.content if is_tokenized else text.text for text in receiving),
+        texts=tuple(text.text for text in receiving),
         search=search,
         depth=record.depth,
         is_answer=np.asarray(answers[:, None] == np.array(places)[None, :]),
