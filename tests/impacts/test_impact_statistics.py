@@ -12,7 +12,7 @@ from scipy.stats import bootstrap
 import impact_files as files
 import tiny
 from naming import naming, says
-from stickytoken import bootstrap as resampling
+from stickytoken import intervals as resampling
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, _editing, _statistics, wording
