@@ -21,20 +21,17 @@ from numpy.typing import NDArray
 from bench import Results, commands
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.estimates import MeasuredJob, RoundResults, estimate
+from stickytoken.methods.profile.plan import PILOT_TOKENS, tokens_to_confirm
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import (
-    PILOT_TOKENS,
-    confirm_in_batches,
-    tokens_to_confirm,
-)
+from stickytoken.methods.profile.rounds import confirm_in_batches
 from stickytoken.methods.profile.texts import representative_carriers
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
 from stickytoken.methods.statistics import Effects
 from stickytoken.settings.profile import ProfileSettings
 
-Vector = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
-Draw = Callable[[np.random.Generator, int], Vector]
+Draw = Callable[[np.random.Generator, int], Floats]
 SETTINGS = ProfileSettings()
 
 # Sizes that were measured on all-MiniLM-L6-v2. Contractions are shares of a text.
@@ -60,32 +57,32 @@ class Shape(NamedTuple):
     noise: Draw
 
 
-def normal(generator: np.random.Generator, size: int) -> Vector:
+def normal(generator: np.random.Generator, size: int) -> Floats:
     """Draw from the standard normal distribution."""
     return generator.normal(size=size)
 
 
-def left_skewed(generator: np.random.Generator, size: int) -> Vector:
+def left_skewed(generator: np.random.Generator, size: int) -> Floats:
     """Draw from a mirrored gamma distribution of shape 8, standardized."""
     return np.asarray((8 - generator.gamma(8, size=size)) / np.sqrt(8))
 
 
-def right_skewed(generator: np.random.Generator, size: int) -> Vector:
+def right_skewed(generator: np.random.Generator, size: int) -> Floats:
     """Draw from a gamma distribution of shape 8, standardized."""
     return -left_skewed(generator, size)
 
 
-def student(generator: np.random.Generator, size: int) -> Vector:
+def student(generator: np.random.Generator, size: int) -> Floats:
     """Draw from Student's t distribution with 5 degrees of freedom, standardized."""
     return np.asarray(generator.standard_t(5, size=size) / np.sqrt(5 / 3))
 
 
-def laplace(generator: np.random.Generator, size: int) -> Vector:
+def laplace(generator: np.random.Generator, size: int) -> Floats:
     """Draw from the Laplace distribution, standardized."""
     return generator.laplace(scale=np.sqrt(0.5), size=size)
 
 
-def two_kinds(generator: np.random.Generator, size: int) -> Vector:
+def two_kinds(generator: np.random.Generator, size: int) -> Floats:
     """Draw nine of ten values from a narrow and one of ten from a wide normal distribution.
 
     Vocabularies look like this if single characters vary more than other tokens do.
@@ -124,13 +121,13 @@ class Simulated:
         covered: whether the interval contains the true share, shape (T,).
     """
 
-    erased: Vector
+    erased: Floats
     flagged: NDArray[np.bool_]
     confirmed: NDArray[np.bool_]
     covered: NDArray[np.bool_]
 
     @property
-    def reach(self) -> Vector:
+    def reach(self) -> Floats:
         """The true erased share divided by its threshold, shape (T,)."""
         return self.erased / SETTINGS.smallest_erased
 
@@ -153,7 +150,7 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     )
 
 
-def true_contractions(generator: np.random.Generator, shape: Shape, size: int) -> Vector:
+def true_contractions(generator: np.random.Generator, shape: Shape, size: int) -> Floats:
     """Draw the contraction of each token, shape (size,)."""
     contractions = ORDINARY_CONTRACTION + CONTRACTION_SPREAD * shape.ordinary(generator, size)
     is_sticky = generator.random(size) < shape.sticky_share
@@ -163,7 +160,7 @@ def true_contractions(generator: np.random.Generator, shape: Shape, size: int) -
     return contractions
 
 
-def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractions: Vector) -> RoundResults:
+def effects_in_carriers(generator: np.random.Generator, shape: Shape, contractions: Floats) -> RoundResults:
     """Draw what each carrier shows of the true effects, and return it as measurements of all tokens."""
     size = len(contractions)
     carriers = SETTINGS.screening_texts + SETTINGS.confirming_texts
@@ -207,7 +204,7 @@ def measured_in_rounds(in_all_carriers: RoundResults, pilots: Ids) -> RuleInputs
     return estimate(after_all_rounds).measures
 
 
-def measurements_of(ids: Ids, contractions: Vector) -> RoundResults:
+def measurements_of(ids: Ids, contractions: Floats) -> RoundResults:
     """Return measurements of T tokens, with ascending ids, in K carriers; contractions have shape (T, K)."""
     effects = Effects(contractions.mean(axis=1), np.zeros((len(contractions), 1)))
     return RoundResults(ids=ids, effects=effects, contractions=contractions)

@@ -32,7 +32,8 @@ from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
 from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages, estimate_cost
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods.profile.rounds import confirming_stage, most_texts_to_confirm
+from stickytoken.methods.profile.plan import most_texts_to_confirm
+from stickytoken.methods.profile.rounds import confirming_stage
 from stickytoken.settings.profile import ProfileSettings
 
 sys.path.append(str(ROOT / "tests" / "support"))

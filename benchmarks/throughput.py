@@ -31,9 +31,9 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, cut_into_shards, ignore_progress
 from stickytoken.methods.base import Runner
 from stickytoken.methods.std import StdSettings
-from stickytoken.methods.std.placement import walk_vocabulary
+from stickytoken.methods.std.placement import Walk, walk_vocabulary
 from stickytoken.methods.std.plan import make_plan
-from stickytoken.methods.std.scoring import ScoringStage, scoring_pairs, scoring_walk
+from stickytoken.methods.std.scoring import ScoringStage, scoring_pairs
 from stickytoken.vocabulary import categorize
 
 # Program of the other job: multiply matrices with two threads, without end.
@@ -100,7 +100,8 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     indices = np.random.default_rng(0).permutation(len(available))[: count + 2]
     random_tokens = [available[index] for index in indices]
     pairs = scoring_pairs(encoder, settings, plan)
-    paths = walk_vocabulary(settings.seed, available, random_tokens, scoring_walk(pairs))
+    walk = Walk.in_carriers(pairs.carriers, settings)
+    paths = walk_vocabulary(settings.seed, available, random_tokens, walk)
     stage = ScoringStage(pairs, dict.fromkeys(paths, pairs.text_indices), paths)
     compute_shard(stage, Shard(0, tuple(random_tokens[:2])), encoder)
     return stage, random_tokens[2:], len(available)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.bootstrap import bootstrap_samples
+from stickytoken.intervals import Intervals, bootstrap_samples
 from stickytoken.unit_vectors import Similarity
 
 # Share of a collection that counts as its first results. Push is a matter of the first ranks: copies of an
@@ -94,12 +93,31 @@ class ExactSearch:
         return np.where(is_among_first, last_of_others, last_of_all)
 
 
-class Ratios(NamedTuple):
-    """T ratios with their intervals, each of shape (T,)."""
+@dataclass(frozen=True)
+class ResultLimits:
+    """The similarities that n documents must exceed to be results of Q queries.
 
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    Attributes:
+        first: to be among the first results of each query, shape (Q, n).
+        top: to be found by it, among its first ten results, shape (Q, n).
+        is_answer: whether each document answers each query, shape (Q, n).
+    """
+
+    first: NDArray[np.float64]
+    top: NDArray[np.float64]
+    is_answer: NDArray[np.bool_]
+
+    def wrong_results(self, similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which documents are first results of queries that they don't answer, shape (Q, n)."""
+        return (similarities > self.first) & ~self.is_answer
+
+    def found(self, similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return for each pair of a query and a document that answers it whether the query finds it."""
+        return (similarities > self.top)[self.is_answer]
+
+    def of_documents(self, part: slice) -> ResultLimits:
+        """Return the limits of some of the documents."""
+        return ResultLimits(self.first[:, part], self.top[:, part], self.is_answer[:, part])
 
 
 def push_ratios(
@@ -108,7 +126,7 @@ def push_ratios(
     weights: NDArray[np.float64],
     confidence: float,
     key: Sequence[int],
-) -> Ratios:
+) -> Intervals:
     """Return in how many times as many wrong results documents are with copies as without.
 
     Queries and documents are resampled at the same time, each with weights of its own, because one query or
@@ -144,7 +162,7 @@ def push_ratios(
 
     if not (without & (weights > 0)).any():
         tokens = len(with_copies)
-        return Ratios(np.full(tokens, np.nan), np.zeros(tokens), np.full(tokens, np.inf))
+        return Intervals(np.full(tokens, np.nan), np.zeros(tokens), np.full(tokens, np.inf))
     before = count_results(without)
     tail = (1 - confidence) / 2
     values, lows, highs = [], [], []
@@ -157,7 +175,7 @@ def push_ratios(
         values.append(ratios[0])
         lows.append(low)
         highs.append(high)
-    return Ratios(np.array(values), np.array(lows), np.array(highs))
+    return Intervals(np.array(values), np.array(lows), np.array(highs))
 
 
 def _sample_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_ru
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._measuring import hide_here
-from stickytoken.methods.statistics import Estimates
+from stickytoken.intervals import Intervals
 
 
 def test_the_planted_word_is_sticky_and_named_first(finished):
@@ -122,7 +122,7 @@ def test_in_the_model_as_it_was_the_word_is_benign(texts, queries, tmp_path):
 
 
 def test_an_erased_share_counts_only_where_the_token_hides_documents():
-    found = Estimates(
+    found = Intervals(
         value=np.array([0.2, 0.85, 0.9, 0.8]), low=np.zeros(4), high=np.array([0.4, 0.95, 1.0, 1.0])
     )
     is_ordinary = np.array([False, False, True, True])

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A part may import lower parts and itself, and nothing beside or above it.
 LAYERS = [
     {"errors", "version", "wall_time"},
-    {"bootstrap", "insertion", "machine", "token_vectors", "unit_vectors", "validation"},
+    {"insertion", "intervals", "machine", "token_vectors", "unit_vectors", "validation"},
     {"findings", "search", "settings", "words"},
     {"vocabulary"},
     {"data"},

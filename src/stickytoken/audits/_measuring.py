@@ -16,13 +16,13 @@ from stickytoken.audits._stuffing import Stuffed
 from stickytoken.audits._tokens import Candidates, choose_tokens, predicted_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
 from stickytoken.encoders.protocol import confirm_answers
+from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Runner
 from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
-from stickytoken.methods.statistics import Estimates
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.words import counted
@@ -74,6 +74,7 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
     if stuffed.unanswered:
         count = counted(len(stuffed.unanswered), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
+    # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
     found = panel.is_found
     result = AuditResultRecord(
         depth=panel.depth,
@@ -129,7 +130,7 @@ def _token_rows(
     deviations = column("vector_deviation")
     measures = RuleInputs(
         ids=ids,
-        erased=Estimates(column("erased"), column("erased_low"), column("erased_high")),
+        erased=Intervals(column("erased"), column("erased_low"), column("erased_high")),
         push=stuffed.push,
         vector_deviation=deviations,
         confirmed=of_run["confirmed"].fill_null(value=False).to_numpy()
@@ -139,12 +140,14 @@ def _token_rows(
     _, push_thresholds = thresholds(deviations, job.rule)
     is_undecided = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
+    pushes = stuffed.push.of_each()
+    found_shares = None if stuffed.found is None else stuffed.found.of_each()
     rows = []
     for index, token in enumerate(stuffed.tokens):
-        push, push_low, push_high = (float(end[index]) for end in stuffed.push)
-        found: tuple[float | None, ...] = (None, None, None)
-        if stuffed.found is not None:
-            found = tuple(float(end[index]) for end in stuffed.found)
+        push = pushes[index]
+        found: Interval[float] | Interval[None] = Interval(None, None, None)
+        if found_shares is not None:
+            found = found_shares[index]
         verdict = judged.verdicts[index]
         row = {
             "token_id": token.id,
@@ -153,11 +156,9 @@ def _token_rows(
             "group": groups[token.id],
             "predicted": predicted.get(token.id),
             "queries": stuffed.queries[index],
-            "push": push,
-            "push_low": push_low,
-            "push_high": push_high,
-            "times_ordinary": push / ordinary_push if ordinary_push else None,
-            **dict(zip(("found", "found_low", "found_high"), found, strict=True)),
+            **push.as_columns("push"),
+            "times_ordinary": push.value / ordinary_push if ordinary_push else None,
+            **found.as_columns("found"),
             **of_run.select(_OF_RUN).row(index, named=True),
             "verdict": verdict,
             "severity": judged.severities[index],
@@ -168,7 +169,7 @@ def _token_rows(
     return sorted(rows, key=_badness)
 
 
-def hide_here(found: Estimates | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether fewer queries find a document with copies of each token than with ordinary copies.
 
     Args:

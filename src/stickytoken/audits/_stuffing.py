@@ -16,10 +16,10 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
+from stickytoken.intervals import Interval, Intervals
 from stickytoken.methods.base import Runner
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
-from stickytoken.methods.statistics import Estimates
 from stickytoken.methods.wording import COPIES, TOP
 from stickytoken.search import ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
@@ -138,8 +138,8 @@ class Stuffed:
     """
 
     tokens: list[Token]
-    push: Estimates
-    found: Estimates | None
+    push: Intervals
+    found: Intervals | None
     queries: list[int]
     by_topic: list[dict[str, Any]]
     unanswered: dict[int, str]
@@ -181,31 +181,30 @@ def measure_stuffed(
     key = [settings.seed, _SAMPLES_KEY]
     topics = _choose_topics(panel, words.topics)
     by_topic = []
-    push = []
+    push: list[Interval[float]] = []
     for index in answered:
         weights = weights_of[measurable[index]]
         one = wrong_results[index][None]
-        ratios = push_ratios(one, panel.is_wrong_result, weights, confidence, key)
-        push.append([float(end[0]) for end in ratios])
+        push += push_ratios(one, panel.is_wrong_result, weights, confidence, key).of_each()
         for topic, is_of_topic in topics.items():
             token = measurable[index]
             of_topic = np.where(is_of_topic[:, None], weights, 0.0)
-            value, low, high = push_ratios(one, panel.is_wrong_result, of_topic, confidence, key)
-            if np.isfinite(value[0]):
+            ratios = push_ratios(one, panel.is_wrong_result, of_topic, confidence, key)
+            (ratio,) = ratios.of_each()
+            if np.isfinite(ratio.value):
                 row = {"token_id": token.id, "topic": topic, "queries": int((of_topic[:, 0] > 0).sum())}
-                row |= {"push": float(value[0]), "push_low": float(low[0]), "push_high": float(high[0])}
-                by_topic.append(row)
+                by_topic.append(row | ratio.as_columns("push"))
     found = None
     if panel.is_answer.any():
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
         is_found[:, panel.is_answer] = np.array(rows["found"].to_list(), dtype=np.bool_)
         # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
         equal = np.ones(panel.is_answer.shape)
-        found = Estimates(*push_ratios(is_found[answered], panel.is_answer, equal, confidence, key))
+        found = push_ratios(is_found[answered], panel.is_answer, equal, confidence, key)
     is_asked = panel.weights[:, 0] > 0
     return Stuffed(
         tokens=[measurable[index] for index in answered],
-        push=Estimates(*np.array(push, dtype=np.float64).reshape(-1, 3).T),
+        push=Intervals.of_tokens(push),
         found=found,
         queries=[int((words.lack(measurable[index]) & is_asked).sum()) for index in answered],
         by_topic=by_topic,

@@ -18,6 +18,7 @@ from stickytoken.detection import IDENTITY_VERSION
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.errors import InputError, RunError
+from stickytoken.intervals import Interval, estimate_share
 from stickytoken.methods import METHODS, Column
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
 from stickytoken.repairs.result import finished_repair, repairs_in
@@ -46,14 +47,6 @@ class WorstToken(NamedTuple):
     value: float
     low: float | None  # lower end of the value's interval; None if it has no interval
     high: float | None
-
-
-class ShareOfSticky(NamedTuple):
-    """The share of sticky tokens, and the ends of its exact confidence interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Quantiles(NamedTuple):
@@ -119,19 +112,17 @@ class ComparedRun:
         )
 
     @cached_property
-    def share(self) -> ShareOfSticky | None:
+    def share(self) -> Interval[float] | None:
         """The share of sticky tokens among the examined tokens; None if the user chose these tokens.
 
-        The interval is exact (Clopper and Pearson 1934, Biometrika 26:404).
+        The interval is exact (see `estimate_share`).
         """
-        from scipy.stats import binomtest
-
         if self.examined is Examined.CHOSEN:
             return None
         is_drawn = ~pl.col("token_id").is_in(self.run.record.beside_sample or [])
-        share = binomtest(len(self.run.sticky.filter(is_drawn)), len(self.run.tokens.filter(is_drawn)))
-        low, high = share.proportion_ci(self.confidence)
-        return ShareOfSticky(float(share.statistic), float(low), float(high))
+        sticky = len(self.run.sticky.filter(is_drawn))
+        examined = len(self.run.tokens.filter(is_drawn))
+        return estimate_share(sticky, examined, self.confidence)
 
     @cached_property
     def repair(self) -> str:

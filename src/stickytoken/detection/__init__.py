@@ -240,6 +240,11 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
         parts["carriers"] = "as long as those of the bundled corpus"
     if job.restricted and job.sampled and method == "profile":
         parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
+    if method == "profile":
+        from stickytoken.methods.profile.documents import measures_few_tokens
+
+        if measures_few_tokens(job):
+            parts["flagged"] = "by all carriers"  # earlier runs over few tokens could flag by half of them
     capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,

@@ -11,7 +11,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.bootstrap import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.data import tasks
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
@@ -28,6 +27,7 @@ from stickytoken.encoders.protocol import (
 )
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Insertion
+from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
 

@@ -11,6 +11,7 @@ from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
+from stickytoken.intervals import Interval
 from stickytoken.methods.measures import PUSH
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.words import percent, quoted
@@ -53,26 +54,18 @@ def require_comparable(run: Run, baseline: Run) -> None:
         )
 
 
-class _Effect(NamedTuple):
-    """A measured effect with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 # Columns of tokens.parquet whose measures have intervals.
 _MEASURES = ("erased", "push")
 
 
-def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
+def _effects_of(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
     effects = {}
     for name in _MEASURES:
         value = row.get(name)
         low = row.get(f"{name}_low")
         high = row.get(f"{name}_high")
         if value is not None and low is not None and high is not None:
-            effects[name] = _Effect(value, low, high)
+            effects[name] = Interval(value, low, high)
     return effects
 
 
@@ -80,8 +73,8 @@ class _JudgedToken(NamedTuple):
     """A sticky token, compared with the baseline."""
 
     row: Mapping[str, Any]  # the token's row in tokens.parquet
-    effects: dict[str, _Effect]  # keyed by column
-    baseline_effects: dict[str, _Effect]  # keyed by column; empty if not in the baseline
+    effects: dict[str, Interval[float]]  # keyed by column
+    baseline_effects: dict[str, Interval[float]]  # keyed by column; empty if not in the baseline
     change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
     is_counted: bool  # whether the token counts against the model
 
@@ -156,8 +149,8 @@ def judge_tokens(
 
 def _change(
     baseline_row: Mapping[str, Any] | None,
-    effects: dict[str, _Effect],
-    baseline_effects: dict[str, _Effect],
+    effects: dict[str, Interval[float]],
+    baseline_effects: dict[str, Interval[float]],
 ) -> str:
     """Return how a sticky token has changed since the baseline.
 
@@ -203,7 +196,7 @@ def _message(token: _JudgedToken) -> str:
     return f"{message}; {token.change}, in the baseline: {_in_words(token.baseline_effects)}"
 
 
-def _in_words(effects: dict[str, _Effect]) -> str:
+def _in_words(effects: dict[str, Interval[float]]) -> str:
     phrases = []
     if "erased" in effects:
         phrases.append(f"{percent(effects['erased'].value)} erased")

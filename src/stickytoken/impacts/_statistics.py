@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.bootstrap import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.data.tasks import AnyTask
 from stickytoken.impacts._editing import Condition, Kind, by_tokens
 from stickytoken.impacts.results import PairedTestRecord, TokenRecord
+from stickytoken.intervals import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.settings.impact import ImpactSettings
 
 # Label of a token that the user named but that no run calls sticky.
@@ -226,7 +226,7 @@ def _condition_rows(
         is_clean = group[0].kind is Kind.CLEAN
         shown_drop = Interval(value=None, low=None, high=None) if is_clean else drop
         row = {**labels(group[0], tokens_by_id), "score": present(score)}
-        rows.append(row | interval_columns("drop", shown_drop))
+        rows.append(row | shown_drop.as_columns("drop"))
     return rows
 
 
@@ -253,7 +253,7 @@ def _effect_of(
     }
     intervals = contrast_intervals(resampled_scores, np.vstack(list(contrasts.values())), confidence)
     for name, interval in zip(contrasts, intervals, strict=True):
-        effect |= interval_columns(name, interval)
+        effect |= interval.as_columns(name)
     for name in ("drop_sticky", "drop_benign"):
         defined = effect[name] is not None and effect["clean"]
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
@@ -286,8 +286,3 @@ def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dic
     if condition.draws_token:
         return {"kind": kind, "token_id": None, "token": f"one of {len(tokens)} in each text"}
     return {"kind": f"{kind} mixture" if tokens else kind, "token_id": None, "token": None}
-
-
-def interval_columns(name: str, interval: Interval) -> dict[str, float | None]:
-    """Return a value and the ends of its interval as columns: ``name``, ``name_low`` and ``name_high``."""
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

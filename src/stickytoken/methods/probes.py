@@ -27,7 +27,7 @@ from stickytoken.unit_vectors import unit_vectors
 
 Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
-Vector = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 # Number of tokens reserved for each copy that is inserted as text, because the tokenizer may split the copy
 # into several tokens.
@@ -61,6 +61,12 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
 
+def has_room(encoder: Encoder, ids: Sequence[int], room: int) -> bool:
+    """Return whether the model reads a text with these content ids, and ``room`` more tokens, in full."""
+    placeholders = (0,) * room
+    return encoder.fits((*ids, *placeholders))
+
+
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
@@ -70,7 +76,7 @@ def fitting_copies(
     """
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
-    fitting = [count for count in counts if encoder.fits((*longest, *(0,) * (count * tokens_per_copy)))]
+    fitting = [count for count in counts if has_room(encoder, longest, count * tokens_per_copy)]
     return tuple(fitting) or (1,)
 
 
@@ -177,7 +183,7 @@ class CarrierPanel:
     """
 
     panel: AnchorPanel
-    before: Vector
+    before: Floats
     is_unrelated: NDArray[np.bool_]
 
     def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
@@ -228,17 +234,17 @@ class SymptomStage:
         """
         return self._averages(self._similarities(vectors))
 
-    def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
+    def _similarities(self, vectors: NDArray[np.float32]) -> Floats:
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
-    def _averages(self, curves: Vector) -> dict[str, RowValue]:
+    def _averages(self, curves: Floats) -> dict[str, RowValue]:
         is_unrelated = self.panel.is_unrelated[:, None]
         return {"below": _mean_curve(curves, is_unrelated), "above": _mean_curve(curves, ~is_unrelated)}
 
 
-def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
+def _mean_curve(curves: Floats, pairs: NDArray[np.bool_]) -> list[float]:
     count = int(pairs.sum())
     if not count:
         return []
@@ -251,7 +257,7 @@ def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
 SIMILARITY_EDGES: Sequence[float] = [round(-1 + 0.02 * step, 2) for step in range(101)]
 
 
-def similarity_counts(similarities: Vector) -> list[int]:
+def similarity_counts(similarities: Floats) -> list[int]:
     """Clip similarities to [-1, 1], and count them in each bin of `SIMILARITY_EDGES`."""
     counts: list[int] = np.histogram(similarities.clip(-1, 1), SIMILARITY_EDGES)[0].tolist()
     return counts
@@ -280,7 +286,7 @@ class EvidenceStage(SymptomStage):
         row["similarities_after"] = similarity_counts(after)
         return row | self._example_pairs(after)
 
-    def _example_pairs(self, after: Vector) -> dict[str, RowValue]:
+    def _example_pairs(self, after: Floats) -> dict[str, RowValue]:
         """Return a typical unrelated pair, and the unrelated pair with the largest rise in similarity.
 
         The typical pair is the unrelated pair whose rise is closest to the mean rise. A pair whose carrier
@@ -303,7 +309,7 @@ class EvidenceStage(SymptomStage):
         row = self._pair_columns("typical", pairs[np.abs(rises - typical_rise).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
-    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, RowValue]:
+    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Floats) -> dict[str, RowValue]:
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

@@ -8,32 +8,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from stickytoken.methods.probes import Vector
+from stickytoken.intervals import Intervals
+from stickytoken.methods.probes import Floats
 
 # Variance of the median of a large normal sample, divided by the variance of the mean (Laplace 1812).
 _MEDIAN_VARIANCE = np.pi / 2
-
-
-class Estimates(NamedTuple):
-    """Effects of T tokens, with two-sided intervals.
-
-    Attributes:
-        value: the estimated effects, shape (T,).
-        low: lower ends of the intervals, shape (T,).
-        high: upper ends of the intervals, shape (T,).
-    """
-
-    value: Vector
-    low: Vector
-    high: Vector
-
-    def divided_by(self, unit: float) -> Estimates:
-        """Divide the effects and their intervals by ``unit``, which must be positive."""
-        return Estimates(self.value / unit, self.low / unit, self.high / unit)
-
-    def of_rows(self, rows: NDArray[np.intp]) -> Estimates:
-        """Return the estimates of the tokens in these rows."""
-        return Estimates(self.value[rows], self.low[rows], self.high[rows])
 
 
 class Relative(NamedTuple):
@@ -44,27 +23,24 @@ class Relative(NamedTuple):
         ordinary: effect of the ordinary token, which is the median effect of random tokens.
     """
 
-    estimates: Estimates
+    estimates: Intervals
     ordinary: float
 
 
-def beyond_ordinary(
-    values: Vector, is_random: NDArray[np.bool_], confidence: float, least_variance: float = 0.0
-) -> Relative:
+def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: float) -> Relative:
     """Average the effect of each token over the carriers, and subtract the effect of the ordinary token.
 
     The effect of the ordinary token is the median effect of the random tokens. Some carriers raise or lower
     the values of all tokens. To remove this carrier effect, each carrier's mean over the random tokens is
     subtracted first. The intervals are Student intervals that treat the carriers as a random sample; they
-    include the standard error of the median.
+    include the standard error of the median. What a server changes from call to call needs no variance of its
+    own, because it scatters the values of the carriers too.
 
     Args:
         values: effect of each token in each carrier, shape (T, K); NaN in carriers in which a token was not
             measured. Each token has at least two values, each random token all.
         is_random: whether each token was drawn at random, shape (T,).
         confidence: coverage of the two-sided intervals.
-        least_variance: lower bound for the variance of a single value, such as the variance between repeated
-            calls to a server.
 
     Returns:
         The effects relative to the ordinary token, with intervals, and the effect of the ordinary token.
@@ -79,11 +55,11 @@ def beyond_ordinary(
     if len(random_means) > 1:
         variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
     # Variance of a token's value in a single carrier. The variance of the mean over K carriers is 1/K of it.
-    variance = np.maximum(np.nanvar(centred, axis=1, ddof=1), least_variance)
+    variance = np.nanvar(centred, axis=1, ddof=1)
     error = np.sqrt(variance / carrier_counts + variance_of_median)
     half_width = scipy.stats.t.ppf((1 + confidence) / 2, carrier_counts - 1) * error
     effect = means - median
-    estimates = Estimates(effect, effect - half_width, effect + half_width)
+    estimates = Intervals(effect, effect - half_width, effect + half_width)
     # The carrier means were subtracted from all values, so the ordinary effect adds their mean again.
     return Relative(estimates, ordinary=float(carrier_means.mean()) + median)
 
@@ -105,7 +81,7 @@ class Effects(NamedTuple):
         pull: p, the vector that copies add to the vectors of texts, shape (T, d).
     """
 
-    contraction: Vector
+    contraction: Floats
     pull: NDArray[np.floating[Any]]
 
 
@@ -113,7 +89,7 @@ class TokenEffects(NamedTuple):
     """Contraction and pull of T tokens (see `Effects`), in ascending order of token id."""
 
     ids: NDArray[np.int64]
-    contraction: Vector
+    contraction: Floats
     pull: NDArray[np.floating[Any]]
 
 
@@ -139,7 +115,7 @@ def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> Effe
     return Effects(1 - slopes, mean_after - slopes[:, None] * mean_before)
 
 
-def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
+def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Floats:
     """Return the contraction of each token in each carrier: the share of the carrier that copies erase.
 
     The mean of these contractions over the carriers equals the contraction that `fit_effects` estimates.

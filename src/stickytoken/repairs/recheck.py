@@ -16,11 +16,12 @@ from stickytoken.detection.run import Run, restored_settings
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.intervals import Intervals
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector, fitting_copies
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Floats, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
@@ -44,7 +45,6 @@ from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
-from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary, count_copies_read
 
@@ -251,7 +251,7 @@ class Recheck:
         in_documents = join_documents([self._ordinary_in_documents, self._measure_documents(copies)])
         estimates = RuleInputs(
             ids=measured.ids,
-            erased=Estimates(*(np.where(is_split, np.nan, end) for end in erased)),
+            erased=Intervals(*(np.where(is_split, np.nan, end) for end in erased)),
             push=push_of(measured.ids, in_documents),
             vector_deviation=deviations_of(measured.ids, self._vector_deviations),
             # All tokens are measured in all carriers, as a run does in its last round only.
@@ -383,7 +383,7 @@ class Recheck:
         return reduce(joined, results)
 
 
-def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Vector:
+def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
     """Return the larger effect of each token as a multiple of its threshold: 1 just reaches it."""
     erased_threshold, push_threshold = thresholds(estimates.vector_deviation, settings)
     erased_reach = estimates.erased.value / erased_threshold

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -303,8 +303,8 @@ _SMALLEST_SPREAD = 1e-6
 # minus the contraction, so larger contractions are replaced by this value.
 _LARGEST_CONTRACTION = 0.9
 
-Vectors = NDArray[np.float32]
-Vector = NDArray[np.float64]
+Vectors: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 class Effect(StrEnum):
@@ -467,7 +467,8 @@ class EffectPass:
             rows = self.keeper.findings(index, batch)
             if not rows:
                 continue
-            columns = self.columns(index, batch)
+            key = self._key(batch)
+            columns = self.keeper.load(self.kind.value, index, key)
             if columns is None:
                 # The first call of `_determine_effects` also encodes the queries and the clean documents.
                 if computed == 0:
@@ -477,7 +478,7 @@ class EffectPass:
                     else:
                         encoded += self._compare_vectors(self.vectors, tally)
                 columns, texts = self._determine_effects(rows)
-                self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
+                self.keeper.save(self.kind.value, index, key, columns, texts)
                 computed += len(rows)
                 encoded += texts
             done += len(rows)
@@ -490,14 +491,19 @@ class EffectPass:
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        texts = digest([self.texts.queries, [document.text for document in self.texts.reference]])
-        stored = [] if self.vectors is None else [self.vectors.fingerprint]
-        return digest([batch, texts, self.identity, *self._identity_of_queries, *stored])
+        return digest([batch, *self._compared_with])
 
     @cached_property
-    def _identity_of_queries(self) -> list[dict[str, Any]]:
+    def _compared_with(self) -> list[Any]:
+        """Everything besides the documents of a batch that can change its effects."""
+        texts = digest([self.texts.queries, [document.text for document in self.texts.reference]])
+        parts: list[Any] = [texts, self.identity]
         queries = identity_of_queries(self.encoder)
-        return [] if queries is None else [asdict(queries)]
+        if queries is not None:
+            parts.append(asdict(queries))
+        if self.vectors is not None:
+            parts.append(self.vectors.fingerprint)
+        return parts
 
     def _determine_effects(self, findings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
         """Determine the effect of copies on the documents of a batch.
@@ -615,13 +621,13 @@ def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
     return np.stack(counts, axis=1)
 
 
-def _null_for_nan(values: Vector) -> list[float | None]:
+def _null_for_nan(values: Floats) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def predicted_shifts(
     vectors: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
-) -> Vector:
+) -> Floats:
     """Predict how much copies change the mean similarity of documents to the queries.
 
     Copies of a token move the vector of every text toward the same point, the target point of the token,

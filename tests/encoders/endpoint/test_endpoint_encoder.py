@@ -25,7 +25,7 @@ from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_
 from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
 from stickytoken.encoders.protocol import Encoder, Role, in_role, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
-from stickytoken.methods.profile.rounds import most_texts_to_confirm
+from stickytoken.methods.profile.plan import most_texts_to_confirm
 from stickytoken.settings.prompting import Prompting
 
 TEXTS = tiny.sentences(120)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import calibration
-from stickytoken.methods.profile.rounds import CONFIRMING_BATCH, confirm_in_batches, confirming_stage
+from stickytoken.methods.profile.plan import CONFIRMING_BATCH
+from stickytoken.methods.profile.rounds import confirm_in_batches, confirming_stage
 
 PILOTS = 100
 TOKENS = 300

@@ -14,18 +14,19 @@ from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.insertion import Insertion, Joining, Token
+from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.profile.documents import (
     Announcer,
-    PushRatio,
+    Look,
     choose_collection,
     encode_documents,
     measure_in_documents,
     plan_documents,
     predict_push,
 )
-from stickytoken.methods.profile.plan import prepare
+from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import Measuring
 
@@ -162,7 +163,7 @@ def test_a_prediction_counts_the_pairs_that_the_linear_model_lifts_above_their_l
         for column, place in enumerate(panel.places):
             before = panel.search.similarities[:, place]
             after = (1 - effects.contraction[row]) * before + panel.search.queries @ effects.pull[row]
-            count += ((after > panel.limits[:, column]) & ~panel.is_answer[:, column]).sum()
+            count += ((after > panel.limits.first[:, column]) & ~panel.is_answer[:, column]).sum()
         assert predicted[row] == pytest.approx(count / panel.is_wrong_result.sum(), rel=1e-3)
 
 
@@ -211,16 +212,18 @@ def test_special_tokens_are_announced_once_their_interval_says_so(panel):
     announcer.finish()
     assert "3 special tokens" in notes.pop()
     found = [1] * 8
-    announcer("first", 4, {0: (PushRatio(2.0, 1.4, 2.9), found), 1: (PushRatio(1.0, 0.8, 1.3), found)})
+    announcer("first", 4, {0: Look(Interval(2.0, 1.4, 2.9), found), 1: Look(Interval(1.0, 0.8, 1.3), found)})
     assert not notes
     announcer(
-        "second", 8, {0: (PushRatio(1.9, 1.55, 2.4), found * 2), 2: (PushRatio(0.1, 0, 0.3), [0] * 400)}
+        "second", 8, {0: Look(Interval(1.9, 1.55, 2.4), found * 2), 2: Look(Interval(0.1, 0, 0.3), [0] * 400)}
     )
-    announcer("third", 16, {0: (PushRatio(1.9, 1.6, 2.2), found * 4)})
+    announcer("third", 16, {0: Look(Interval(1.9, 1.6, 2.2), found * 4)})
     announcer.finish()
     assert len(notes) == 2
-    assert all(part in notes[0] for part in ("<0>", "1.9", "1.5 to 2.4×", "8 documents"))
-    assert all(part in notes[1] for part in ("<2>", "0 of 400", "8 documents"))
+    assert all(part in notes[0] for part in ("'<0>' may push", "1.9", "1.5 to 2.4×", "8 documents so far"))
+    assert all(part in notes[1] for part in ("'<2>' may hide", "0 of 400", "8 documents so far"))
+    announcer("last", 64, {1: Look(Interval(1.6, 1.5, 1.7), found * 8)})
+    assert all(part in notes[2] for part in ("'<1>' pushes", "1.6", "64 documents)"))
 
 
 @pytest.mark.slow

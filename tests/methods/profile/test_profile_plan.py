@@ -20,8 +20,7 @@ from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.base import Job, Runner
-from stickytoken.methods.profile.plan import prepare
-from stickytoken.methods.profile.rounds import (
+from stickytoken.methods.profile.plan import (
     LEAST_CONFIRMED,
     PILOT_TOKENS,
     Cell,
@@ -31,6 +30,7 @@ from stickytoken.methods.profile.rounds import (
     pilots_needed,
     tokens_to_confirm,
 )
+from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.profile.texts import TextGroup, choose_carriers, group_texts
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import real_number, whole_number

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import stickytoken
+from stickytoken.intervals import Intervals
 from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     RuleInputs,
@@ -15,7 +16,6 @@ from stickytoken.methods.profile.verdict import (
     order_to_confirm,
     thresholds,
 )
-from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
 EXAMPLE = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
@@ -24,7 +24,7 @@ SETTINGS = ProfileSettings(smallest_erased=0.4, smallest_push=1.5, unusual=6.0)
 
 def estimates(values, half_width):
     values = np.asarray(values, dtype=float)
-    return Estimates(values, values - half_width, values + half_width)
+    return Intervals(values, values - half_width, values + half_width)
 
 
 def measures(erased=0.0, push=1.0, deviation=0.0, confirmed=True, half_width=0.02):

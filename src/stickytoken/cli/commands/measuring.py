@@ -174,7 +174,8 @@ def detect(
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.encoders.endpoint import names_endpoint
     from stickytoken.encoders.endpoint.dry_run import UncertainStages
-    from stickytoken.methods.profile.rounds import confirming_stage, most_texts_to_confirm
+    from stickytoken.methods.profile.plan import most_texts_to_confirm
+    from stickytoken.methods.profile.rounds import confirming_stage
     from stickytoken.settings.profile import ProfileSettings
 
     engine = computing.choice

@@ -16,7 +16,7 @@ from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, Runner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Floats
 from stickytoken.methods.profile import estimates, rounds, texts
 from stickytoken.methods.profile._wording import (
     GLOSSARY,
@@ -32,10 +32,11 @@ from stickytoken.methods.profile._wording import (
     plan_facts,
     probe_lines,
 )
-from stickytoken.methods.profile.documents import measures_few
+from stickytoken.methods.profile.documents import measures_few_tokens
 from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
-from stickytoken.methods.profile.plan import prepare
+from stickytoken.methods.profile.plan import cells, ordinary_tokens
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
@@ -163,7 +164,9 @@ def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> Random
         return RandomTokens(0, 0, None, None)
     measures = numbers.measures_of(in_documents.ids[is_random])
     _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
-    is_ordinary = np.isin(in_documents.ids, rounds.ordinary_tokens(measured.job, measured.plan.pilots))
+    is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
+    # A ratio has no upper end, so a single token could carry their mean. A share is at most 1, and the mean
+    # of shares counts every search alike.
     return RandomTokens(
         count=int(is_random.sum()),
         pushing=int((measures.push.low >= push_thresholds).sum()),
@@ -237,13 +240,13 @@ def _of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
     return [values.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
-def _find_recognized_copies(measured: MeasuredJob) -> Vector | None:
+def _find_recognized_copies(measured: MeasuredJob) -> Floats | None:
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
         return None
-    cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
-    copies = np.array([cell.copies for cell in cells])
+    cell_of_carrier = cells(measured.job.settings, len(measured.plan.carriers))
+    copies = np.array([cell.copies for cell in cell_of_carrier])
     shares = _measure_recognized(screened.copies_seen, copies[measured.screening_carriers])
     # The confirming carriers are all carriers except the screening carriers. A token may have been measured
     # in the first of them only.
@@ -254,9 +257,9 @@ def _find_recognized_copies(measured: MeasuredJob) -> Vector | None:
     return shares
 
 
-def _measure_recognized(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
+def _measure_recognized(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
     planned = np.broadcast_to(inserted, recognized.shape)
-    shares: Vector = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
+    shares: Floats = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
     return shares
 
 
@@ -343,8 +346,8 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     """Measure all tokens of the job closely, as a run does with selected tokens, and judge them.
 
     All of them go into the screening carriers, into confirming ones and into documents. If they are few, the
-    later half of the confirming carriers gets only those that the first half leaves undecided. Nothing is
-    stored on disk.
+    later half of the confirming carriers gets only those that may reach their threshold by the first half.
+    Nothing is stored on disk.
 
     Returns:
         One result for each token of the job, in the same order. A token that occurs twice has two equal
@@ -436,7 +439,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) 
 def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidenceStage:
     """Return the stage that measures the curves and pairs that reports show."""
     panel = texts.anchor_panel(job.encoder, plan)
-    carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few(job) else SYMPTOM_CARRIERS]
+    carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few_tokens(job) else SYMPTOM_CARRIERS]
     return base.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)
 
 

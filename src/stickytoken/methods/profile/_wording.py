@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
+from stickytoken.intervals import estimate_share
 from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.words import counted, quoted
@@ -59,8 +60,6 @@ def lines(run: Run) -> list[str]:
 
 def _describe_documents(run: Run) -> str:
     """Say how many tokens were measured in documents, and what the random ones imply for the others."""
-    from scipy.stats import binomtest
-
     result = run.result
     documents = run.plan.documents
     if documents is None or result.ordinary_push is None:
@@ -70,12 +69,10 @@ def _describe_documents(run: Run) -> str:
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
     others = result.looked_at - result.in_documents
     if others > 0:
-        limit = binomtest(result.random_pushing, result.random_in_documents).proportion_ci(
-            confidence_level=0.9, method="exact"
-        )
+        share = estimate_share(result.random_pushing, result.random_in_documents, 0.9)
         sentences += (
             f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
-            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {limit.high:.1%} of "
+            f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {share.high:.1%} of "
             f"the {others:,} others do (95% confidence)."
         )
     return sentences

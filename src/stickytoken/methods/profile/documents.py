@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
-import scipy
 from numpy.typing import NDArray
 
 from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
@@ -24,15 +23,16 @@ from stickytoken.data.collection import Collection, bundled_collection, join_col
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Role, in_role, require_words, similarity_of
 from stickytoken.insertion import Insertion, Placement, Probe, Token
+from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, ProgressCallback, RowValue
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job, MethodSettings, Runner
 from stickytoken.methods.measures import PUSH
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
-from stickytoken.methods.statistics import Estimates, TokenEffects
+from stickytoken.methods.statistics import TokenEffects
 from stickytoken.methods.wording import COPIES, TOP
-from stickytoken.search import ExactSearch, depth_of, push_ratios
+from stickytoken.search import ExactSearch, ResultLimits, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.words import counted, percent, quoted
@@ -60,7 +60,7 @@ _DOCUMENTS_KEY = 5
 _SAMPLES_KEY = 6
 
 
-def measures_few(job: Job[ProfileSettings]) -> bool:
+def measures_few_tokens(job: Job[MethodSettings]) -> bool:
     """Return whether a job is over few tokens of its vocabulary."""
     return job.restricted and len(job.tokens) < FEW_TOKENS
 
@@ -97,7 +97,7 @@ def plan_documents(
     allowed = [index for index in order if is_allowed is None or is_allowed(collection.documents[index])]
     chosen = allowed[: DOCUMENT_COUNTS[-1]]
     indexed = None
-    if measures_few(job) and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
+    if measures_few_tokens(job) and _LEAST_DOCUMENTS <= len(chosen) < len(collection.documents):
         indexed = sorted(chosen)
     searched = len(collection.documents) if indexed is None else len(indexed)
     return DocumentsRecord(
@@ -134,25 +134,29 @@ class DocumentPanel:
     weights: NDArray[np.float64]
 
     @cached_property
-    def limits(self) -> NDArray[np.float64]:
-        """Similarity that each document must exceed to be a first result of each query, shape (M, n)."""
-        return self.search.limits(self.places, self.depth)
+    def similarities(self) -> NDArray[np.float64]:
+        """Similarity of every query to each of the documents without copies, shape (M, n)."""
+        return self.search.similarities[:, list(self.places)]
+
+    @cached_property
+    def limits(self) -> ResultLimits:
+        """What each document must exceed, with or without copies, to be a result of each query."""
+        top = min(TOP, len(self.search.documents) - 1)
+        return ResultLimits(
+            first=self.search.limits(self.places, self.depth),
+            top=self.search.limits(self.places, top),
+            is_answer=self.is_answer,
+        )
 
     @cached_property
     def is_wrong_result(self) -> NDArray[np.bool_]:
         """Whether each document without copies is a wrong first result of each query, shape (M, n)."""
-        return (self.search.similarities[:, list(self.places)] > self.limits) & ~self.is_answer
-
-    @cached_property
-    def found_limits(self) -> NDArray[np.float64]:
-        """Similarity that each document must exceed to be among the first ten results, shape (M, n)."""
-        return self.search.limits(self.places, min(TOP, len(self.search.documents) - 1))
+        return self.limits.wrong_results(self.similarities)
 
     @cached_property
     def is_found(self) -> NDArray[np.bool_]:
         """Whether each pair of a query and the document that answers it is found without copies."""
-        is_in_top = self.search.similarities[:, list(self.places)] > self.found_limits
-        return is_in_top[self.is_answer]
+        return self.limits.found(self.similarities)
 
     def stage(self, name: str, start: int, stop: int) -> DocumentStage:
         """Return the stage that puts copies into the documents from ``start`` up to ``stop``."""
@@ -162,9 +166,7 @@ class DocumentPanel:
             carriers=self.carriers[part],
             queries=self.search.queries,
             similarity=self.search.similarity,
-            limits=self.limits[:, part],
-            found_limits=self.found_limits[:, part],
-            is_answer=self.is_answer[:, part],
+            limits=self.limits.of_documents(part),
         )
 
 
@@ -197,10 +199,8 @@ def encode_documents(
         similarity=similarity,
     )
     places = _spread_evenly([position_of[document] for document in record.chosen], search)
-    carriers: list[Carrier] = []
-    for place in places:
-        is_tokenized = job.settings.insertion is Insertion.IDS
-        carriers.append(fitted[place].content if is_tokenized else fitted[place].text)
+    is_tokenized = job.settings.insertion is Insertion.IDS
+    receiving = [fitted[place] for place in places]
     # A query whose document isn't searched has no answer.
     answers = np.array([position_of.get(document, -1) for document in collection.answers])
     # All kinds of documents and of queries weigh the same.
@@ -209,8 +209,8 @@ def encode_documents(
     of_queries = _weigh_kinds(kinds[list(collection.answers)])
     return DocumentPanel(
         places=places,
-        carriers=tuple(carriers),
-        texts=tuple(fitted[place].text for place in places),
+        carriers=tuple(text.content if is_tokenized else text.text for text in receiving),
+        texts=tuple(text.text for text in receiving),
         search=search,
         depth=record.depth,
         is_answer=np.asarray(answers[:, None] == np.array(places)[None, :]),
@@ -239,9 +239,7 @@ class DocumentStage:
         carriers: the documents, tokenized or as text.
         queries: prepared vectors of the queries, shape (M, d).
         similarity: how the model compares vectors.
-        limits: similarity above which a document is a first result of a query, shape (M, n).
-        found_limits: similarity above which it is among the first ten, shape (M, n).
-        is_answer: whether the document answers the query, shape (M, n).
+        limits: what each document must exceed to be a result of each query.
         precision: precision to run the model in; if None, the model's own.
     """
 
@@ -249,9 +247,7 @@ class DocumentStage:
     carriers: tuple[Carrier, ...]
     queries: NDArray[np.float64]
     similarity: Similarity
-    limits: NDArray[np.float64]
-    found_limits: NDArray[np.float64]
-    is_answer: NDArray[np.bool_]
+    limits: ResultLimits
     precision: Precision | None = None
 
     @property
@@ -268,17 +264,15 @@ class DocumentStage:
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
         """Return which documents are wrong first results, as bits, and which are found by their queries."""
         similarities = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
-        is_wrong_result = (similarities > self.limits) & ~self.is_answer
-        is_found = (similarities > self.found_limits)[self.is_answer]
         return {
-            "wrong_results": np.packbits(is_wrong_result).tolist(),
-            "found": is_found.astype(int).tolist(),
+            "wrong_results": np.packbits(self.limits.wrong_results(similarities)).tolist(),
+            "found": self.limits.found(similarities).astype(int).tolist(),
         }
 
     def wrong_results(self, rows: pl.DataFrame) -> NDArray[np.bool_]:
         """Unpack the column ``wrong_results`` of T rows, shape (T, M, n)."""
         packed = np.array(rows["wrong_results"].to_list(), dtype=np.uint8)
-        shape = self.limits.shape
+        shape = self.limits.is_answer.shape
         bits = np.unpackbits(packed, axis=1, count=shape[0] * shape[1])
         return bits.reshape(len(rows), *shape).astype(np.bool_)
 
@@ -296,23 +290,26 @@ class InDocuments:
     """
 
     ids: NDArray[np.int64]
-    push: Estimates
+    push: Intervals
     found: NDArray[np.float64]
     documents: NDArray[np.int64]
     found_without: float
 
 
-class PushRatio(NamedTuple):
-    """The push of a token, with its interval."""
+class Look(NamedTuple):
+    """What copies of a token do in the documents in which it has been measured so far.
 
-    value: float
-    low: float
-    high: float
+    Attributes:
+        push: in how many times as many wrong results the documents with copies are.
+        found: for each query that one of the documents answers, 1 if it still finds this document, else 0.
+    """
+
+    push: Interval[float]
+    found: Sequence[int]
 
 
-Report: TypeAlias = Callable[[str, int, Mapping[int, tuple[PushRatio, Sequence[int]]]], None]
-"""Takes the name of a stage, the number of documents so far, and for each token its push and which queries
-find the document that answers them."""
+Report: TypeAlias = Callable[[str, int, Mapping[int, Look]], None]
+"""Takes the name of a stage, the number of documents so far, and what is known of each token, keyed by id."""
 
 
 def measure_in_documents(
@@ -343,7 +340,7 @@ def measure_in_documents(
     """
     results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
     found: dict[int, list[int]] = {token.id: [] for token in tokens}
-    ratios: dict[int, PushRatio] = {}
+    looks: dict[int, Look] = {}
     remaining = list(tokens)
     done = 0
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
@@ -367,43 +364,41 @@ def measure_in_documents(
             settings.confidence,
             [settings.seed, _SAMPLES_KEY],
         )
-        for token_id, value, low, high in zip(ids, *(end.tolist() for end in push), strict=True):
-            ratios[token_id] = PushRatio(value, low, high)
+        for token_id, push_of_token in zip(ids, push.of_each(), strict=True):
+            looks[token_id] = Look(push_of_token, found[token_id])
         if report is not None:
-            report(stage.name, done, {token_id: (ratios[token_id], found[token_id]) for token_id in ids})
+            report(stage.name, done, {token_id: looks[token_id] for token_id in ids})
         kept = {token_id for token_id in ids if done < (least or {}).get(token_id, 0)}
-        kept |= _may_push(ratios, thresholds, ids)
+        kept |= _may_push(looks, thresholds, ids)
         if done < _DOCUMENTS_FOR_SHOWN:
-            kept |= set(sorted(ids, key=lambda token_id: -ratios[token_id].value)[:shown])
+            kept |= set(sorted(ids, key=lambda token_id: -looks[token_id].push.value)[:shown])
         remaining = [token for token in remaining if token.id in kept]
         if not remaining:
             break
-    ordered_ids = sorted(ratios)
-    ends = np.array([ratios[token_id] for token_id in ordered_ids], dtype=np.float64).reshape(-1, 3)
+    ordered_ids = sorted(looks)
     widths = [sum(part.shape[1] for part in results[token_id]) for token_id in ordered_ids]
     shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
     return InDocuments(
         ids=np.array(ordered_ids, dtype=np.int64),
-        push=Estimates(*ends.T),
+        push=Intervals.of_tokens([looks[token_id].push for token_id in ordered_ids]),
         found=np.array(shares, dtype=np.float64),
         documents=np.array(widths, dtype=np.int64),
         found_without=float(panel.is_found.mean()),
     )
 
 
-def _may_push(
-    ratios: Mapping[int, PushRatio], thresholds: Mapping[int, float], ids: Sequence[int]
-) -> set[int]:
-    """Return the tokens that reach their threshold, and the best of those that may.
+def _may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float], ids: Sequence[int]) -> set[int]:
+    """Return the tokens whose value reaches their threshold, and the best of those whose interval does.
 
     This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but
-    no token is left out that reaches its threshold so far.
+    no token is left out that reaches its threshold so far. So every look but the last can only drop tokens:
+    one that is dropped stays below its threshold, and a verdict of sticky rests on all documents.
     """
-    by_share = sorted(ids, key=lambda token_id: -ratios[token_id].value / thresholds[token_id])
+    by_share = sorted(ids, key=lambda token_id: -looks[token_id].push.value / thresholds[token_id])
     best = set(by_share[: math.ceil(_KEPT_SHARE * len(ids))])
     # NaN counts as reaching: nothing is known yet.
-    reaching = {token_id for token_id in ids if not ratios[token_id].value < thresholds[token_id]}
-    possible = {token_id for token_id in best if ratios[token_id].high >= thresholds[token_id]}
+    reaching = {token_id for token_id in ids if not looks[token_id].push.value < thresholds[token_id]}
+    possible = {token_id for token_id in best if looks[token_id].push.high >= thresholds[token_id]}
     return reaching | possible
 
 
@@ -414,10 +409,14 @@ def join_documents(parts: Sequence[InDocuments | None]) -> InDocuments | None:
         return None
     ids = np.concatenate([part.ids for part in present])
     order = np.argsort(ids)
-    ends = [np.concatenate(end)[order] for end in zip(*(part.push for part in present), strict=True)]
+    push = Intervals(
+        value=np.concatenate([part.push.value for part in present]),
+        low=np.concatenate([part.push.low for part in present]),
+        high=np.concatenate([part.push.high for part in present]),
+    )
     return InDocuments(
         ids=ids[order],
-        push=Estimates(*ends),
+        push=push.of_rows(order),
         found=np.concatenate([part.found for part in present])[order],
         documents=np.concatenate([part.documents for part in present])[order],
         found_without=present[0].found_without,
@@ -426,6 +425,9 @@ def join_documents(parts: Sequence[InDocuments | None]) -> InDocuments | None:
 
 class Announcer:
     """Reports special tokens as soon as the interval of what they do lies beyond the threshold.
+
+    A later look may deny what an earlier one says, so that a token only *may* push until all documents have
+    been searched. Whether one hides documents is decided by its erased share, which is measured later.
 
     Args:
         tokens: the tokens that are measured.
@@ -443,47 +445,47 @@ class Announcer:
     ) -> None:
         self._texts = {token.id: token.text for token in tokens}
         self._settings = settings
+        self._documents = len(panel.places)
         self._found_without = float(panel.is_found.mean())
         self._progress = progress
         self._announced: set[int] = set()
 
-    def __call__(
-        self, stage: str, documents: int, measured: Mapping[int, tuple[PushRatio, Sequence[int]]]
-    ) -> None:
-        """Announce the tokens that push or hide documents, and that no earlier call has announced."""
-        for token_id, (push, found) in measured.items():
+    def __call__(self, stage: str, documents: int, looks: Mapping[int, Look]) -> None:
+        """Announce the tokens that push or may hide documents, and that no earlier call has announced."""
+        is_last = documents == self._documents
+        pushes = "pushes" if is_last else "may push"
+        searched = f"{documents} documents" if is_last else f"{documents} documents so far"
+        for token_id, look in looks.items():
             if token_id in self._announced:
                 continue
             text = quoted(self._texts[token_id])
             note = ""
-            if push.low >= self._settings.smallest_push:
-                interval = PUSH.interval(push.low, push.high)
+            if look.push.low >= self._settings.smallest_push:
+                interval = PUSH.interval(look.push.low, look.push.high)
                 note = (
-                    f"{text} pushes: {COPIES} copies put a document into {PUSH.text(push.value)} as many "
-                    f"wrong results ({interval}, {documents} documents so far)"
+                    f"{text} {pushes}: {COPIES} copies put a document into {PUSH.text(look.push.value)} as "
+                    f"many wrong results ({interval}, {searched})"
                 )
-            elif self._hides(found):
+            elif self._may_hide(look.found):
                 note = (
-                    f"{text} hides: with {COPIES} copies, {sum(found)} of {len(found)} queries find the "
-                    f"document that answers them ({percent(self._found_without)} without, {documents} "
-                    "documents so far)"
+                    f"{text} may hide documents: with {COPIES} copies, {sum(look.found)} of "
+                    f"{len(look.found)} queries find the document that answers them "
+                    f"({percent(self._found_without)} without, {searched})"
                 )
             if note:
                 self._announced.add(token_id)
-                self._progress(Progress(stage, len(measured), len(measured), note=note, unit="tokens"))
+                self._progress(Progress(stage, len(looks), len(looks), note=note, unit="tokens"))
 
-    def _hides(self, found: Sequence[int]) -> bool:
-        """Return whether so many queries lose their document as if the rule's share of it were erased.
+    def _may_hide(self, found: Sequence[int]) -> bool:
+        """Return whether surely too few queries find their document.
 
-        This is a first look, so the queries count as independent (the interval of Clopper and Pearson); the
-        verdict comes from the erased share.
+        A token is sticky if its copies erase, say, 40%. So too few are at most 60% of those without copies.
+        That they are too few is sure if the upper end of the interval of their share says so.
         """
-        successes = sum(found)
-        if successes == len(found):
+        if not found:
             return False
-        tail = (1 - self._settings.confidence) / 2
-        high = float(scipy.special.betaincinv(successes + 1, len(found) - successes, 1 - tail))
-        return high <= (1 - self._settings.smallest_erased) * self._found_without
+        share = estimate_share(sum(found), len(found), self._settings.confidence)
+        return share.high <= (1 - self._settings.smallest_erased) * self._found_without
 
     def finish(self) -> None:
         """Say so if no token was announced."""
@@ -504,8 +506,8 @@ def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.floa
     of the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more
     than in a document, so the prediction only ranks tokens.
     """
-    before = panel.search.similarities[:, list(panel.places)].astype(np.float32)
-    limits = panel.limits.astype(np.float32)
+    before = panel.similarities.astype(np.float32)
+    limits = panel.limits.first.astype(np.float32)
     weights = np.where(panel.is_answer, 0.0, panel.weights).astype(np.float32)
     queries = panel.search.queries.astype(np.float32)
     wrong_without = float((weights * (before > limits)).sum())

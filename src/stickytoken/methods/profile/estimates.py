@@ -13,13 +13,14 @@ import scipy
 from numpy.typing import NDArray
 
 from stickytoken.errors import InputError
+from stickytoken.intervals import Intervals
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.base import Job
-from stickytoken.methods.probes import Vector
+from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile.documents import InDocuments
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import RuleInputs
-from stickytoken.methods.statistics import Effects, Estimates, Relative, TokenEffects, beyond_ordinary
+from stickytoken.methods.statistics import Effects, Relative, TokenEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
 
 # If the variance of an effect over tokens is at most this fraction of its mean square, the effects differ
@@ -45,7 +46,7 @@ class RoundResults:
 
     ids: Ids
     effects: Effects
-    contractions: Vector
+    contractions: Floats
     copies_seen: NDArray[np.int64] | None = None
 
     def rows_of(self, ids: Ids) -> NDArray[np.intp]:
@@ -207,7 +208,7 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     return TokenNumbers(measures, relative.ordinary, texts)
 
 
-def compare_with_ordinary(contractions: Vector, is_random: NDArray[np.bool_], confidence: float) -> Relative:
+def compare_with_ordinary(contractions: Floats, is_random: NDArray[np.bool_], confidence: float) -> Relative:
     """Return how much more of a text copies of each token erase than copies of the ordinary token.
 
     Args:
@@ -222,7 +223,7 @@ def compare_with_ordinary(contractions: Vector, is_random: NDArray[np.bool_], co
     return beyond_ordinary(contractions, is_random, confidence)
 
 
-def as_erased_shares(beyond: Estimates, ordinary: float) -> Estimates:
+def as_erased_shares(beyond: Intervals, ordinary: float) -> Intervals:
     """Return the erased shares (k - k0) / (1 - k0) of tokens.
 
     Args:
@@ -233,9 +234,9 @@ def as_erased_shares(beyond: Estimates, ordinary: float) -> Estimates:
     return beyond.divided_by(left_by_ordinary)
 
 
-def push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
+def push_of(ids: Ids, in_documents: InDocuments | None) -> Intervals:
     """Return the push of each token, or NaN if it was not measured in documents."""
-    push = Estimates(*np.full((3, len(ids)), np.nan))
+    push = Intervals(*np.full((3, len(ids)), np.nan))
     if in_documents is not None:
         rows = np.searchsorted(ids, in_documents.ids)
         for end, measured_end in zip(push, in_documents.push, strict=True):
@@ -243,7 +244,7 @@ def push_of(ids: Ids, in_documents: InDocuments | None) -> Estimates:
     return push
 
 
-def _require_different_effects(pilot_contractions: Vector) -> None:
+def _require_different_effects(pilot_contractions: Floats) -> None:
     if len(pilot_contractions) < 2:
         raise InputError(
             f"the vocabulary has {len(pilot_contractions)} entries that can occur in text: at least two are "
@@ -258,8 +259,8 @@ def _require_different_effects(pilot_contractions: Vector) -> None:
 
 
 def _screen_estimates(
-    values: Vector, pilot_rows: NDArray[np.intp], confirmed_pilots: Vector, confidence: float
-) -> Estimates:
+    values: Floats, pilot_rows: NDArray[np.intp], confirmed_pilots: Floats, confidence: float
+) -> Intervals:
     """Estimate the effect of each token from the few screening carriers.
 
     Effects may be larger in the screening carriers than in the confirming carriers, which would make the
@@ -279,14 +280,14 @@ def _screen_estimates(
     differences = beyond_median[pilot_rows] - confirmed_pilots
     error = float(np.sqrt(np.mean(differences**2)))
     half_width = float(scipy.special.ndtri((1 + confidence) / 2)) * error
-    return Estimates(
+    return Intervals(
         value=beyond_median,
         low=beyond_median - half_width,
         high=beyond_median + half_width,
     )
 
 
-def deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vector:
+def deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Floats:
     """Return the vector deviation of each token, or NaN if the token has none."""
     if deviation_by_id is None:
         return np.full(len(ids), np.nan)

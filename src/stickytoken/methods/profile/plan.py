@@ -1,36 +1,147 @@
-"""Plan a run: choose the texts and the pilots, and measure how similar unrelated texts are."""
+"""Plan a run: how many texts and tokens each round has, and which. No token is measured here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
 from stickytoken.errors import InputError
+from stickytoken.insertion import Placement
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, Runner, model_mean
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile import documents, texts
 from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
-from stickytoken.methods.profile.rounds import (
-    ProfilePreparation,
-    carriers_needed,
-    measure_special_tokens,
-    pilots_needed,
-)
-from stickytoken.settings.profile import ProfileSettings
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.vocabulary import special_tokens
 
-# Largest standard error of the mean similarity u, as a share of the standard deviation of the similarities
-# between texts. u decides which pairs count as unrelated; an error this small changes one pair in fifty.
-_ERROR_SHARE = 0.05
-# If the standard deviation of similarities is smaller than this, the similarities are treated as equal.
-_NO_VARIATION = 1e-5
+# Number of random tokens that are inserted into all carriers; and in a run over few tokens, the smallest
+# number, and for how many tokens it has one. They are used to choose the few carriers that represent all, to
+# measure the error of estimates from these few carriers, and to define the ordinary token. The standard error
+# of their median is about a tenth of the standard deviation over tokens with 128 pilots, a fifth with 32.
+PILOT_TOKENS = 128
+_LEAST_PILOTS = 32
+_TOKENS_PER_PILOT = 8
+# Number of tokens that may be measured closely even if the budget allows fewer.
+LEAST_CONFIRMED = 100
+# Smallest number of carriers in which tokens are confirmed.
+LEAST_CONFIRMING = 4
+# Number of tokens in a batch of the confirming round; and in a run over few tokens, the smallest number, and
+# for how many tokens it has one. With smaller batches, a GPU would often be idle. With larger ones, the last
+# batch would cost more texts, although it only shows that the round can end.
+CONFIRMING_BATCH = 64
+_LEAST_BATCH = 16
+_TOKENS_PER_CONFIRMED = 16
+# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents; and
+# in a run over few tokens, the smallest number and for how many tokens it has one. The expectation from
+# sentences has a rank correlation of about 0.5 with the push of random tokens.
+_MOST_SUSPECTS = 40
+_LEAST_SUSPECTS = 10
+_TOKENS_PER_SUSPECT = 32
+# One in so many random tokens is measured in all documents. Together, they are the ordinary token there. In a
+# run over few tokens, all random ones are, in as many documents as each is measured in.
+_ORDINARY_STEP = 16
 # Key of the random generator that draws the pilots.
 _PILOTS_KEY = 2
+
+
+class Cell(NamedTuple):
+    """The number of copies in a carrier, and their placement."""
+
+    placement: Placement
+    copies: int
+
+
+def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
+    """Return the placement and the number of copies for each carrier.
+
+    The carriers cycle through all combinations of a placement and a number of copies. Consecutive carriers
+    differ in both the placement and the number of copies, so that even a few carriers cover every placement
+    and every number. For example, with 8 and 4 copies, the cycle is: 8 copies at the start, 4 at the end, 8
+    at random places, 4 at the start, 8 at the end, 4 at random places.
+    """
+    copy_counts = settings.copies
+    combinations = []
+    for turn in range(len(copy_counts)):
+        for index, placement in enumerate(Placement):
+            combinations.append(Cell(placement, copy_counts[(index + turn) % len(copy_counts)]))
+    return [combinations[carrier % len(combinations)] for carrier in range(carrier_count)]
+
+
+def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
+    if not documents.measures_few_tokens(job):
+        return most
+    return min(most, max(least, len(job.tokens) // tokens_per_one))
+
+
+def anchors_needed(job: Job[ProfileSettings]) -> int:
+    """Return the number of texts that carriers are compared with in reports, if the corpus has so many."""
+    anchors = job.settings.anchors
+    return max(2, anchors // 2) if documents.measures_few_tokens(job) else anchors
+
+
+def tokens_per_batch(job: Job[ProfileSettings]) -> int:
+    """Return the number of tokens in a batch of the confirming round."""
+    return _scale_count(job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
+
+
+def suspects_needed(job: Job[ProfileSettings]) -> int:
+    """Return how many tokens to measure in documents because they erase most, and because they may push."""
+    return _scale_count(job, _MOST_SUSPECTS, _LEAST_SUSPECTS, _TOKENS_PER_SUSPECT)
+
+
+def pilots_needed(job: Job[ProfileSettings]) -> int:
+    """Return the number of random tokens that are inserted into all carriers."""
+    return _scale_count(job, PILOT_TOKENS, _LEAST_PILOTS, _TOKENS_PER_PILOT)
+
+
+def ordinary_tokens(job: Job[ProfileSettings], pilots: Sequence[int]) -> Sequence[int]:
+    """Return the pilots that are the ordinary token in documents."""
+    return pilots if documents.measures_few_tokens(job) else pilots[::_ORDINARY_STEP]
+
+
+def carriers_needed(settings: ProfileSettings) -> int:
+    """Return the number of carriers that a run needs: its screening carriers plus its confirming carriers."""
+    return settings.screening_texts + settings.confirming_texts
+
+
+def carriers_at_first(job: Job[ProfileSettings]) -> int:
+    """Return the number of carriers in which all confirmed tokens are measured, with the screening carriers.
+
+    In a run over few tokens, the others get only those whose interval then reaches their threshold.
+    """
+    if not documents.measures_few_tokens(job):
+        return carriers_needed(job.settings)
+    return job.settings.screening_texts + max(LEAST_CONFIRMING, job.settings.confirming_texts // 2)
+
+
+def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
+    """Return how many tokens can be confirmed within the budget, but at least `LEAST_CONFIRMED`.
+
+    The texts of the pilots do not count against the budget, because their number does not depend on the
+    tokens of the run.
+    """
+    texts_left = (settings.budget - settings.screening_texts) * token_count
+    return max(LEAST_CONFIRMED, int(texts_left / settings.confirming_texts))
+
+
+def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
+    """Return how many texts a run over these tokens encodes at most after its screen.
+
+    Tokens with unusual vectors are measured in documents too. They aren't counted, because whoever pays for
+    texts has no vectors.
+    """
+    confirming = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
+    if token_count < documents.FEW_TOKENS:  # the pilots may be measured in further carriers
+        confirming += PILOT_TOKENS * settings.confirming_texts // 2
+    suspects = token_count
+    if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
+        suspects = min(token_count, 2 * _MOST_SUSPECTS)
+    return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
 
 
 @dataclass(frozen=True)
@@ -42,14 +153,12 @@ class ChosenTexts:
         carriers: the texts that receive copies.
         pilots: ids of the random tokens that define the ordinary token.
         documents: the documents; None if there are none.
-        tolerance: largest standard error of the mean similarity u that is accurate enough for these texts.
     """
 
     anchors: texts.Anchors
     carriers: list[str]
     pilots: list[int]
     documents: DocumentsRecord | None
-    tolerance: float
 
     def plan(self, encoder: Encoder, similarity: MeanSimilarity) -> ProfilePlanRecord:
         """Return the plan record, with the model's mean similarity."""
@@ -64,30 +173,6 @@ class ChosenTexts:
             call_noise=capabilities_of(encoder).noise,
             documents=self.documents,
         )
-
-
-def prepare(
-    job: Job[ProfileSettings], runner: Runner, stored: ProfilePlanRecord | None = None
-) -> ProfilePreparation:
-    """Make the plan, and measure special tokens in its documents: they are few, and the first anyone tries.
-
-    They are measured before the mean similarity, and announced as soon as it is known what they do.
-
-    Args:
-        job: provides the model, corpus, vocabulary, tokens and settings.
-        runner: measures special tokens and the mean similarity, and keeps what it has measured.
-        stored: the plan of an interrupted session, whose special tokens have been announced; None if there is
-            none.
-
-    Raises:
-        InputError: see `choose_texts`.
-    """
-    if stored is not None:
-        return ProfilePreparation(stored, *measure_special_tokens(job, stored.documents, runner))
-    chosen = choose_texts(job)
-    panel, special = measure_special_tokens(job, chosen.documents, runner, announce=True)
-    similarity = model_mean(job.encoder, runner, chosen.tolerance)
-    return ProfilePreparation(chosen.plan(job.encoder, similarity), panel, special)
 
 
 def choose_texts(
@@ -106,24 +191,14 @@ def choose_texts(
     Raises:
         InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in
             the job as other entries.
+        ModelError: the model cannot insert copies as the settings say, or not compute in their precision.
     """
     encoder = job.encoder
     settings = job.settings
     corpus = job.sentences
-    unspelled = job.vocabulary.unspelled
-    special = special_tokens(job.vocabulary, encoder.tokenizer)
-    named = [token for token in job.tokens if token not in special]
-    if named and all(token.id in unspelled for token in named):
-        raise InputError(
-            "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
-            "tokens"
-        )
-    # The encoder may reject the insertion or the precision. The next calls raise an error in this case,
-    # before the slow steps begin.
+    _require_spelled_tokens(job)
     probes.require_insertion(encoder, settings.insertion)
-    if settings.screen_precision is not None:
-        purpose = f"screening in {settings.screen_precision}"
-        require_ids(encoder, purpose).at(settings.screen_precision)
+    _require_precision(encoder, settings)
 
     needed = carriers_needed(settings) if carriers is None else carriers
     groups = texts.group_texts(encoder, corpus)
@@ -131,13 +206,9 @@ def choose_texts(
         groups = texts.keep_allowed(groups, is_allowed)
     length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, needed)
     source_of_carrier = texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length)
-    carrier_texts = list(source_of_carrier)
-    spread = _spread_of_similarities(encoder, carrier_texts, corpus.source)
     # A text must not be compared with a carrier that was taken from it.
-    of_anchors = settings
-    if documents.measures_few(job):
-        of_anchors = replace(settings, anchors=max(2, settings.anchors // 2))
-    anchors = texts.choose_anchors(encoder, of_anchors, groups, taken=set(source_of_carrier.values()))
+    taken = set(source_of_carrier.values())
+    anchors = texts.choose_anchors(encoder, groups, anchors_needed(job), settings.seed, taken)
     if not anchors.texts:
         raise InputError(
             f"{corpus.source} has too few sentences that the model reads in full: none is left besides "
@@ -145,23 +216,27 @@ def choose_texts(
         )
     return ChosenTexts(
         anchors=anchors,
-        carriers=carrier_texts,
+        carriers=list(source_of_carrier),
         pilots=_draw_pilots(job),
         documents=documents.plan_documents(job, is_allowed),
-        tolerance=_ERROR_SHARE * spread,
     )
 
 
-def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
-    vectors = unit_vectors(encoder.encode(carriers))
-    similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
-    if similarities.std() < _NO_VARIATION:
+def _require_spelled_tokens(job: Job[ProfileSettings]) -> None:
+    special = special_tokens(job.vocabulary, job.encoder.tokenizer)
+    named = [token for token in job.tokens if token not in special]
+    if named and all(token.id in job.vocabulary.unspelled for token in named):
         raise InputError(
-            f"{encoder.name} gives all sentences of {source} the same similarity "
-            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
-            "correctly"
+            "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
+            "tokens"
         )
-    return float(similarities.std())
+
+
+def _require_precision(encoder: Encoder, settings: ProfileSettings) -> None:
+    """Try the precision of the screening round now, because a model may refuse it."""
+    if settings.screen_precision is not None:
+        purpose = f"screening in {settings.screen_precision}"
+        require_ids(encoder, purpose).at(settings.screen_precision)
 
 
 def _draw_pilots(job: Job[ProfileSettings]) -> list[int]:

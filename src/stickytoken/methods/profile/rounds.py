@@ -1,4 +1,4 @@
-"""The rounds of a run, and the stage that a round of short texts executes.
+"""The rounds of a run: what is measured before and in them, and the stage of a round of short texts.
 
 Special tokens are measured in documents before anything else: they are few, and the first that anyone tries.
 In the next round, random tokens (the pilots) are inserted into all carriers. Then all tokens are inserted
@@ -14,18 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import RowValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, Preparation, Runner
+from stickytoken.methods.base import Job, Preparation, Runner, model_mean
 from stickytoken.methods.measures import PUSH, UNUSUAL_SHARE
 from stickytoken.methods.probes import Carrier, Path
 from stickytoken.methods.profile import documents, texts, verdict
@@ -47,29 +48,22 @@ from stickytoken.methods.profile.estimates import (
     joined,
     measurements,
 )
+from stickytoken.methods.profile.plan import (
+    Cell,
+    carriers_at_first,
+    cells,
+    choose_texts,
+    ordinary_tokens,
+    suspects_needed,
+    tokens_per_batch,
+    tokens_to_confirm,
+)
 from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
 from stickytoken.methods.statistics import Effects, TokenEffects, carrier_contractions, fit_effects
 from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, special_tokens
 
-# Number of random tokens that are inserted into all carriers; and in a run over few tokens, the smallest
-# number, and for how many tokens it has one. They are used to choose the few carriers that represent all, to
-# measure the error of estimates from these few carriers, and to define the ordinary token. The standard error
-# of their median is about a tenth of the standard deviation over tokens with 128 pilots, a fifth with 32.
-PILOT_TOKENS = 128
-_LEAST_PILOTS = 32
-_TOKENS_PER_PILOT = 8
-# Number of tokens that may be measured closely even if the budget allows fewer.
-LEAST_CONFIRMED = 100
-# Smallest number of carriers in which tokens are confirmed.
-LEAST_CONFIRMING = 4
-# Number of tokens in a batch of the confirming round; and in a run over few tokens, the smallest number, and
-# for how many tokens it has one. With smaller batches, a GPU would often be idle. With larger ones, the last
-# batch would cost more texts, although it only shows that the round can end.
-CONFIRMING_BATCH = 64
-_LEAST_BATCH = 16
-_TOKENS_PER_CONFIRMED = 16
 # Share of the carriers from which the screening carriers are chosen: the carriers that copies of random
 # tokens erase least. Copies of any token erase so much of the other carriers that sticky tokens do not stand
 # out.
@@ -78,17 +72,15 @@ _SCREENING_CANDIDATE_SHARE = 0.75
 # copies make up less than half of their planned share of a text, they hardly affect the text, so a larger
 # factor would mostly amplify noise.
 _LARGEST_FACTOR = 2.0
-# Number of tokens that erase most, and of tokens that are expected to push most, to measure in documents; and
-# in a run over few tokens, the smallest number and for how many tokens it has one. The expectation from
-# sentences has a rank correlation of about 0.5 with the push of random tokens.
-_MOST_SUSPECTS = 40
-_LEAST_SUSPECTS = 10
-_TOKENS_PER_SUSPECT = 32
 # Largest number of tokens that are all measured in documents if a user names them.
 _NAMED_IN_DOCUMENTS = 128
-# One in so many random tokens is measured in all documents. Together, they are the ordinary token there. In a
-# run over few tokens, all random ones are, in as many documents as each is measured in.
-_ORDINARY_STEP = 16
+# What the names of the stages begin with that measure tokens other than special ones in documents.
+_SUSPECTS = "in documents"
+# Largest standard error of the mean similarity u, as a share of the standard deviation of the similarities
+# between texts. u decides which pairs count as unrelated; an error this small changes one pair in fifty.
+_ERROR_SHARE = 0.05
+# If the standard deviation of similarities is smaller than this, the similarities are treated as equal.
+_NO_VARIATION = 1e-5
 
 
 class Round(StrEnum):
@@ -102,85 +94,6 @@ class Round(StrEnum):
     """The tokens that are most likely to reach a threshold, in all other carriers, in batches."""
 
 
-class Cell(NamedTuple):
-    """The number of copies in a carrier, and their placement."""
-
-    placement: Placement
-    copies: int
-
-
-def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
-    """Return the placement and the number of copies for each carrier.
-
-    The carriers cycle through all combinations of a placement and a number of copies. Consecutive carriers
-    differ in both the placement and the number of copies, so that even a few carriers cover every placement
-    and every number. For example, with 8 and 4 copies, the cycle is: 8 copies at the start, 4 at the end, 8
-    at random places, 4 at the start, 8 at the end, 4 at random places.
-    """
-    copy_counts = settings.copies
-    combinations = []
-    for turn in range(len(copy_counts)):
-        for index, placement in enumerate(Placement):
-            combinations.append(Cell(placement, copy_counts[(index + turn) % len(copy_counts)]))
-    return [combinations[carrier % len(combinations)] for carrier in range(carrier_count)]
-
-
-def _scale_count(job: Job[ProfileSettings], most: int, least: int, tokens_per_one: int) -> int:
-    if not documents.measures_few(job):
-        return most
-    return min(most, max(least, len(job.tokens) // tokens_per_one))
-
-
-def pilots_needed(job: Job[ProfileSettings]) -> int:
-    """Return the number of random tokens that are inserted into all carriers."""
-    return _scale_count(job, PILOT_TOKENS, _LEAST_PILOTS, _TOKENS_PER_PILOT)
-
-
-def ordinary_tokens(job: Job[ProfileSettings], pilots: Sequence[int]) -> Sequence[int]:
-    """Return the pilots that are the ordinary token in documents."""
-    return pilots if documents.measures_few(job) else pilots[::_ORDINARY_STEP]
-
-
-def carriers_needed(settings: ProfileSettings) -> int:
-    """Return the number of carriers that a run needs: its screening carriers plus its confirming carriers."""
-    return settings.screening_texts + settings.confirming_texts
-
-
-def carriers_at_first(job: Job[ProfileSettings]) -> int:
-    """Return the number of carriers in which all confirmed tokens are measured, with the screening carriers.
-
-    In a run over few tokens, only those whose interval includes their threshold are measured in the others.
-    """
-    if not documents.measures_few(job):
-        return carriers_needed(job.settings)
-    return job.settings.screening_texts + max(LEAST_CONFIRMING, job.settings.confirming_texts // 2)
-
-
-def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many tokens can be confirmed within the budget, but at least `LEAST_CONFIRMED`.
-
-    The texts of the pilots do not count against the budget, because their number does not depend on the
-    tokens of the run.
-    """
-    texts_left = (settings.budget - settings.screening_texts) * token_count
-    return max(LEAST_CONFIRMED, int(texts_left / settings.confirming_texts))
-
-
-def most_texts_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many texts a run over these tokens encodes at most after its screen.
-
-    Tokens with unusual vectors are measured in documents too. They aren't counted, because whoever pays for
-    texts has no vectors.
-    """
-    confirming = min(token_count, tokens_to_confirm(settings, token_count)) * settings.confirming_texts
-    if token_count < documents.FEW_TOKENS:  # the pilots may be measured in further carriers
-        confirming += PILOT_TOKENS * settings.confirming_texts // 2
-    suspects = token_count
-    if settings.documents is not Measuring.ALL and token_count > PILOT_TOKENS:
-        suspects = min(token_count, 2 * _MOST_SUSPECTS)
-    return confirming + (PILOT_TOKENS + suspects) * documents.DOCUMENT_COUNTS[-1]
-
-
 @dataclass(frozen=True)
 class ProfilePreparation(Preparation[ProfilePlanRecord]):
     """The plan, and what is measured before the pilots.
@@ -192,6 +105,76 @@ class ProfilePreparation(Preparation[ProfilePlanRecord]):
 
     panel: DocumentPanel | None
     special: InDocuments | None
+
+
+def prepare(
+    job: Job[ProfileSettings], runner: Runner, stored: ProfilePlanRecord | None = None
+) -> ProfilePreparation:
+    """Make the plan, and measure special tokens in its documents: they are few, and the first anyone tries.
+
+    They are measured before the mean similarity, and announced as soon as it is known what they may do.
+
+    Args:
+        job: provides the model, corpus, vocabulary, tokens and settings.
+        runner: measures special tokens and the mean similarity, and keeps what it has measured.
+        stored: the plan of an interrupted session, whose special tokens have been announced; None if there is
+            none.
+
+    Raises:
+        InputError: see `plan.choose_texts`; or the model gives all texts the same vector.
+    """
+    if stored is not None:
+        return ProfilePreparation(stored, *measure_special_tokens(job, stored.documents, runner))
+    chosen = choose_texts(job)
+    spread = _spread_of_similarities(job.encoder, chosen.carriers, job.sentences.source)
+    panel, special = measure_special_tokens(job, chosen.documents, runner, announce=True)
+    similarity = model_mean(job.encoder, runner, tolerance=_ERROR_SHARE * spread)
+    return ProfilePreparation(chosen.plan(job.encoder, similarity), panel, special)
+
+
+def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
+    vectors = unit_vectors(encoder.encode(carriers))
+    similarities = (vectors @ vectors.T)[~np.eye(len(vectors), dtype=np.bool_)]
+    if similarities.std() < _NO_VARIATION:
+        raise InputError(
+            f"{encoder.name} gives all sentences of {source} the same similarity "
+            f"({similarities.mean():.4f}), so no token can change it: check that the model is loaded "
+            "correctly"
+        )
+    return float(similarities.std())
+
+
+def measure_special_tokens(
+    job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner, *, announce: bool = False
+) -> tuple[DocumentPanel | None, InDocuments | None]:
+    """Measure the job's special tokens in documents, in few at first.
+
+    If ``announce``, those that push or hide documents are reported as soon as this is known.
+
+    Returns:
+        The encoded collection and the measurements; None for what there isn't.
+    """
+    special = special_tokens(job.vocabulary, job.encoder.tokenizer)
+    special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
+    tokens = [token for token in job.tokens if token.id in special_ids]
+    panel = documents.encode_documents(job, record, runner)
+    if panel is None or not tokens:
+        return panel, None
+    # Any of them may have an unusual vector.
+    lowered = PUSH.lowered(job.settings.smallest_push, UNUSUAL_SHARE)
+    announcer = Announcer(tokens, job.settings, panel, runner.progress) if announce else None
+    in_documents = measure_in_documents(
+        panel,
+        runner,
+        tokens,
+        dict.fromkeys(special_ids, lowered),
+        job.settings,
+        documents.SPECIAL,
+        report=announcer,
+    )
+    if announcer is not None:
+        announcer.finish()
+    return panel, in_documents
 
 
 def measure_rounds(
@@ -238,6 +221,9 @@ def measure_rounds(
     pilots = measure(Round.PILOT, first_carriers, pilot_ids)
     screening_carriers = _screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
+    # The contractions of the pilots are fitted to the screening carriers as well, those of other tokens to
+    # the confirming ones alone. For all-MiniLM-L6-v2, this makes the pilots' larger by 0.001, which is a
+    # fortieth of half an interval.
     screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
     measured = MeasuredJob(
         job=job,
@@ -259,9 +245,11 @@ def measure_rounds(
         measured = confirm_in_batches(
             measured, unconfirmed_ids, budgeted_tokens, measure_batch, first_ids=sorted(special_ids)
         )
-    undecided_ids = _find_undecided(measured, job_ids)
-    if other_carriers and len(undecided_ids):
-        further_ids = np.union1d(undecided_ids, pilot_ids)
+    # The first carriers alone flag no token. With two chances to reach its threshold, more than one in twenty
+    # tokens that lie at theirs would be flagged.
+    possible_ids = _find_possible(measured, job_ids)
+    if other_carriers and len(possible_ids):
+        further_ids = np.union1d(possible_ids, pilot_ids)
         further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
         measured = replace(measured, confirmed=in_more_carriers(measured.confirmed, further))
     if panel is None:
@@ -273,7 +261,7 @@ def measure_rounds(
     # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
     in_all = set(hiding_ids)
     shown = 0
-    if not documents.measures_few(job):
+    if not documents.measures_few_tokens(job):
         in_all |= set(ordinary_tokens(job, plan.pilots))
         shown = verdict.DISPLAYED
     ordered_ids = np.array(sorted(suspect_ids - special_ids), dtype=np.int64)
@@ -291,48 +279,10 @@ def measure_rounds(
     return replace(measured, in_documents=join_documents([special, suspects]))
 
 
-def _find_undecided(measured: MeasuredJob, job_ids: Ids) -> Ids:
+def _find_possible(measured: MeasuredJob, job_ids: Ids) -> Ids:
     measures = estimate(measured).measures_of(job_ids)
-    threshold, _ = verdict.thresholds(measures.vector_deviation, measured.job.settings)
-    is_undecided = (measures.erased.low < threshold) & (measures.erased.high >= threshold)
-    return measures.ids[measures.confirmed & is_undecided]
-
-
-# What the names of the stages begin with that measure tokens other than special ones in documents.
-_SUSPECTS = "in documents"
-
-
-def measure_special_tokens(
-    job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner, *, announce: bool = False
-) -> tuple[DocumentPanel | None, InDocuments | None]:
-    """Measure the job's special tokens in documents, in few at first.
-
-    If ``announce``, those that push or hide documents are reported as soon as this is known.
-
-    Returns:
-        The encoded collection and the measurements; None for what there isn't.
-    """
-    special = special_tokens(job.vocabulary, job.encoder.tokenizer)
-    special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
-    tokens = [token for token in job.tokens if token.id in special_ids]
-    panel = documents.encode_documents(job, record, runner)
-    if panel is None or not tokens:
-        return panel, None
-    # Any of them may have an unusual vector.
-    lowered = PUSH.lowered(job.settings.smallest_push, UNUSUAL_SHARE)
-    announcer = Announcer(tokens, job.settings, panel, runner.progress) if announce else None
-    in_documents = measure_in_documents(
-        panel,
-        runner,
-        tokens,
-        dict.fromkeys(special_ids, lowered),
-        job.settings,
-        documents.SPECIAL,
-        report=announcer,
-    )
-    if announcer is not None:
-        announcer.finish()
-    return panel, in_documents
+    may_reach = verdict.may_erase_enough(measures, measured.job.settings)
+    return measures.ids[measures.confirmed & may_reach]
 
 
 def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all: bool) -> set[int]:
@@ -357,7 +307,7 @@ def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all:
     rows = screened.rows_of(ids)
     effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
     expected_push = predict_push(effects, panel)
-    count = _scale_count(job, _MOST_SUSPECTS, _LEAST_SUSPECTS, _TOKENS_PER_SUSPECT)
+    count = suspects_needed(job)
     suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
     suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
     suspects |= set(verdict.ids_of_largest(ids, expected_push, count))
@@ -400,7 +350,7 @@ def confirm_in_batches(
     ordered_ids = verdict.order_to_confirm(screened.measures_of(ids), settings, first_ids)
     may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
     budgeted_ids = ordered_ids[:budgeted_tokens]
-    size = _scale_count(measured.job, CONFIRMING_BATCH, _LEAST_BATCH, _TOKENS_PER_CONFIRMED)
+    size = tokens_per_batch(measured.job)
     for batch, start in enumerate(range(0, len(budgeted_ids), size), start=1):
         batch_ids = budgeted_ids[start : start + size]
         measured = _with_batch(measured, batch_ids, batch, measure_batch)

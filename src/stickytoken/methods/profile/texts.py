@@ -20,7 +20,7 @@ from stickytoken.data import (
 )
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
-from stickytoken.methods.probes import AnchorPanel, Vector, balanced, room_for
+from stickytoken.methods.probes import AnchorPanel, Floats, balanced, has_room, room_for
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
@@ -84,12 +84,12 @@ class Anchors(NamedTuple):
 
 
 def choose_anchors(
-    encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], taken: set[str]
+    encoder: Encoder, groups: Sequence[TextGroup], needed: int, seed: int, taken: set[str]
 ) -> Anchors:
     """Draw anchors as evenly as possible from all groups, but none of the texts in ``taken``."""
-    key = [settings.seed, _ANCHORS_KEY]
+    key = [seed, _ANCHORS_KEY]
     candidates = [(text, group.name) for group in groups for text in group.texts]
-    order = np.random.default_rng(key).permutation(len(candidates))[: _POOL_FACTOR * settings.anchors]
+    order = np.random.default_rng(key).permutation(len(candidates))[: _POOL_FACTOR * needed]
     pool = [candidates[index] for index in order if candidates[index][0] not in taken]
     tokenized = encoder.content_ids([text for text, _ in pool])
     refused = refused_texts(encoder)
@@ -98,7 +98,7 @@ def choose_anchors(
         for candidate, ids in zip(pool, tokenized, strict=True)
         if encoder.fits(ids) and candidate[0] not in refused
     ]
-    drawn = {readable[index] for index in balanced([name for _, name in readable], settings.anchors, key)}
+    drawn = {readable[index] for index in balanced([name for _, name in readable], needed, key)}
     texts = [text for group in groups for text in group.texts if (text, group.name) in drawn]
     return Anchors(list(dict.fromkeys(texts)), len(pool) - len(readable))
 
@@ -162,11 +162,11 @@ def choose_carriers(
     Raises:
         InputError: The groups have fewer short texts than ``needed``.
     """
-    share = _share_per_group([len(group.texts) for group in groups], needed)
+    most_of_group = _most_of_group([len(group.texts) for group in groups], needed)
     pool: list[_ShortText] = []
     group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
-        of_group = _short_texts_of_group(encoder, settings, group, share, length or 0.0)
+        of_group = _short_texts_of_group(encoder, settings, group, most_of_group, length or 0.0)
         pool += of_group
         group_names += [group.name] * len(of_group)
     source_of_carrier: dict[str, str] = {}
@@ -185,37 +185,39 @@ def choose_carriers(
 
 
 def _short_texts_of_group(
-    encoder: Encoder, settings: ProfileSettings, group: TextGroup, share: int, length: float
+    encoder: Encoder, settings: ProfileSettings, group: TextGroup, most: int, length: float
 ) -> list[_ShortText]:
-    """Return a group's share of texts that leave room for the copies, those nearest to a length first.
+    """Return at most so many texts of a group that leave room for copies, those nearest to a length first.
 
     Long texts are shortened to their first sentence. Of several texts that differ only in their final
     punctuation, one is returned. Texts that a server returns no vector for are left out.
     """
-    # Tokenizing all texts of a large group would take long, so draw enough of them at random.
+    # Tokenizing all texts of a large group would take long, so only some are drawn: many, because texts drop
+    # out below, and the more remain, the nearer to the length are the best. Any generous number would do.
+    drawn_count = _POOL_FACTOR * most + settings.anchors
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
-    pool_size = _POOL_FACTOR * share + settings.anchors
-    source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:pool_size]])
-    tokenized = encoder.content_ids(list(source_of_text))
-    lengths = {text: len(ids) for text, ids in zip(source_of_text, tokenized, strict=True)}
+    source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
+    ids_of_text = dict(zip(source_of_text, encoder.content_ids(list(source_of_text)), strict=True))
     room = room_for(encoder, settings.insertion, max(settings.copies))
-    fitting = [text for text in source_of_text if encoder.fits((0,) * (lengths[text] + room))]
-    # Keep the first of several texts that differ only in their final punctuation: in reversed order, the
-    # first text is stored last and replaces the others.
-    text_by_open_end = {open_ended(text): text for text in reversed(fitting)}
+    fitting = [text for text in source_of_text if has_room(encoder, ids_of_text[text], room)]
+    text_by_open_end: dict[str, str] = {}
+    for text in reversed(fitting):
+        # Texts that differ only in their final punctuation replace each other, so that the first one stays.
+        text_by_open_end[open_ended(text)] = text
     refused = refused_texts(encoder)  # texts that a server returns no vector for
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
-    nearest = sorted(accepted, key=lambda text: abs(lengths[text] - length))
-    return [_ShortText(text, source_of_text[text]) for text in nearest[:share]]
+    nearest = sorted(accepted, key=lambda text: abs(len(ids_of_text[text]) - length))
+    return [_ShortText(text, source_of_text[text]) for text in nearest[:most]]
 
 
-def _share_per_group(sizes: Sequence[int], needed: int) -> int:
-    share = math.ceil(needed / len(sizes))
-    while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
-        share += 1
-    return share
+def _most_of_group(sizes: Sequence[int], needed: int) -> int:
+    """Return how many texts a group contributes at most, so that all together have as many as needed."""
+    most = math.ceil(needed / len(sizes))
+    while most < max(sizes) and sum(min(size, most) for size in sizes) < needed:
+        most += 1
+    return most
 
 
 def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
@@ -227,7 +229,7 @@ def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
 
 
 def representative_carriers(
-    effects: Vector, lengths: NDArray[np.int64], candidates: NDArray[np.intp], count: int
+    effects: Floats, lengths: NDArray[np.int64], candidates: NDArray[np.intp], count: int
 ) -> list[int]:
     """Choose short carriers whose mean effects agree well with the mean effects over all carriers.
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.intervals import Intervals
 from stickytoken.methods import Verdict, wording
 from stickytoken.methods.measures import ERASED, PUSH, UNUSUAL_SHARE, Severity
-from stickytoken.methods.probes import Vector
-from stickytoken.methods.statistics import Estimates
+from stickytoken.methods.probes import Floats
 from stickytoken.settings.profile import ProfileSettings
 
 # Number of tokens with the largest erased shares that are always measured closely, even if they reach no
@@ -39,9 +39,9 @@ class RuleInputs(NamedTuple):
     """
 
     ids: NDArray[np.int64]
-    erased: Estimates
-    push: Estimates
-    vector_deviation: Vector
+    erased: Intervals
+    push: Intervals
+    vector_deviation: Floats
     confirmed: NDArray[np.bool_]
 
 
@@ -97,7 +97,7 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     return Judged(verdicts, severities, reasons)
 
 
-def thresholds(vector_deviation: Vector, settings: ProfileSettings) -> tuple[Vector, Vector]:
+def thresholds(vector_deviation: Floats, settings: ProfileSettings) -> tuple[Floats, Floats]:
     """Return the thresholds of T tokens for the erased share and the push, each of shape (T,)."""
     is_unusual = vector_deviation >= settings.unusual  # false if the deviation is NaN
     share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
@@ -123,12 +123,12 @@ def may_erase_enough(tokens: RuleInputs, settings: ProfileSettings) -> NDArray[n
     return _threshold_ratios(tokens, settings) >= 1
 
 
-def _threshold_ratios(tokens: RuleInputs, settings: ProfileSettings) -> Vector:
+def _threshold_ratios(tokens: RuleInputs, settings: ProfileSettings) -> Floats:
     erased_threshold, _ = thresholds(tokens.vector_deviation, settings)
     return tokens.erased.high / erased_threshold
 
 
-def ids_of_largest(ids: NDArray[np.int64], values: Vector, count: int) -> list[int]:
+def ids_of_largest(ids: NDArray[np.int64], values: Floats, count: int) -> list[int]:
     """Return the ids of the ``count`` largest values, largest first. Ties are in ascending order of id."""
     order = np.lexsort((ids, -values))
     largest_ids: list[int] = ids[order[:count]].tolist()

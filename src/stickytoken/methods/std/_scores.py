@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement
 from stickytoken.settings.std import PlacementWeights, ScoreConstants
 
-Vector = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 PLACEMENTS = tuple(Placement)
 
@@ -25,7 +26,7 @@ class Metric(StrEnum):
     MANHATTAN = "manhattan"
 
 
-def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Vector]:
+def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Floats]:
     """Return the distances between two arrays of vectors, keyed by metric.
 
     Args:
@@ -57,7 +58,7 @@ def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> di
     }
 
 
-def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) -> Vector:
+def sticky_score(distances: Floats, alone: Floats, constants: ScoreConstants) -> Floats:
     """Compute the sticky score (Chen et al. 2025, step 3).
 
     The score is high if the distance between carrier and anchor falls with additional copies, and low if it
@@ -78,11 +79,11 @@ def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     rises = np.clip(changes, 0, None)
     reward = falls.sum(-1) + constants.alpha * (changes < 0).sum(-1) + 0.1 * alone
     penalty = rises.sum(-1) + constants.beta * (changes > 0).sum(-1) + constants.gamma
-    scores: Vector = reward / penalty
+    scores: Floats = reward / penalty
     return scores
 
 
-def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) -> Vector:
+def score_bounds(distances: Floats, alone: Floats, constants: ScoreConstants) -> Floats:
     """Return upper bounds of `sticky_score` when only some of the distances are known.
 
     Args:
@@ -128,14 +129,14 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         last_copies = np.where(is_known, copies, last_copies)
     remaining_steps = distances.shape[-1] - 1 - last_copies
     reward += np.where(remaining_steps > 0, last + constants.alpha * remaining_steps, 0.0)
-    bounds: Vector = reward / penalty
+    bounds: Floats = reward / penalty
     # The unknown distances may also rise and fall again by some amount x, which adds x to the reward and the
     # penalty. If the quotient is below 1, adding x to both raises the quotient, but never to more than 1, so
     # the bound must be at least 1.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 
-def has_risen(distances: Vector) -> NDArray[np.bool_]:
+def has_risen(distances: Floats) -> NDArray[np.bool_]:
     """Return whether any known distance is larger than the previous known distance, shape (...)."""
     last = distances[..., 0].copy()
     exceeds = np.zeros(last.shape, dtype=np.bool_)
@@ -146,12 +147,12 @@ def has_risen(distances: Vector) -> NDArray[np.bool_]:
     return exceeds
 
 
-def placement_weights(weights: PlacementWeights) -> Vector:
+def placement_weights(weights: PlacementWeights) -> Floats:
     """Return the weights of the placements as an array, in the order of `PLACEMENTS`."""
     return np.array([getattr(weights, placement.value) for placement in PLACEMENTS])
 
 
-def weighted(values: Vector, weights: PlacementWeights) -> Vector:
+def weighted(values: Floats, weights: PlacementWeights) -> Floats:
     """Average values over pairs, and return the weighted sum of the averages over placements.
 
     Args:
@@ -161,11 +162,11 @@ def weighted(values: Vector, weights: PlacementWeights) -> Vector:
     Returns:
         The weighted sums, shape (...).
     """
-    means: Vector = values.mean(axis=-2) @ placement_weights(weights)
+    means: Floats = values.mean(axis=-2) @ placement_weights(weights)
     return means
 
 
-def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float:
+def candidate_threshold(scores: Sequence[float] | Floats, share: float) -> float:
     """Return the score that only a fraction ``share`` of the tokens reaches (Chen et al. 2025, step 3)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from stickytoken.insertion import Insertion, Token, draw_path
 from stickytoken.methods import probes
+from stickytoken.settings.std import StdSettings
 
 TIE = 1e-5
 """Scores that differ by less than this are ties, because float32 vectors are not exact enough to order them.
@@ -41,6 +42,12 @@ class Walk:
     words: tuple[int, ...]
     copies: int
     insertion: Insertion = Insertion.TEXT
+
+    @classmethod
+    def in_carriers(cls, carriers: Sequence[probes.Carrier], settings: StdSettings) -> Walk:
+        """Return a walk that draws gaps in these carriers for as many copies as the settings say."""
+        words = tuple(probes.word_count(carrier) for carrier in carriers)
+        return cls(words, settings.copies, settings.insertion)
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
         """Draw a path for each carrier."""

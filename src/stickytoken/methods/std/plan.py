@@ -130,7 +130,7 @@ def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
     distinct = list(dict.fromkeys(texts))
     tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
     refused = refused_texts(encoder)
-    return {text for text, ids in tokenized if encoder.fits(ids + [0] * room) and text not in refused}
+    return {text for text, ids in tokenized if probes.has_room(encoder, ids, room) and text not in refused}
 
 
 def pair_vectors(

@@ -27,8 +27,8 @@ from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
     PLACEMENTS,
+    Floats,
     Metric,
-    Vector,
     distances,
     has_risen,
     placement_weights,
@@ -105,7 +105,7 @@ class ScoringPairs:
         return tuple(range(self.series * self.settings.copies))
 
     @property
-    def weights(self) -> Vector:
+    def weights(self) -> Floats:
         """Weight of each series in the score of a token, shape (series,)."""
         of_placements = placement_weights(self.settings.scoring_weights)
         return np.tile(of_placements, len(self.carriers)) / len(self.carriers)
@@ -219,7 +219,7 @@ class ScoringStage:
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
         # The anchor of each text's pair, shape (texts, d).
         anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
-        blocks: dict[Metric, list[Vector]] = {metric: [] for metric in Metric}
+        blocks: dict[Metric, list[Floats]] = {metric: [] for metric in Metric}
         for start in range(0, len(vectors), _ROWS_AT_A_TIME):
             stop = start + _ROWS_AT_A_TIME
             for metric, distances_of_block in distances(vectors[start:stop], anchors[start:stop]).items():
@@ -255,12 +255,6 @@ def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) 
     return ScoringPairs(settings, carriers, anchors, without_copies)
 
 
-def scoring_walk(pairs: ScoringPairs) -> Walk:
-    """Return the object that draws the gaps for random placement in the carriers of the scoring pairs."""
-    words = tuple(probes.word_count(carrier) for carrier in pairs.carriers)
-    return Walk(words, pairs.settings.copies, pairs.settings.insertion)
-
-
 def copies_order(copies: int) -> list[int]:
     """Return the numbers of copies from 1 to ``copies``, in the order in which their distances are measured.
 
@@ -282,7 +276,8 @@ class ScoringState:
     Attributes:
         distances: Distances between the carrier of each series, with 0, 1, 2, ... copies, and its anchor,
             shape (tokens, series, copies + 1); NaN if unknown.
-        alone: Distances between each token alone and the anchor of each series, shape (tokens, series).
+        alone: Distances between a text of nothing but the token and the anchor of each series, shape
+            (tokens, series).
         known_counts: Number of known distances of each series, not counting the distance with 0 copies, shape
             (tokens, series).
         has_risen: Whether any known distance of the series exceeds the known distance before it, shape
@@ -290,7 +285,7 @@ class ScoringState:
         series_bounds: Upper bound of the score of each series, shape (tokens, series).
     """
 
-    def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
+    def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Floats) -> None:
         """Start with only the distances without copies, which are the same for all tokens.
 
         The arrays have one row per token and one column per series, and all counts are 0.
@@ -298,7 +293,8 @@ class ScoringState:
         Args:
             pairs: the P pairs that tokens are scored on.
             ids: ids of the tokens, in ascending order.
-            alone: cosine distances between each token alone and the anchor of each pair, shape (tokens, P).
+            alone: cosine distances between a text of nothing but the token and the anchor of each pair, shape
+                (tokens, P).
         """
         self._pairs = pairs
         self._ids = ids
@@ -319,9 +315,9 @@ class ScoringState:
         self._update(all_rows)  # computes series_bounds, the upper bounds of the scores of all series
 
     @property
-    def upper_bounds(self) -> Vector:
+    def upper_bounds(self) -> Floats:
         """Upper bound of each token's score; the score itself if all distances of the token are known."""
-        upper_bounds: Vector = self.series_bounds @ self._pairs.weights
+        upper_bounds: Floats = self.series_bounds @ self._pairs.weights
         return upper_bounds
 
     @property
@@ -343,7 +339,7 @@ class ScoringState:
         np.add.at(self.known_counts, (row_of_text, series_of_text), 1)
         self._update(rows)
 
-    def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
+    def next_texts(self, rows: NDArray[np.intp], gains: Floats, limit: int) -> list[tuple[int, ...]]:
         """Choose the next texts to encode for the given tokens.
 
         At most one text is chosen from each series: the text with the next number of copies in the order of
@@ -389,7 +385,81 @@ class ScoringState:
         self.has_risen[rows] = has_risen(known_distances)
 
 
-def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
+class _KnownDistances:
+    """Encodes texts of tokens, and keeps their distances.
+
+    The score of a token also rewards a large distance between the anchors and the token alone, that is, a
+    text of nothing but the token. So this text is encoded for every token first.
+
+    Attributes:
+        tokens: the tokens, in order of id.
+        pairs: the pairs that they are scored on.
+        state: the cosine distances so far, and the upper bounds of the scores.
+    """
+
+    def __init__(self, job: Job[StdSettings], pairs: ScoringPairs, runner: RunStage) -> None:
+        self.tokens = job.tokens
+        self.pairs = pairs
+        self._runner = runner
+        self._ids = np.array([token.id for token in self.tokens], dtype=np.int64)
+        walk = Walk.in_carriers(pairs.carriers, pairs.settings)
+        self._paths = walk_vocabulary(job.settings.seed, job.vocabulary.available, self.tokens, walk)
+        self._alone = runner(AloneStage(pairs), self.tokens, len(self.tokens))
+        self.state = ScoringState(pairs, self._ids, np.array(self._alone[Metric.COSINE.value].to_list()))
+        self._frames: list[pl.DataFrame] = []
+
+    def add_all_texts(self, name: str, rows: NDArray[np.intp]) -> None:
+        """Encode all texts of the tokens in these rows."""
+        if len(rows):
+            self.add(name, rows, [self.pairs.text_indices] * len(rows))
+
+    def add(self, name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
+        """Encode the texts at ``text_indices`` for each token in ``rows``, in a stage of this name."""
+        chosen = [self.tokens[row] for row in rows.tolist()]
+        indices_by_id = {token.id: indices for token, indices in zip(chosen, text_indices, strict=True)}
+        paths = {token.id: self._paths[token.id] for token in chosen}
+        stage = ScoringStage(self.pairs, indices_by_id, paths, name)
+        frame = self._runner(stage, chosen, stage.texts)
+        self.state.add(frame)
+        self._frames.append(frame)
+
+    def scores(self, sample: NDArray[np.intp]) -> pl.DataFrame:
+        """Return the table of `score_tokens`. The tokens in the rows ``sample`` are those sampled."""
+        pairs = self.pairs
+        is_complete = self.state.is_complete
+        rows = np.flatnonzero(is_complete)
+        scored_ids = self._ids[rows]
+        scored_rows = pl.concat(self._frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
+        # For each measured text: its token (an index into scored_ids), its series and its number of copies.
+        # The column ``places`` holds the text indices.
+        token_of_row = np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy())
+        token_of_text = np.repeat(token_of_row, scored_rows["places"].list.len().to_numpy())
+        text_indices = scored_rows["places"].explode().to_numpy()
+        series_of_text, copies_of_text = pairs.series_and_copies(text_indices)
+        distances_without_copies = distances(pairs.without_copies, pairs.anchors)  # one distance per pair
+        columns = {"token_id": pl.Series(self._ids)}
+        for metric in Metric:
+            # All distances of the scored tokens: ``scored_rows`` has a distance for each text.
+            by_series = np.empty((len(rows), pairs.series, pairs.settings.copies + 1))
+            by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
+            distance_of_text = scored_rows[metric.value].explode().to_numpy()
+            by_series[token_of_text, series_of_text, copies_of_text] = distance_of_text
+            # Series are numbered pair by pair, and within a pair by placement. Divide the axis of series into
+            # an axis of pairs and an axis of placements.
+            by_placement = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
+            alone_of_all = np.array(self._alone[metric.value].to_list())
+            alone = alone_of_all[rows]  # shape (scored tokens, pairs)
+            scores = sticky_score(by_placement, alone[:, :, None], pairs.constants(metric))
+            column = np.full(len(self._ids), np.nan)
+            column[rows] = weighted(scores, pairs.settings.scoring_weights)
+            columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
+        bounds = np.where(is_complete, np.nan, self.state.upper_bounds)
+        columns["score_at_most"] = pl.Series(bounds).fill_nan(None)
+        columns["sampled"] = pl.Series(np.isin(np.arange(len(self._ids)), sample))
+        return pl.DataFrame(columns)
+
+
+def expected_gains(pairs: ScoringPairs, all_distances: Floats, alone: Floats) -> Floats:
     """Estimate how much each further text of a series lowers the upper bound of the score of the series.
 
     `ScoringState.next_texts` chooses the texts to encode next by this estimate.
@@ -488,61 +558,52 @@ def score_tokens(
         the cosine score, which is null if the score is exact; and ``sampled``, whether the token is in the
         sample.
     """
-    settings = job.settings
-    tokens = job.tokens
-    ids = np.array([token.id for token in tokens], dtype=np.int64)
-    paths = walk_vocabulary(settings.seed, job.vocabulary.available, tokens, scoring_walk(pairs))
-    alone = runner(AloneStage(pairs), tokens, len(tokens))
-    state = ScoringState(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
-    frames: list[pl.DataFrame] = []
-
-    def measure(name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
-        """Encode the texts at ``text_indices`` for each token in ``rows``.
-
-        The distances are added to ``state``, and the table with the distances is added to ``frames``.
-        """
-        chosen = [tokens[row] for row in rows.tolist()]
-        by_id = {
-            token.id: indices_of_token for token, indices_of_token in zip(chosen, text_indices, strict=True)
-        }
-        stage = ScoringStage(pairs, by_id, {token.id: paths[token.id] for token in chosen}, name)
-        frame = runner(stage, chosen, stage.texts)
-        state.add(frame)
-        frames.append(frame)
-
-    sample = np.arange(len(tokens))
-    if len(tokens) >= _SAMPLED_FROM * sample_size:
-        generator = np.random.default_rng([settings.seed, _SAMPLE_KEY])
-        sample = np.sort(generator.choice(len(tokens), sample_size, replace=False))
-    measure("sample", sample, [pairs.text_indices] * len(sample))
-    if len(sample) < len(tokens):
-        runner.announce(_expect_texts(pairs, len(tokens) - len(sample)), validation_texts)
-    if settings.scores is Scores.ALL:
-        rest = np.flatnonzero(~state.is_complete)
-        if len(rest):
-            measure("score", rest, [pairs.text_indices] * len(rest))
+    known = _KnownDistances(job, pairs, runner)
+    token_count = len(job.tokens)
+    sample = _draw_sample(token_count, sample_size, job.settings.seed)
+    known.add_all_texts("sample", sample)
+    if len(sample) < token_count:
+        runner.announce(_expect_texts(pairs, token_count - len(sample)), validation_texts)
+    if job.settings.scores is Scores.ALL:
+        known.add_all_texts("score", np.flatnonzero(~known.state.is_complete))
     else:
-        # The texts that are expected to lower the upper bounds most are encoded first.
-        gains = expected_gains(pairs, state.distances[sample], state.alone[sample])
-        # Estimate from the sample which score a candidate must reach. All distances of the sample are known,
-        # so the upper bounds are the scores themselves.
-        likely_share = _LIKELY_PART * settings.candidate_share
-        likely_threshold = float(np.quantile(state.upper_bounds[sample], 1 - likely_share))
-        # The exact threshold for candidates is computed from this many of the best scores.
-        scores_needed = scores_behind_threshold(len(tokens), settings.candidate_share)
-        round_number = 1
+        _add_texts_of_candidates(known, sample)
+    return known.scores(sample)
+
+
+def _draw_sample(token_count: int, sample_size: int, seed: int) -> NDArray[np.intp]:
+    """Return the rows of the tokens that are scored exactly first: of all, if there are few."""
+    if token_count < _SAMPLED_FROM * sample_size:
+        return np.arange(token_count)
+    generator = np.random.default_rng([seed, _SAMPLE_KEY])
+    return np.sort(generator.choice(token_count, sample_size, replace=False))
+
+
+def _add_texts_of_candidates(known: _KnownDistances, sample: NDArray[np.intp]) -> None:
+    """Encode texts in rounds, until the scores of all tokens that may be candidates are exact."""
+    state = known.state
+    pairs = known.pairs
+    candidate_share = pairs.settings.candidate_share
+    # The texts that are expected to lower the upper bounds most are encoded first.
+    gains = expected_gains(pairs, state.distances[sample], state.alone[sample])
+    # Estimate from the sample which score a candidate must reach. All distances of the sample are known, so
+    # the upper bounds are the scores themselves.
+    likely_share = _LIKELY_PART * candidate_share
+    likely_threshold = float(np.quantile(state.upper_bounds[sample], 1 - likely_share))
+    # The exact threshold for candidates is computed from this many of the best scores.
+    scores_needed = scores_behind_threshold(len(known.tokens), candidate_share)
+    round_number = 1
+    rows = _rows_to_score(state, scores_needed, likely_threshold)
+    while len(rows):
+        texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
+        if round_number == 1:
+            # Encode one text of every series. With fewer texts, no upper bound would fall below the
+            # threshold.
+            texts_per_token = pairs.series
+        next_texts = state.next_texts(rows, gains, texts_per_token)
+        known.add(f"score-{round_number:03d}", rows, next_texts)
+        round_number += 1
         rows = _rows_to_score(state, scores_needed, likely_threshold)
-        while len(rows):
-            texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
-            if round_number == 1:
-                # Encode one text of every series. With fewer texts, no upper bound would fall below the
-                # threshold.
-                texts_per_token = pairs.series
-            next_texts = state.next_texts(rows, gains, texts_per_token)
-            measure(f"score-{round_number:03d}", rows, next_texts)
-            round_number += 1
-            rows = _rows_to_score(state, scores_needed, likely_threshold)
-    return _scores(pairs, state, ids, sample, alone, frames)
 
 
 def _rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: float) -> NDArray[np.intp]:
@@ -571,49 +632,3 @@ def _rows_to_score(state: ScoringState, scores_needed: int, likely_threshold: fl
     bound_of_last_token = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
     threshold = max(lowest_needed_score, min(likely_threshold, bound_of_last_token))
     return np.flatnonzero(~is_complete & (upper_bounds >= threshold - _SLACK))
-
-
-def _scores(
-    pairs: ScoringPairs,
-    state: ScoringState,
-    ids: NDArray[np.int64],
-    sample: NDArray[np.intp],
-    alone: pl.DataFrame,
-    frames: Sequence[pl.DataFrame],
-) -> pl.DataFrame:
-    """Compute the table that `score_tokens` returns from the measured distances.
-
-    Returns:
-        One row per token, with the columns that `score_tokens` describes. The exact scores for all metrics
-        are null unless all distances of the token are known.
-    """
-    settings = pairs.settings
-    is_complete = state.is_complete
-    rows = np.flatnonzero(is_complete)
-    scored_ids = ids[rows]
-    scored_rows = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
-    # For each measured text: its token (an index into scored_ids), its series and its number of copies. The
-    # column ``places`` holds the text indices.
-    token_of_row = np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy())
-    token_of_text = np.repeat(token_of_row, scored_rows["places"].list.len().to_numpy())
-    text_indices = scored_rows["places"].explode().to_numpy()
-    series_of_text, copies_of_text = pairs.series_and_copies(text_indices)
-    distances_without_copies = distances(pairs.without_copies, pairs.anchors)  # one distance per pair
-    columns = {"token_id": pl.Series(ids)}
-    for metric in Metric:
-        # All distances of the scored tokens: ``scored_rows`` has a distance for each text.
-        by_series = np.empty((len(rows), pairs.series, settings.copies + 1))
-        by_series[..., 0] = np.repeat(distances_without_copies[metric], len(PLACEMENTS))
-        distance_of_text = scored_rows[metric.value].explode().to_numpy()
-        by_series[token_of_text, series_of_text, copies_of_text] = distance_of_text
-        # Series are numbered pair by pair, and within a pair by placement. Divide the axis of series into an
-        # axis of pairs and an axis of placements.
-        by_placement = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
-        alone_distances = np.array(alone[metric.value].to_list())[rows]  # shape (scored tokens, pairs)
-        scores = sticky_score(by_placement, alone_distances[:, :, None], pairs.constants(metric))
-        column = np.full(len(ids), np.nan)
-        column[rows] = weighted(scores, settings.scoring_weights)
-        columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
-    columns["score_at_most"] = pl.Series(np.where(is_complete, np.nan, state.upper_bounds)).fill_nan(None)
-    columns["sampled"] = pl.Series(np.isin(np.arange(len(ids)), sample))
-    return pl.DataFrame(columns)

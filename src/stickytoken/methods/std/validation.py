@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.data import SentencePair
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job
-from stickytoken.methods.std._scores import PLACEMENTS, Metric, Vector, distances, weighted
+from stickytoken.methods.std._scores import PLACEMENTS, Floats, Metric, distances, weighted
 from stickytoken.methods.std.placement import Walk, paths_by_token, walk_candidates
 from stickytoken.methods.std.plan import StdPlanRecord, make_plan, pair_vectors, truncates
 from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
@@ -92,7 +93,7 @@ class ValidationStage:
         return starts[:, :, None] + np.arange(copies)
 
     @cached_property
-    def _before(self) -> dict[Metric, Vector]:
+    def _before(self) -> dict[Metric, Floats]:
         return distances(self.without_copies, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
@@ -169,13 +170,18 @@ def published_paths(
         A function that takes a candidate and returns one path per validation pair. A path lists the index of
         the gap for each copy.
     """
-    walks = []
-    for pairs in (plan.scoring, plan.validation):
-        carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
-        words = tuple(probes.word_count(carrier) for carrier in carriers)
-        walks.append(Walk(words, settings.copies, settings.insertion))
-    scoring, validation = walks
-    paths = walk_candidates(settings.seed, vocabulary, scoring, candidates, validation)
+
+    def walk_of(pairs: Sequence[SentencePair]) -> Walk:
+        texts = [pair.sentence2 for pair in pairs]
+        return Walk.in_carriers(probes.as_carriers(encoder, settings.insertion, texts), settings)
+
+    paths = walk_candidates(
+        settings.seed,
+        vocabulary,
+        scoring=walk_of(plan.scoring),
+        candidates=candidates,
+        validation=walk_of(plan.validation),
+    )
     return lambda token: paths[token.id]
 
 

@@ -1,21 +1,73 @@
-"""Bootstrap samples, and percentile intervals of contrasts between scores. Pure."""
+"""Values with confidence intervals: of shares, and of contrasts between scores by the bootstrap. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Number = TypeVar("Number")
 
-class Interval(NamedTuple):
-    """A value and the ends of its confidence interval; each of them is None if it is undefined."""
 
-    value: float | None
-    low: float | None
-    high: float | None
+class Interval(NamedTuple, Generic[Number]):
+    """A value and the ends of its confidence interval."""
+
+    value: Number
+    low: Number
+    high: Number
+
+    def as_columns(self, name: str) -> dict[str, Number]:
+        """Return the three as columns of a table: ``name``, ``name_low`` and ``name_high``."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+class Intervals(NamedTuple):
+    """Values of T tokens with their confidence intervals.
+
+    Attributes:
+        value: the values, shape (T,).
+        low: lower ends of the intervals, shape (T,).
+        high: upper ends of the intervals, shape (T,).
+    """
+
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @classmethod
+    def of_tokens(cls, intervals: Sequence[Interval[float]]) -> Intervals:
+        """Return the intervals of T tokens as arrays."""
+        return cls(*np.array(intervals, dtype=np.float64).reshape(-1, 3).T)
+
+    def of_each(self) -> list[Interval[float]]:
+        """Return the interval of each token."""
+        return [Interval(*ends) for ends in np.stack(self, axis=1).tolist()]
+
+    def of_rows(self, rows: NDArray[np.intp]) -> Intervals:
+        """Return the intervals of the tokens in these rows."""
+        return Intervals(self.value[rows], self.low[rows], self.high[rows])
+
+    def divided_by(self, unit: float) -> Intervals:
+        """Divide the values and their intervals by ``unit``, which must be positive."""
+        return Intervals(self.value / unit, self.low / unit, self.high / unit)
+
+
+def estimate_share(successes: int, trials: int, confidence: float) -> Interval[float]:
+    """Return the share of successes, with its exact two-sided interval.
+
+    The interval is that of Clopper and Pearson (1934, "The use of confidence or fiducial limits illustrated
+    in the case of the binomial", Biometrika 26). Trials count as independent.
+
+    >>> [round(end, 3) for end in estimate_share(3, 20, 0.9)]
+    [0.15, 0.042, 0.344]
+    """
+    from scipy.stats import binomtest
+
+    low, high = binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    return Interval(successes / trials, float(low), float(high))
 
 
 def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.intp]:
@@ -52,7 +104,7 @@ def resampled(
 
 def contrast_intervals(
     scores: NDArray[np.float64], contrasts: NDArray[np.float64], confidence: float
-) -> list[Interval]:
+) -> list[Interval[float | None]]:
     """Compute linear contrasts of scores with bootstrap percentile intervals (Efron 1979).
 
     Args:
@@ -68,7 +120,7 @@ def contrast_intervals(
     points = combine(contrasts, scores[0])  # the first row has the scores on all units
     resampled_points = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
     tail = (1 - confidence) / 2
-    intervals = []
+    intervals: list[Interval[float | None]] = []
     for point, column in zip(points.tolist(), resampled_points.T, strict=True):
         defined = column[~np.isnan(column)]
         has_enough_samples = len(defined) > 0 and len(defined) >= len(column) / 2
