@@ -21,7 +21,7 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, Runner
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Floats, fitting_copies
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, Floats, SymptomStage, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
