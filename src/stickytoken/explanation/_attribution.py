@@ -148,6 +148,7 @@ class Attributor:
         progress(Progress("attribution", 0, total))
 
         by_token: dict[int, dict[str, Floats]] = {}
+        attributed_pairs: list[AttributedPair] = []
         largest_error = 0.0
         indices = itertools.count()
         for attributed_id in attributed_ids:
@@ -161,13 +162,13 @@ class Attributor:
                 name: np.array([result[name] for result in results]) for name in AREAS["attribution"]
             }
             largest_error = max(largest_error, *(result["error"] for result in results))
-
-        attributed_pairs = []
-        for index, pair in enumerate(pairs):
-            result = stored.read_or_compute(
-                "pair", index, token_id, pair.size, partial(self._by_position, pair)
-            )
-            attributed_pairs.append(AttributedPair(pair, np.array(result["values"]), result["similarity"]))
+            # The pairs follow the token itself: an interrupt then leaves the benign tokens to do.
+            if attributed_id == token_id:
+                for index, pair in enumerate(pairs):
+                    compute = partial(self._by_position, pair)
+                    result = stored.read_or_compute("pair", index, token_id, pair.size, compute)
+                    matrix = np.array(result["values"])
+                    attributed_pairs.append(AttributedPair(pair, matrix, result["similarity"]))
         return Attribution(by_token, attributed_pairs, largest_error)
 
     def _pairs(self, token_id: int, carrier_vectors: Floats) -> list[_Pair]:
