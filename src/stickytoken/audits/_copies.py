@@ -76,7 +76,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         # `FittedText.clean` returns the text as it was fitted; it does not remove anything.
-        probes = [text.clean(job.settings.insertion) for text in texts]
+        probes = [text.clean(job.settings.inserted_as) for text in texts]
         vectors = engines.encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
@@ -129,7 +129,7 @@ def readable_pairs(
         return []
 
     def fitted(texts: list[str]) -> list[FittedText]:
-        return fit_texts(encoder, texts, room=0, insertion=settings.insertion, name=index.record.name)
+        return fit_texts(encoder, texts, room=0, insertion=settings.inserted_as, name=index.record.name)
 
     as_they_are = fitted([text for _, text, _ in remaining])
     cleaned_texts = fitted([cleaned for _, _, cleaned in remaining])

@@ -120,7 +120,7 @@ def choose_texts(
         )
     # The encoder may reject the insertion or the precision. The next calls raise an error in this case,
     # before the slow steps begin.
-    probes.require_insertion(encoder, settings.insertion)
+    probes.require_insertion(encoder, settings.inserted_as)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
         require_ids(encoder, purpose).at(settings.screen_precision)

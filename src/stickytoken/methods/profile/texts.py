@@ -198,7 +198,7 @@ def _short_texts_of_group(
     source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:pool_size]])
     tokenized = encoder.content_ids(list(source_of_text))
     lengths = {text: len(ids) for text, ids in zip(source_of_text, tokenized, strict=True)}
-    room = room_for(encoder, settings.insertion, max(settings.copies))
+    room = room_for(encoder, settings.inserted_as, max(settings.copies))
     fitting = [text for text in source_of_text if encoder.fits((0,) * (lengths[text] + room))]
     # Keep the first of several texts that differ only in their final punctuation: in reversed order, the
     # first text is stored last and replaces the others.

@@ -250,15 +250,15 @@ class RunStage(Protocol):
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
     """Return the plan's scoring pairs, with the vectors of their texts without copies."""
     texts = [pair.sentence2 for pair in plan.scoring]
-    carriers = probes.as_carriers(encoder, settings.insertion, texts)
-    anchors, clean = pair_vectors(encoder, plan.scoring, settings.insertion)
+    carriers = probes.as_carriers(encoder, settings.inserted_as, texts)
+    anchors, clean = pair_vectors(encoder, plan.scoring, settings.inserted_as)
     return ScoringPairs(settings, carriers, anchors, clean)
 
 
 def scoring_walk(pairs: ScoringPairs) -> Walk:
     """Return the object that draws the gaps for random placement in the carriers of the scoring pairs."""
     words = tuple(probes.word_count(carrier) for carrier in pairs.carriers)
-    return Walk(words, pairs.settings.copies, pairs.settings.insertion)
+    return Walk(words, pairs.settings.copies, pairs.settings.inserted_as)
 
 
 def copies_order(copies: int) -> list[int]:

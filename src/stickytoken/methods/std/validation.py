@@ -138,11 +138,11 @@ def validation_stage(
             copies go. If ``paths`` is None, the gaps depend only on seed, token and pair, and not on the
             order in which candidates are validated.
     """
-    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
+    carriers = probes.as_carriers(encoder, settings.inserted_as, [pair.sentence2 for pair in plan.validation])
     if paths is None:
         words = [probes.word_count(carrier) for carrier in carriers]
-        paths = paths_by_token(settings.seed, words, settings.copies, settings.insertion).of
-    anchors, clean = pair_vectors(encoder, plan.validation, settings.insertion)
+        paths = paths_by_token(settings.seed, words, settings.copies, settings.inserted_as).of
+    anchors, clean = pair_vectors(encoder, plan.validation, settings.inserted_as)
     return ValidationStage(settings, carriers, anchors=anchors, clean=clean, paths=paths)
 
 
@@ -171,9 +171,9 @@ def published_paths(
     """
     walks = []
     for pairs in (plan.scoring, plan.validation):
-        carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
+        carriers = probes.as_carriers(encoder, settings.inserted_as, [pair.sentence2 for pair in pairs])
         words = tuple(probes.word_count(carrier) for carrier in carriers)
-        walks.append(Walk(words, settings.copies, settings.insertion))
+        walks.append(Walk(words, settings.copies, settings.inserted_as))
     scoring, validation = walks
     paths = walk_candidates(settings.seed, vocabulary, scoring, candidates, validation)
     return lambda token: paths[token.id]
@@ -207,7 +207,7 @@ def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence
     runner = base.Runner.in_memory(job.encoder, progress, shard_probes=1)
     plan = make_plan(job.encoder, job.settings, job.corpus, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
-    rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.insertion))
+    rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.inserted_as))
     return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]
 
 
