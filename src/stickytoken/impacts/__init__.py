@@ -108,7 +108,7 @@ def impact(
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
     if not sources:
-        raise InputError("there is nothing to measure: pass a task")
+        raise InputError("there is nothing to measure: pass a task (--task)")
     if tokens is None:
         tokens = _worst_of(run, settings)
     loaded, notes = load_tasks(sources)
