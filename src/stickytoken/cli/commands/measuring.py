@@ -292,6 +292,7 @@ def study(
         out: Output folder. Default: runs/<model>-study-<identity>.
     """
     sentences = corpus.read()
+    opt.require_found(model, None, loading)
     encoder = opt.load_later(model, loading)
     with console.progress_bar() as progress:
         finished = stickytoken.study(

@@ -330,6 +330,7 @@ def impact(
     engine = computing.choice
     tasks = [*(task or ()), *(paper_tasks() if preset else ())]
     run = opt.run_in(source, model)
+    opt.require_found(source, None if run is None else run.record, loading, model)
     encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
     run_impact = partial(
