@@ -274,7 +274,6 @@ def test_a_model_is_loaded_once_and_not_before_everything_else_was_checked(encod
         lambda: stickytoken.audit(model, ["a text"], vectors=none),
         lambda: explain(model, ["river"], texts=[" "]),
         lambda: explain(model, ["river"], out=small_run.path),
-        lambda: impact(model, [none], tokens=["river"]),
         lambda: impact(model, ["sts.jsonl"]),
         lambda: stickytoken.repair(small_run, out=tmp_path, encoder=model),
     )

@@ -111,13 +111,13 @@ def impact(
         raise InputError("there is nothing to measure: pass a task (--task)")
     if tokens is None:
         tokens = _worst_of(run, settings)
-    loaded, notes = load_tasks(sources)
     model = encoder_for(encoder, run, "impact")
     # The insertion has no effect on the edits of the paper.
     texts_only = settings.edits is Edits.COPIES and not protocol.reads_ids(model)
     settings = choose_insertion(settings, texts_only, Insertion.TEXT)
     require_insertion(model, settings.inserted_as)
     word_encoder = protocol.require_words(model, "impact")
+    loaded, notes = load_tasks(sources)
     token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
