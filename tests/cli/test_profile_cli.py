@@ -144,7 +144,8 @@ def test_without_options_a_run_has_the_default_settings(workspace, options, tmp_
     arguments = ("--sample", 3, "--out", tmp_path / "run")
     result = planted.command("detect", workspace / "planted", *options, *arguments)
     assert result.exit_code == 0, result.stderr
-    assert open_run(tmp_path / "run").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
+    settings = asdict(ProfileSettings(insertion="ids"))
+    assert open_run(tmp_path / "run").record.settings == json.loads(json.dumps(settings))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder
+from stickytoken.encoders.loading import DeferredModel
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import default_folder, folder_name
@@ -254,3 +255,31 @@ def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_
         with pytest.raises(RunError, match=naming(out, "files")):
             impact(NO_MODEL, ["sts.jsonl"], tokens=[5], out=out)
     planted.assert_refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong)
+
+
+def test_a_model_is_loaded_once_and_not_before_everything_else_was_checked(encoder, small_run, tmp_path):
+    loaded = []
+
+    def load():
+        loaded.append(encoder)
+        return encoder
+
+    model = DeferredModel(load, reads_texts_only=False)
+    (tmp_path / "notes.txt").write_text("mine")
+    none = tmp_path / "none.jsonl"
+    calls = (
+        lambda: detect(model, settings=planted.SMALL, out=tmp_path),
+        lambda: stickytoken.audit(model, none),
+        lambda: stickytoken.audit(model, ["a text"], out=tmp_path),
+        lambda: stickytoken.audit(model, ["a text"], vectors=none),
+        lambda: explain(model, ["river"], texts=[" "]),
+        lambda: explain(model, ["river"], out=small_run.path),
+        lambda: impact(model, ["sts.jsonl"]),
+        lambda: stickytoken.repair(small_run, out=tmp_path, encoder=model),
+    )
+    for call in calls:
+        with pytest.raises((InputError, RunError)):
+            call()
+    assert loaded == []
+    assert load_encoder(model) is load_encoder(model) is encoder
+    assert loaded == [encoder]

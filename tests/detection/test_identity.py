@@ -21,6 +21,7 @@ ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
 )
 TOKENS = [Token(5, "the"), Token(9, " a")]
+PROFILE = ProfileSettings(insertion=Insertion.IDS)
 
 
 def parts(encoder=ENCODER, method="std", chosen=None, corpus="dd", tokens=None):
@@ -49,7 +50,7 @@ def changes(whole):
 CHANGED = {
     **{
         f"settings.{name} of {method}": (f"settings.{name}", parts(method=method, chosen=changed))
-        for method, default in (("std", StdSettings()), ("profile", ProfileSettings()))
+        for method, default in (("std", StdSettings()), ("profile", PROFILE))
         for name, changed in changes(default)
     },
     **{f"encoder.{name}": (f"encoder.{name}", parts(encoder=changed)) for name, changed in changes(ENCODER)},
@@ -61,7 +62,7 @@ CHANGED = {
 
 @pytest.mark.parametrize(("name", "changed"), CHANGED.values(), ids=CHANGED)
 def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(name, changed):
-    plain = parts(method="profile", chosen=ProfileSettings()) if changed["method"] == "profile" else parts()
+    plain = parts(method="profile", chosen=PROFILE) if changed["method"] == "profile" else parts()
     assert digest(changed) != digest(plain)
     for changed_names in (differences(changed, plain), differences(plain, changed)):
         assert changed_names

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from naming import naming
-from stickytoken.detection.naming import choose_tokens, find_named, find_token, token_ids_from_file
+from stickytoken.detection.naming import choose_tokens, parse_token, token_ids
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.vocabulary import Category, Vocabulary
 
@@ -51,30 +51,30 @@ def vocabulary():
     ],
 )
 def test_a_token_is_found_by_vocabulary_string_then_text_then_text_without_spaces(vocabulary, text, token_id):
-    assert find_token(vocabulary, text) == token_id
+    assert token_ids(vocabulary, text) == [token_id]
 
 
 def test_of_several_entries_with_one_text_the_one_that_text_can_produce_is_meant():
-    assert find_token(Vocabulary((0, 1), ("##s", "@s"), ("s", "s"), (PART, OK)), "s") == 1
+    assert token_ids(Vocabulary((0, 1), ("##s", "@s"), ("s", "s"), (PART, OK)), "s") == [1]
 
 
 @pytest.mark.parametrize(("text", "ids"), [(" a", (6, 7)), ("a", (6, 7)), ("twin", (8, 9))])
 def test_an_ambiguous_text_is_refused_with_the_ids(vocabulary, text, ids):
     with pytest.raises(InputError, match=naming(*ids)):
-        find_token(vocabulary, text)
+        token_ids(vocabulary, text)
 
 
 @pytest.mark.parametrize("text", ["", "unheard", "TIP", "stone", "tip ", " river ", "▁"])
 def test_an_unknown_text_is_refused_and_the_way_to_the_list_is_told(vocabulary, text):
     with pytest.raises(InputError, match="stickytoken tokens"):
-        find_token(vocabulary, text)
+        token_ids(vocabulary, text)
 
 
 def test_a_name_is_an_id_behind_a_number_sign_or_a_text(vocabulary):
-    assert [find_named(vocabulary, name) for name in ("#13", " #7 ", "Stone")] == [13, 7, 13]
+    assert token_ids(vocabulary, [parse_token(name) for name in ("#13", " #7 ", "Stone")]) == [13, 7, 13]
     for name, values in (("stone", ["'stone'"]), ("13", ["'13'", "#13"])):
         with pytest.raises(InputError, match=naming(*values)):
-            find_named(vocabulary, name)
+            token_ids(vocabulary, parse_token(name))
 
 
 def test_without_a_choice_all_available_tokens_are_taken_by_ascending_id(vocabulary):
@@ -140,7 +140,7 @@ def test_a_vocabulary_without_available_entries_is_refused():
     ],
 )
 def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, ids):
-    assert token_ids_from_file(vocabulary, write(name, content)) == ids
+    assert token_ids(vocabulary, write(name, content)) == ids
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_tokens_are_read_from_text_and_tables(vocabulary, write, name, content, 
 )
 def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, write, name, content, message):
     with pytest.raises(InputError, match=message):
-        token_ids_from_file(vocabulary, write(name, content))
+        token_ids(vocabulary, write(name, content))
 
 
 def test_decimal_ids_that_are_not_whole_are_refused(vocabulary, tmp_path):
@@ -169,7 +169,7 @@ def test_decimal_ids_that_are_not_whole_are_refused(vocabulary, tmp_path):
     decimals = [decimal.Decimal("3"), decimal.Decimal("1.5")]
     pl.DataFrame({"token_id": decimals}).write_parquet(path)
     with pytest.raises(InputError, match=naming("token_id", "row 2")):
-        token_ids_from_file(vocabulary, path)
+        token_ids(vocabulary, path)
 
 
 def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):

@@ -165,6 +165,7 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"words": ["river"]}, naming("words", "documents", "--audit")),
         ({"fail_on": "bad"}, naming("fail_on", "'bad'", "sticky", "mild", "serious", "severe", "none")),
         ({"max_tokens": -1}, "max_tokens"),
         ({"progress": 3}, "progress"),

@@ -12,7 +12,12 @@ from pydantic import BaseModel, ValidationError
 
 from naming import naming
 from stickytoken.errors import InputError
-from stickytoken.settings import PositiveCount, Proportion, check_settings, field_types
+from stickytoken.insertion import Insertion
+from stickytoken.settings import PositiveCount, Proportion, check_settings, choose_insertion, field_types
+from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.impact import ImpactSettings
+from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.std import StdSettings
 
 Colour = StrEnum("Colour", "RED BLUE")
 
@@ -80,3 +85,15 @@ def test_the_limits_of_a_field_can_be_read():
     layers = field_types(Paint)["layers"]
     assert (layers.kind, layers.optional, layers.minimum, layers.maximum) == (int, False, 1, 9)
     assert field_types(Paint)["limit"].optional
+
+
+@pytest.mark.parametrize("settings_class", [AuditSettings, ImpactSettings, ProfileSettings])
+def test_an_insertion_that_nobody_chose_suits_the_model_and_a_chosen_one_stays(settings_class):
+    unchosen = settings_class(seed=7)
+    assert choose_insertion(unchosen, texts_only=False).insertion is Insertion.IDS
+    of_texts = choose_insertion(dataclasses.replace(unchosen), True, Insertion.TEXT)
+    assert of_texts == settings_class(seed=7, insertion="text")
+    for chosen in Insertion:
+        settings = settings_class(insertion=chosen)
+        assert choose_insertion(settings, texts_only=True) is settings
+    assert choose_insertion(StdSettings(), texts_only=True).insertion is Insertion.TEXT

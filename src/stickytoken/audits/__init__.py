@@ -10,19 +10,19 @@ import stickytoken.measurement as store
 from stickytoken import wall_time
 from stickytoken.audits import results
 from stickytoken.audits.results import Audit, AuditRecord, RuleRecord, audits_in, open_audit
-from stickytoken.data.documents import DocumentSource
+from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, restored_settings
 from stickytoken.encoders import protocol
-from stickytoken.encoders.loading import AnyModel
+from stickytoken.encoders.loading import AnyModel, load_for_documents
 from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
-from stickytoken.methods.base import adapt_insertion
 from stickytoken.methods.probes import require_insertion
 from stickytoken.scanning.vectors import StoredVectors, VectorSource, open_vectors
+from stickytoken.settings import choose_insertion
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, columns_of
@@ -71,7 +71,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         vectors: the vectors of the documents, if an index has them already, so that only queries and
             documents with copies are encoded: anything that `stickytoken.scanning.vectors.open_vectors`
             takes. A few documents are encoded to compare.
-        tokens: ids or texts of the tokens to measure, or a file of them. If None, flagged, special and other
+        tokens: ids or texts of the tokens to measure, or files of them. If None, flagged, special and other
             suspicious tokens are measured. Random tokens are measured with either.
         encoder: the model of the run. If None, the model that the run names is loaded.
         runs: the folder that holds the model's runs, if `source` is a model.
@@ -100,27 +100,33 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     # Reports open audits, and need none of what measures them.
     from stickytoken.audits import _index, _measuring, _stuffing, _tokens
 
-    own_settings = settings is not None
     settings = or_default("settings", settings, AuditSettings())
     began = wall_time.beginning()
     require_callable("progress", progress)
+    # What cannot be used is refused before the model is loaded or a run is made.
+    if out is not None:
+        out = file_path("out", out)
+        resume.require_place(out, results.AUDITS)
+    if isinstance(documents, (str, Path)):
+        open_documents(documents, NamedColumns(column))
+    stored = None if vectors is None else open_vectors(vectors)
+    if encoder is None and not isinstance(source, (str, Path, Run)):
+        source = load_for_documents(source)
+        encoder = source
+    if encoder is not None:
+        encoder = load_for_documents(encoder)
+        settings = _with_insertion(settings, encoder)
     run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
-    named_model = None if isinstance(source, (str, Path, Run)) else source
-    model = encoder_for(encoder if encoder is not None else named_model, run, "audit")
-    if not own_settings:
-        settings = adapt_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
-    require_insertion(model, settings.insertion)
+    model = encoder_for(encoder, run, "audit")
+    settings = _with_insertion(settings, model)
     reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings, tokens)
     rule = _rule_of(run)
-    stored = None if vectors is None else open_vectors(vectors)
     index = _index.read_index(documents, queries, column, source_column, reading, settings, stored)
     _stuffing.require_queries(index, settings)
     record = _record(run, reading, index, documents, column, candidates.named_ids, settings, rule)
     record = record.model_copy(update={"notes": notes})
-    folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
-    if out is not None:
-        folder_path = file_path("out", out)
+    folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
@@ -131,6 +137,13 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 job = _index.AuditJob(run, index, reading, settings, rule, opened, folder, progress)
                 _measuring.measure(job, candidates, held)
     return open_audit(folder_path)
+
+
+def _with_insertion(settings: AuditSettings, model: protocol.Encoder) -> AuditSettings:
+    """Return settings with an insertion that suits the model; refuse an unsuitable one of the user."""
+    chosen = choose_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    require_insertion(model, chosen.inserted_as)
+    return chosen
 
 
 def _record(

@@ -75,7 +75,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     ranks_by_number: dict[int, dict[str, Any]] = {}
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
-        probes = [text.as_probe(job.settings.insertion) for text in texts]
+        probes = [text.as_probe(job.settings.inserted_as) for text in texts]
         vectors = engines.encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
@@ -131,7 +131,7 @@ def readable_pairs(
         return []
 
     def fitted(texts: list[str]) -> list[FittedText]:
-        return fit_texts(encoder, texts, room=0, insertion=settings.insertion, name=index.record.name)
+        return fit_texts(encoder, texts, room=0, insertion=settings.inserted_as, name=index.record.name)
 
     as_they_are = fitted([text for _, text, _ in remaining])
     cleaned_texts = fitted([cleaned for _, _, cleaned in remaining])

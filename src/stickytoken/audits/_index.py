@@ -155,7 +155,7 @@ def read_index(
     sampled_texts = [documents[place].text for place in sampled]
     # Leave no room for copies here: the documents that receive copies are truncated again.
     fitted_texts = fit_texts(
-        encoder, sampled_texts, room=0, insertion=settings.insertion, name=collection.name
+        encoder, sampled_texts, room=0, insertion=settings.inserted_as, name=collection.name
     )
     fitted_by_place = dict(zip(sampled, fitted_texts, strict=True))
     # A text has no tokens if the tokenizer drops all of its characters.
@@ -211,7 +211,7 @@ def read_index(
         in_role(encoder, Role.QUERY),
         chosen_queries.texts,
         room=0,
-        insertion=settings.insertion,
+        insertion=settings.inserted_as,
         name=chosen_queries.source,
     )
     return Index(
@@ -366,7 +366,7 @@ def compare_stored(
         return
     order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
     positions = sorted(order[:COMPARED].tolist())
-    probes = [index.fitted[position].as_probe(settings.insertion) for position in positions]
+    probes = [index.fitted[position].as_probe(settings.inserted_as) for position in positions]
     vectors.require_model(
         index.stored[positions],
         engines.encode_probes(encoder, engines.tokenize_probes(encoder, probes)),
@@ -387,9 +387,9 @@ def encode_index(
     """Encode what has no vector yet, and return the exact search over the documents and queries."""
     document_vectors = index.stored
     if document_vectors is None:
-        documents = [fitted.as_probe(settings.insertion) for fitted in index.fitted]
+        documents = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted]
         document_vectors = engines.encode_in_shards(INDEX, documents, engine, folder, progress)
-    queries = [fitted.as_probe(settings.insertion) for fitted in index.fitted_queries]
+    queries = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted_queries]
     query_vectors = engines.encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

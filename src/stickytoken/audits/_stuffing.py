@@ -91,10 +91,10 @@ def document_panel(
     Raises:
         InputError: the queries have too few other documents among their results.
     """
-    room = room_for(encoder, settings.insertion, COPIES)
+    room = room_for(encoder, settings.inserted_as, COPIES)
     texts = [index.document_at(position).text for position in positions]
-    fitted = fit_texts(encoder, texts, room, settings.insertion, index.record.name)
-    is_tokenized = settings.insertion is Insertion.IDS
+    fitted = fit_texts(encoder, texts, room, settings.inserted_as, index.record.name)
+    is_tokenized = settings.inserted_as is Insertion.IDS
     is_asked = np.arange(len(index.queries)) < index.asked
     is_answer = [[position in answers for position in positions] for answers in index.answers]
     documents = len(search.documents)

@@ -50,7 +50,7 @@ def read_candidates(
     similarity = similarity_of(encoder)
     vocabulary = categorize(encoder.tokenizer)
     available = vocabulary.available
-    if settings.insertion is not Insertion.IDS:
+    if settings.inserted_as is not Insertion.IDS:
         available = [replace(token, joining=Joining.WORDS) for token in available]
     named_ids = None
     if named is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
     from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+    from stickytoken.encoders.loading import DeferredModel
     from stickytoken.measurement.engine import ProgressCallback
     from stickytoken.measurement.ray_engine import EngineChoice
 
@@ -419,6 +420,30 @@ def load_for(
         return load(model or run.model.location, loading, run=run)
 
 
+def load_later(
+    source: str,
+    loading: ModelOptions | AnyModelOptions,
+    run: RunRecord | None = None,
+    model: str | None = None,
+) -> DeferredModel:
+    """Return the model that `load_for` loads, for a function of the library that first checks the rest.
+
+    The arguments are those of `load_for`.
+
+    Raises:
+        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
+            itself.
+    """
+    from stickytoken.encoders.loading import DeferredModel
+
+    def load_now() -> stickytoken.Encoder:
+        with console.bars_hidden():
+            return load_for(source, run, loading, model)
+
+    name = source if run is None else model or run.model.location
+    return DeferredModel(load_now, reads_texts_only=_names_endpoint(name, loading))
+
+
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingSettings, model: str | None = None
 ) -> str:
@@ -460,44 +485,53 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
 
 @contextmanager
 def announced(
-    encoder: stickytoken.Encoder | None,
+    encoder: stickytoken.Encoder | DeferredModel | None,
     loading: AnyModelOptions,
     measurement: Callable[[Any, Path], object],
-    uncertain: UncertainStages | None = None,
+    uncertain: Callable[[stickytoken.Encoder], UncertainStages | None] = lambda encoder: None,
 ) -> Iterator[ProgressCallback]:
     """Yield a progress callback. For a model behind an endpoint, also print an estimate of the cost.
 
     The estimate is printed before the first request, and the user is asked to confirm it.
 
     Args:
-        encoder: The encoder; None if the command uses none.
+        encoder: The encoder, which may be loaded later; None if the command uses none.
         loading: The options that the user passed.
         measurement: Function that does the work of the command with an encoder and a folder. To estimate the
             cost, this function is called with a stand-in for the encoder, which only counts texts, and with a
             temporary folder.
-        uncertain: The stages whose texts depend on the results of earlier stages; None if there are none.
+        uncertain: Function that returns the stages whose texts depend on the results of earlier stages; None
+            if there are none.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+    from stickytoken.encoders.loading import DeferredModel
+
+    def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
+        if isinstance(loaded, EndpointEncoder):
+            loaded.before_sending = partial(_confirm_cost, loaded, loading, measurement, uncertain)
 
     with console.progress_bar() as progress:
-        if not isinstance(encoder, EndpointEncoder):
-            yield progress
-            return
-        encoder.before_sending = partial(_confirm_cost, encoder, loading, measurement, uncertain)
+        if isinstance(encoder, DeferredModel):
+            encoder.when_loaded.append(ask_before_sending)
+        else:
+            ask_before_sending(encoder)
         yield progress
-        encoder.confirm_answers()  # of commands that write no measurement
-        sent = encoder.spending
+        loaded = encoder.loaded if isinstance(encoder, DeferredModel) else encoder
+        if not isinstance(loaded, EndpointEncoder):
+            return
+        loaded.confirm_answers()  # of commands that write no measurement
+        sent = loaded.spending
         if sent.requests:
             counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
             console.inform(f"sent, with the checks: {counts}")
-        _tell_refused(encoder.refused)
+        _tell_refused(loaded.refused)
 
 
 def _confirm_cost(
     endpoint: EndpointEncoder,
     loading: AnyModelOptions,
     measurement: Callable[[Any, Path], object],
-    uncertain: UncertainStages | None,
+    uncertain: Callable[[stickytoken.Encoder], UncertainStages | None],
 ) -> None:
     """Print an estimate of the cost of a command, and ask the user whether to go on; see `announced`.
 
@@ -512,7 +546,7 @@ def _confirm_cost(
             temporary = Path(folder) / "rehearsal"
             try:
                 estimate = estimate_cost(
-                    endpoint, lambda stand_in: measurement(stand_in, temporary), uncertain
+                    endpoint, lambda stand_in: measurement(stand_in, temporary), uncertain(endpoint)
                 )
                 console.inform(f"estimate: {_estimate_line(estimate)}")
             except StickyTokenError as error:
@@ -628,34 +662,24 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
     return audit.words
 
 
-def find_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
-    """Return the ids of the tokens that the values of --tokens name; None if there are no values.
+def parse_tokens(names: Sequence[str]) -> list[int | str]:
+    """Return the ids of the names that are written as ``#id``, and all others as they are."""
+    from stickytoken.detection.naming import parse_token
 
-    A value names either a token or a file of tokens.
-    """
+    return [parse_token(name) for name in names]
+
+
+def parse_tokens_or_files(names: Sequence[str] | None) -> list[int | str | Path] | None:
+    """Return the values of --tokens, of which those with the extension of a file are paths; None if none."""
     from stickytoken.data.rows import TABLE_SUFFIXES
-    from stickytoken.detection.naming import find_named, token_ids_from_file
-    from stickytoken.vocabulary import categorize
 
     if not names:
         return None
-    vocabulary = categorize(encoder.tokenizer)
-    ids: list[int] = []
+    tokens: list[int | str | Path] = []
     for name in names:
         path = Path(name).expanduser()
         if path.suffix.lower() in (".txt", *TABLE_SUFFIXES):
-            ids += token_ids_from_file(vocabulary, path)
+            tokens.append(path)
         else:
-            ids.append(find_named(vocabulary, name))
-    return ids
-
-
-def parse_tokens(arguments: Sequence[str]) -> list[int | str]:
-    """Return the ids of the arguments that are written as ``#id``, and all others as they are."""
-    from stickytoken.detection.naming import id_in_name
-
-    tokens: list[int | str] = []
-    for argument in arguments:
-        named_id = id_in_name(argument)
-        tokens.append(argument if named_id is None else named_id)
+            tokens += parse_tokens([name])
     return tokens

@@ -159,9 +159,10 @@ def load_sentences(
     columns = NamedColumns(column, sentence_pairs=True)
     if not isinstance(source, (str, Path)) or str(source) == "bundled":
         if columns.text != Columns():
+            chosen = " ".join(columns.text.as_options())
             raise InputError(
-                "only files and Hub datasets have columns, so no column can be chosen here: leave the column "
-                "out"
+                f"a column is chosen ({chosen}), but only files and Hub datasets have columns: leave it out, "
+                "or pass a file of sentences (--sentences)"
             )
         if isinstance(source, Sentences):
             return source

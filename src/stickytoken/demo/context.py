@@ -18,7 +18,7 @@ import polars as pl
 import stickytoken.measurement as store
 from stickytoken.data import Sentences
 from stickytoken.detection import Reopened, reopen
-from stickytoken.detection.naming import available_tokens, find_named
+from stickytoken.detection.naming import available_tokens, parse_token, token_ids
 from stickytoken.detection.run import Run, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.loading import load_encoder
@@ -286,7 +286,7 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > _TOKEN_CHARACTERS:
         raise InputError(f"the token has {len(name):,} characters, and the limit is {_TOKEN_CHARACTERS}")
-    return available_tokens(vocabulary, [find_named(vocabulary, name)])[0]
+    return available_tokens(vocabulary, token_ids(vocabulary, parse_token(name)))[0]
 
 
 @dataclass(frozen=True)

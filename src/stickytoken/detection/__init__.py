@@ -43,7 +43,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS, base, choose_method, method_named, probes
-from stickytoken.settings import part_of
+from stickytoken.settings import choose_insertion, part_of
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, special_tokens, written
@@ -114,11 +114,11 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
             bundled corpus is used.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
-        tokens: Ids or texts of the tokens to measure, or a file of them. If None, all available tokens are
+        tokens: Ids or texts of the tokens to measure, or files of them. If None, all available tokens are
             measured.
         sample: Number of tokens to draw at random from ``tokens``. If None, all of ``tokens`` are measured.
-        settings: Settings of the method. If None, the defaults are used, with ``words`` insertion if the
-            model only accepts text.
+        settings: Settings of the method. If None, the defaults are used. Unless they say how copies are
+            inserted, it is by ``words`` if the model only accepts text.
         seed: Seed to use instead of the one in the settings. If None, the seed of the settings is used.
         out: The run folder. If None, it is ``runs/<model>-<method>-<identity>``.
         engine: Where to compute. ``local`` computes in this process, and ``ray`` on the Ray cluster named by
@@ -150,7 +150,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     began = wall_time.beginning()
     name = choose_method(method, settings, pairs is not None)
     chosen_method = method_named(name)
-    settings = settings or base.adapt_insertion(METHODS[name](), reads_texts_only(encoder))
+    settings = choose_insertion(settings or METHODS[name](), reads_texts_only(encoder))
     if seed is not None:
         settings = replace(settings, seed=seed)
     checks.require_callable("progress", progress)
@@ -163,7 +163,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
+    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     tokenizer = encoder.tokenizer
     if tokens is None and sample is None and isinstance(tokenizer, CandidateTokenizer):
         # A candidate vocabulary also contains ordinary words for comparison, but only the candidates are
@@ -324,15 +324,15 @@ def probe(
 
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes.
-        tokens: Ids or texts of tokens, or a file of them. Unless the insertion is ``ids``, every token must
+        tokens: Ids or texts of tokens, or files of them. Unless the insertion is ``ids``, every token must
             be able to occur in text.
         method: Name of the method. If None, it is the method that the settings belong to, or else the first
             method that accepts the input.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
             bundled corpus is used.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
-        settings: Settings of the method. If None, the defaults are used, with ``words`` insertion if the
-            model only accepts text.
+        settings: Settings of the method. If None, the defaults are used. Unless they say how copies are
+            inserted, it is by ``words`` if the model only accepts text.
         progress: Called with the progress at every step.
 
     Returns:
@@ -347,21 +347,21 @@ def probe(
         ...     counts = [[1 + text.count(letter) for letter in "aeioudlnrst"] for text in texts]
         ...     return np.array(counts, dtype=np.float32)
         >>> encoder = stickytoken.load_encoder(embed, candidates=["river", "tttt"])
-        >>> settings = stickytoken.ProfileSettings(screening_texts=2, confirming_texts=4, insertion="words")
+        >>> settings = stickytoken.ProfileSettings(screening_texts=2, confirming_texts=4)
         >>> river, _ = stickytoken.probe(encoder, ["river", "tttt"], settings=settings)
         >>> river.verdict
         'benign'
     """
     name = choose_method(method, settings, pairs is not None)
-    settings = settings or base.adapt_insertion(METHODS[name](), reads_texts_only(encoder))
+    settings = choose_insertion(settings or METHODS[name](), reads_texts_only(encoder))
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = load_for_documents(encoder)
     _warn_unless_cosine(encoder)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
+    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)
-    if settings.insertion is not Insertion.IDS:
+    if settings.inserted_as is not Insertion.IDS:
         ids = reachable_ids(vocabulary, ids, "to probe it, insert its id instead of text (insertion 'ids')")
     probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)

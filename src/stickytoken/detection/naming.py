@@ -20,7 +20,7 @@ from stickytoken.insertion import Token
 from stickytoken.validation import shown
 from stickytoken.vocabulary import Vocabulary
 
-TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
+TokenSource: TypeAlias = int | str | Path | Iterable[int | str | Path]
 
 _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 
@@ -111,17 +111,24 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
     return [available[token_id] for token_id in dict.fromkeys(ids)]
 
 
+def parse_token(name: str) -> int | str:
+    """Return the token that a user typed: the id in a name such as ``#101``, or else the text of a token."""
+    by_id = _BY_ID.fullmatch(name)
+    return name if by_id is None else int(by_id.group(1))
+
+
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of tokens that a caller names by id, by text, in a list of ids and texts, or in a file.
+    """Return the ids of tokens that are named by id, by text or in a file, or in a list of these.
+
+    A file is a txt file with one token per line, or a table with a column token_id or token. If a table has
+    both columns, they must name the same entries.
 
     Raises:
-        InputError: The text of a token is not in the vocabulary, or a token is neither an id nor a text. Ids
-            are not checked.
+        InputError: The text of a token is not in the vocabulary, a file cannot be read, or a token is neither
+            an id nor a text. Ids are not checked.
     """
-    if isinstance(tokens, PathLike):
-        return token_ids_from_file(vocabulary, checks.file_path("tokens", tokens))
     names: list[Any]
-    if isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool):
+    if isinstance(tokens, (str, PathLike, Integral)) and not isinstance(tokens, bool):
         names = [tokens]
     else:
         names = checks.list_of("token ids or texts", "tokens", tokens, ordered=False)
@@ -130,7 +137,9 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     ids = []
     for number, name in enumerate(names, start=1):
         if isinstance(name, str):
-            ids.append(find_token(vocabulary, name))
+            ids.append(_find_token(vocabulary, name))
+        elif isinstance(name, PathLike):
+            ids += _ids_in_file(vocabulary, checks.file_path("tokens", name))
         elif isinstance(name, Integral) and not isinstance(name, bool):
             ids.append(int(name))
         else:
@@ -138,7 +147,7 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     return ids
 
 
-def find_token(vocabulary: Vocabulary, text: str) -> int:
+def _find_token(vocabulary: Vocabulary, text: str) -> int:
     """Return the id of the vocabulary entry with the given text.
 
     The text is first looked up among the vocabulary strings, then among the decoded texts, and then among the
@@ -149,6 +158,9 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
         InputError: No entry matches, or several entries match equally well.
     """
     stripped = [name.strip() for name in vocabulary.decoded]
+    hint = ""
+    if text.strip().isdecimal():
+        hint = f"; if you mean the id, write #{text.strip()} (in Python, pass a number)"
     for names in (vocabulary.tokens, vocabulary.decoded, stripped):
         matching_ids = []
         available_ids = []
@@ -162,40 +174,11 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
             return candidates[0]
         if candidates:
             listed = ", ".join(str(token_id) for token_id in candidates[:5])
-            raise InputError(f"{text!r} matches several token ids ({listed}): pass one of the ids")
-    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists its tokens")
+            raise InputError(f"{text!r} matches several token ids ({listed}): pass one of the ids{hint}")
+    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists its tokens{hint}")
 
 
-def id_in_name(name: str) -> int | None:
-    """Return the id in a name such as ``#101``; None if the name is a text."""
-    by_id = _BY_ID.fullmatch(name)
-    return None if by_id is None else int(by_id.group(1))
-
-
-def find_named(vocabulary: Vocabulary, name: str) -> int:
-    """Return the id of an entry that is named by ``#`` and its id, or by its text as in `find_token`."""
-    named_id = id_in_name(name)
-    if named_id is not None:
-        return named_id
-    try:
-        return find_token(vocabulary, name)
-    except InputError as error:
-        if name.strip().isdecimal():
-            raise InputError(f"{error}; if you mean the id, write #{name.strip()}") from error
-        raise
-
-
-def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from a txt file (one per line), or from a table with a column token_id or token.
-
-    If a table has both columns, they must name the same entries.
-
-    Returns:
-        The token ids, in the order of the file.
-
-    Raises:
-        InputError: The file cannot be read, or a token is not in the vocabulary.
-    """
+def _ids_in_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     if path.suffix.lower() not in TABLE_SUFFIXES:
         names = [line for line in tables.read_lines(path) if line.strip()]
     else:
@@ -221,7 +204,7 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
         if name in ids_by_name:
             ids.append(ids_by_name[name])
         else:
-            ids.append(find_named(vocabulary, name.rstrip("\r")))
+            ids += token_ids(vocabulary, parse_token(name.rstrip("\r")))
     return ids
 
 

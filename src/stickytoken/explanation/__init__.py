@@ -21,7 +21,7 @@ from stickytoken.explanation.result import Explanation
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.settings.explain import ExplainSettings
-from stickytoken.validation import file_path, list_of, or_default, require_callable
+from stickytoken.validation import file_path, list_of, or_default, require_callable, shown
 from stickytoken.vocabulary import Vocabulary, categorize, match_benign
 
 __all__ = ["ExplainSettings", "Explanation", "explain"]
@@ -47,7 +47,7 @@ def explain(
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes. If None, the run's model
             is loaded.
-        tokens: Ids or texts of the tokens to explain, or a file of them. If None, the run's three worst
+        tokens: Ids or texts of the tokens to explain, or files of them. If None, the run's three worst
             tokens are explained.
         run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
             similarity of the run. No token that the run calls sticky serves as a benign token.
@@ -85,11 +85,12 @@ def explain(
     carrier_texts = None
     if texts is not None:
         carrier_texts = list_of("texts", "texts", [texts] if isinstance(texts, str) else texts)
+        _require_texts(carrier_texts)
     corpus = None if sentences is None else load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
         files.refuse_run_folder(out)
-        require_unlocked(out, tokens, run)
+        _require_unlocked(out, tokens, run)
     if tokens is None:
         tokens = _worst(run)
     encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")
@@ -119,6 +120,17 @@ def explain(
     return Explanation(explanations)
 
 
+def _require_texts(texts: Sequence[object]) -> None:
+    """Raise an InputError if the user's texts cannot be carriers, whatever the model is."""
+    if not texts:
+        raise InputError("texts is empty: pass at least one text, or leave texts out")
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"texts contains {shown(text)}: pass strings only")
+        if not text.strip():
+            raise InputError(f"texts contains {text!r}: pass texts with words, or leave it out (--text)")
+
+
 def _unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
@@ -134,7 +146,7 @@ def _choose_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource)
     return token_ids
 
 
-def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
+def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
     """Raise an error if another process is explaining one of the tokens in this folder.
 
     A token that is named by its text is checked only if the run contains that token.

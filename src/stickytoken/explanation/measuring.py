@@ -19,7 +19,6 @@ from stickytoken.insertion import Placement, Token, copies_as_ids, draw_path
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
-from stickytoken.validation import shown
 
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inside, Inspector
@@ -119,7 +118,7 @@ def gather(
     encoder: IdEncoder,
     settings: ExplainSettings,
     run: Run | None,
-    texts: Sequence[Any] | None,
+    texts: Sequence[str] | None,
     sentences: Sentences | None,
 ) -> Material:
     """Choose the texts of an explanation.
@@ -186,17 +185,9 @@ def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
 
 
 def _carriers_of_user(
-    encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[Any]
+    encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]
 ) -> list[PlacedCarrier]:
     """Return the user's texts as carriers; raise an InputError for a text that cannot be used."""
-    if not texts:
-        raise InputError("texts is empty: pass at least one text, or leave texts out")
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(f"texts contains {shown(text)}: pass strings only")
-    for text in texts:
-        if not text.strip():
-            raise InputError(f"the text {text!r} is blank: leave it out")
     carriers = place_copies(encoder, settings, texts)
     for carrier in carriers:
         text = carrier.text[:_SHOWN_CHARACTERS]

@@ -19,7 +19,8 @@ from stickytoken.findings import Finding, Level, Rule
 from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import METHODS, base
+from stickytoken.methods import METHODS
+from stickytoken.settings import choose_insertion
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 
@@ -38,7 +39,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     documents: DocumentSource | None = None,
     column: ColumnChoice = None,
     fail_on_documents: Sequence[SpanKind | str] = (SpanKind.FLAGGED,),
-    words: Sequence[str] = (),
+    words: Sequence[str] | None = None,
     allow: str | Path | None = None,
     known: str | Path | None = None,
     folder: str | Path | None = None,
@@ -69,7 +70,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         column: column with the text of the documents, several columns, or `Columns`.
         fail_on_documents: kinds of findings in documents that make the check fail: ``flagged``, ``special``,
             ``repetition`` and ``suspected``. Copies of a flagged token always make the check fail.
-        words: further words that documents must not repeat, such as the words of an audit.
+        words: further words that ``documents`` must not repeat, such as the words of an audit.
         allow: file of words and special tokens that are no finding in documents, one on each line.
         known: file of documents that are no finding, as ``scan --set write-known=FILE`` writes it.
         folder: for a model: the folder that holds the runs of the model, or a run folder; if None, ``runs``.
@@ -98,6 +99,11 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             f"column is {', '.join(map(repr, columns.names))}, but no documents were passed: pass documents, "
             "or leave column out"
         )
+    if words is not None and documents is None:
+        raise InputError(
+            "words (of --audit) are looked for in documents, but none were passed: pass documents "
+            "(--documents), or leave the words out"
+        )
     failing_kinds = {SpanKind.FLAGGED.value}
     for kind in list_of("kinds", "fail_on_documents", fail_on_documents):
         if kind not in list(SpanKind):
@@ -125,7 +131,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         _search_documents,
         documents=documents,
         column=column,
-        lists={"words": words, "allow": allow, "known": known},
+        lists={"words": words or (), "allow": allow, "known": known},
         failing_kinds=failing_kinds,
         progress=progress,
     )
@@ -341,7 +347,7 @@ def _notes_on_run(run: Run) -> list[str]:
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
-    defaults = base.adapt_insertion(METHODS[run.record.method](), is_behind_endpoint)
+    defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)
     changed = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)

@@ -32,8 +32,8 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
-from stickytoken.methods.base import adapt_insertion
 from stickytoken.methods.probes import require_insertion
+from stickytoken.settings import choose_insertion
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, list_of, or_default, require_callable
@@ -73,7 +73,7 @@ def impact(
         tasks: one or several tasks. A task is a file or folder with a known layout, the name of an MTEB task,
             or a task object.
         run: a finished run of this model, or its folder. The sticky tokens of the run are measured.
-        tokens: ids or texts of tokens to measure instead of the run's sticky tokens, or a file of them.
+        tokens: ids or texts of tokens to measure instead of the run's sticky tokens, or files of them.
         exclude: ids or texts of tokens that must not be used as benign tokens, in addition to those that the
             run flagged.
         settings: settings of the measurement; if None, the defaults are used.
@@ -98,7 +98,6 @@ def impact(
         >>> impact.effects["metric"].to_list()
         ['spearman', 'pearson']
     """
-    given_settings = settings
     settings = or_default("settings", settings, ImpactSettings())
     began = wall_time.beginning()
     require_callable("progress", progress)
@@ -109,10 +108,13 @@ def impact(
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     sources: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
     if not sources:
-        raise InputError("there is nothing to measure: pass a task")
+        raise InputError("there is nothing to measure: pass a task (--task)")
+    if tokens is None:
+        tokens = _worst_of(run, settings)
     model = encoder_for(encoder, run, "impact")
-    if given_settings is None:
-        settings = adapt_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
+    # The insertion has no effect on the edits of the paper.
+    texts_only = settings.edits is Edits.COPIES and not protocol.reads_ids(model)
+    settings = choose_insertion(settings, texts_only, Insertion.TEXT)
     require_insertion(model, settings.inserted_as)
     word_encoder = protocol.require_words(model, "impact")
     loaded, notes = load_tasks(sources)
@@ -270,28 +272,32 @@ def load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]
     return tasks, notes
 
 
+def _worst_of(run: Run | None, settings: ImpactSettings) -> list[int]:
+    """Return the ids of the sticky tokens of a run that are measured if the caller names none."""
+    if run is None:
+        raise InputError(
+            "no tokens to measure: name them (--tokens), or pass the folder of a finished run, which "
+            "`stickytoken detect` makes"
+        )
+    if settings.edits is not Edits.PAPER:
+        return worst_tokens(run, settings.sticky)
+    all_ids = worst_tokens(run, len(run.sticky))
+    if "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score
+        all_ids = run.sticky.sort("sticky_score", "token_id", descending=[True, False])["token_id"].to_list()
+    return all_ids
+
+
 def _tokens(
     encoder: protocol.WordEncoder,
     run: Run | None,
-    tokens: TokenSource | None,
+    tokens: TokenSource,
     exclude: Iterable[int | str],
     settings: ImpactSettings,
 ) -> list[TokenRecord]:
     """Return the tokens to measure, followed by the benign tokens that are matched to them."""
     vocabulary = categorize(encoder.tokenizer)
     is_published = settings.edits is Edits.PAPER
-    if tokens is not None:
-        measured_ids = token_ids(vocabulary, tokens)
-    elif run is not None:
-        measured_ids = worst_tokens(run, len(run.sticky) if is_published else settings.sticky)
-        if is_published and "sticky_score" in run.sticky.columns:  # Chen et al. order tokens by score
-            by_score = run.sticky.sort("sticky_score", "token_id", descending=[True, False])
-            measured_ids = by_score["token_id"].to_list()
-    else:
-        raise InputError(
-            "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
-        )
-    sticky = available_tokens(vocabulary, measured_ids)
+    sticky = available_tokens(vocabulary, token_ids(vocabulary, tokens))
     barred: set[int] = set() if run is None else set(run.sticky_ids)
     excluded = list_of("token ids or texts", "exclude", exclude, ordered=False)
     if excluded:

@@ -131,7 +131,7 @@ def settings_line(settings: ImpactSettings) -> str:
             "or texts, for these tokens"
         )
     return (
-        f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
+        f"{settings.copies} copies, placement {settings.placement}, insertion {settings.inserted_as}, "
         f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "
         "over queries, pairs or texts, for these tokens"
     )

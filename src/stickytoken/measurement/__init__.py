@@ -31,15 +31,15 @@ from stickytoken.errors import RunError
 _LEFTOVERS = ".*.tmp"
 
 
-def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically, so that readers never see an incomplete file.
+@contextmanager
+def open_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing, so that readers never see an incomplete file.
 
-    A temporary file is written, flushed to disk and renamed. A device or a pipe is written to directly. If
-    the path is a symbolic link, the target of the link is replaced.
+    A temporary file is written, flushed to disk and renamed. Into a device or a pipe, everything is written
+    at the end. If the path is a symbolic link, the target of the link is replaced.
 
-    Args:
-        path: the file.
-        content: the bytes to write, or a function that writes them to a stream.
+    Yields:
+        The stream to write to. After an error, nothing is written.
 
     Raises:
         RunError: the file cannot be written.
@@ -53,12 +53,10 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     except OSError:  # the file does not exist yet, or the write below will raise a clearer error
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        if not isinstance(content, bytes):
-            buffer = io.BytesIO()  # the function may need to seek, which a pipe cannot do
-            content(buffer)
-            content = buffer.getvalue()
+        buffer = io.BytesIO()  # the writer may need to seek, which a pipe cannot do
+        yield buffer
         with _writing(path), path.open("wb", buffering=0) as pipe:
-            rest = memoryview(content)
+            rest = buffer.getbuffer()
             while rest:
                 rest = rest[pipe.write(rest) :]
         return
@@ -67,10 +65,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
             if target.is_symlink():
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             with temporary.open("xb") as stream:
-                if isinstance(content, bytes):
-                    stream.write(content)
-                else:
-                    content(stream)
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(target)
@@ -78,6 +73,23 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write a file with `open_atomically`.
+
+    Args:
+        path: the file.
+        content: the bytes to write, or a function that writes them to a stream.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    with open_atomically(path) as stream:
+        if isinstance(content, bytes):
+            stream.write(content)
+        else:
+            content(stream)
 
 
 @contextmanager

@@ -63,22 +63,9 @@ class MethodSettings(Protocol):
     @property
     def seed(self) -> int: ...  # seed of all random sampling
     @property
-    def insertion(self) -> Insertion: ...  # how copies are inserted into a text
-
-
-_Settings = TypeVar("_Settings", bound=MethodSettings)
-
-
-def adapt_insertion(
-    settings: _Settings, texts_only: bool, otherwise: Insertion = Insertion.WORDS
-) -> _Settings:
-    """Return default settings for an encoder: without the insertion ``ids`` if it reads ``texts_only``.
-
-    An insertion that a user chose must not be passed: it is refused by `probes.require_insertion`.
-    """
-    if texts_only and settings.insertion is Insertion.IDS:
-        return replace(settings, insertion=otherwise)
-    return settings
+    def insertion(self) -> Insertion | None: ...  # what the user chose; None if it depends on the model
+    @property
+    def inserted_as(self) -> Insertion: ...  # how copies are inserted into a text
 
 
 Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
@@ -341,7 +328,7 @@ def evidence_stage(
         u: similarity below which a pair of texts counts as unrelated.
     """
     encoder = job.encoder
-    insertion = job.settings.insertion
+    insertion = job.settings.inserted_as
     copies = fitting_copies(encoder, insertion, carriers, _EVIDENCE_COPIES)
     return EvidenceStage(
         as_carriers(encoder, insertion, carriers),

@@ -95,7 +95,7 @@ def repair(
 
     Args:
         run: a finished run, or its folder.
-        tokens: ids or texts of tokens to repair, or a file that lists them; if None, all of the run's sticky
+        tokens: ids or texts of tokens to repair, or files that list them; if None, all of the run's sticky
             tokens are repaired.
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,

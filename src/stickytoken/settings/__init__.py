@@ -15,7 +15,7 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from enum import Enum, StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -23,6 +23,8 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
+    Protocol,
     TypeAlias,
     TypeVar,
     Union,
@@ -34,6 +36,7 @@ from typing import (
 from annotated_types import Ge, Gt, Le, Lt
 
 from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
 from stickytoken.validation import real_number, shown, whole_number
 
 if TYPE_CHECKING:
@@ -88,6 +91,36 @@ def part_of(settings: DataclassInstance, settings_class: type[_Settings]) -> _Se
     """Extract the settings of one class from an object that also has the fields of other classes."""
     names = field_types(settings_class)  # type: ignore[arg-type]
     return settings_class(**{name: getattr(settings, name) for name in names})
+
+
+class InsertingSettings(Protocol):
+    """Settings of a measurement that inserts copies: a frozen dataclass with this field, None by default."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def insertion(self) -> Insertion | None: ...
+
+
+_Inserting = TypeVar("_Inserting", bound=InsertingSettings)
+
+
+def choose_insertion(
+    settings: _Inserting, texts_only: bool, otherwise: Insertion = Insertion.WORDS
+) -> _Inserting:
+    """Return settings with an insertion: the user's, or else the one that suits the model.
+
+    None stands for "not chosen", because a copy made by `dataclasses.replace` forgets which fields were set.
+
+    Args:
+        settings: Settings of any measurement.
+        texts_only: Whether the model reads only texts, so that no copy can be inserted as an id. An ``ids``
+            that the user chose stays, and is refused by `probes.require_insertion`.
+        otherwise: The insertion for a model that reads only texts.
+    """
+    if settings.insertion is not None:
+        return settings
+    return replace(settings, insertion=otherwise if texts_only else Insertion.IDS)
 
 
 @cache

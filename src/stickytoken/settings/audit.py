@@ -17,7 +17,7 @@ class AuditSettings:
 
     Attributes:
         insertion: ids: the model reads exactly eight copies. text: the copies are inserted as words, which is
-            the only way for a model that reads only texts.
+            the only way for a model that reads only texts. Default: text for such a model, otherwise ids.
         stuffed: Number of documents to insert copies into, one at a time.
         tokens: Maximum number of tokens in each group: flagged tokens, special tokens, tokens with unusual
             vectors, tokens whose copies these documents already contain, tokens that are expected to push
@@ -35,7 +35,7 @@ class AuditSettings:
         4
     """
 
-    insertion: Insertion = Insertion.IDS
+    insertion: Insertion | None = None
     stuffed: Annotated[int, Ge(2)] = 64
     tokens: PositiveCount = 8
     queries: Annotated[PositiveCount, OptionName("most_queries")] = 500
@@ -44,3 +44,8 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def inserted_as(self) -> Insertion:
+        """How copies are inserted, as ids if nothing has been chosen yet."""
+        return self.insertion or Insertion.IDS

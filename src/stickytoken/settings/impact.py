@@ -40,6 +40,7 @@ class ImpactSettings:
         copies: Number of copies of a token in a text.
         placement: Where in the text the copies go.
         insertion: ids: the model reads exactly n copies. text: the copies are inserted as words.
+            Default: text for a model that reads only texts, otherwise ids.
         side: Which texts get copies. The second sentence of a pair counts as a document.
         sticky: Maximum number of sticky tokens to measure, starting with the worst of the run.
         benign: Number of matched benign tokens for each sticky token.
@@ -59,7 +60,7 @@ class ImpactSettings:
     edits: Edits = Edits.COPIES
     copies: PositiveCount = 8
     placement: Placement = Placement.RANDOM
-    insertion: Insertion = Insertion.IDS
+    insertion: Insertion | None = None
     side: Side = Side.DOCUMENT
     sticky: PositiveCount = 5
     benign: PositiveCount = 8
@@ -73,7 +74,8 @@ class ImpactSettings:
         if self.edits is Edits.PAPER:
             for field in fields(self):
                 value = getattr(self, field.name)
-                if field.name in _NOT_FOR_PAPER and value != field.default:
+                # The insertion is ids in the records of these edits.
+                if field.name in _NOT_FOR_PAPER and value not in (field.default, Insertion.IDS):
                     raise InputError(
                         f"{field.name} is {value}, but would have no effect on the edits of the paper: leave "
                         "it out"
@@ -81,5 +83,7 @@ class ImpactSettings:
 
     @property
     def inserted_as(self) -> Insertion:
-        """How copies are inserted: the edits of the paper insert them as text."""
-        return Insertion.TEXT if self.edits is Edits.PAPER else self.insertion
+        """How copies are inserted: by the paper as text, and as ids if nothing has been chosen yet."""
+        if self.edits is Edits.PAPER:
+            return Insertion.TEXT
+        return self.insertion or Insertion.IDS

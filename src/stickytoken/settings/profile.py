@@ -92,7 +92,7 @@ class ProfileSettings:
     unusual: PositiveNumber = 6.0
     confidence: Proportion = 0.9
     budget: Annotated[PositiveNumber, DETECT_ONLY] = 3.4
-    insertion: Insertion = Insertion.IDS
+    insertion: Insertion | None = None  # ids, or words if the model reads only texts
     copies: Annotated[tuple[PositiveCount, ...], PYTHON_ONLY] = (8, 4)
     documents: Measuring = Measuring.SOME
     anchors: Annotated[int, Ge(2), PYTHON_ONLY] = 440
@@ -109,3 +109,8 @@ class ProfileSettings:
                 f"budget is {self.budget:g} texts per token, but screening alone takes "
                 f"{self.screening_texts}: raise the budget or lower screening_texts"
             )
+
+    @property
+    def inserted_as(self) -> Insertion:
+        """How copies are inserted, as ids if nothing has been chosen yet."""
+        return self.insertion or Insertion.IDS

@@ -120,3 +120,8 @@ class StdSettings:
     def __post_init__(self) -> None:
         """Check the values, and convert those that were read from JSON."""
         check_settings(self)
+
+    @property
+    def inserted_as(self) -> Insertion:
+        """How copies are inserted."""
+        return self.insertion

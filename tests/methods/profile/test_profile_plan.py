@@ -269,6 +269,8 @@ def test_what_cannot_be_used_is_refused_by_its_name_and_value(values, said):
 
 def test_spellings_of_the_same_values_are_the_same_settings():
     spelled = {"budget": np.float64(3.4), "insertion": "ids", "copies": [np.int64(8), 4.0], "anchors": 440.0}
-    assert repr(ProfileSettings(**spelled, seed=np.int32(42))) == repr(ProfileSettings())
+    assert repr(ProfileSettings(**spelled, seed=np.int32(42))) == repr(
+        ProfileSettings(insertion=Insertion.IDS)
+    )
     assert ProfileSettings(copies=np.int64(8)) == ProfileSettings(copies=[8])
     assert ProfileSettings(screen_precision="bfloat16").screen_precision is Precision.BFLOAT16

@@ -7,12 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import MissingExtraError
-from stickytoken.insertion import Insertion
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
 from stickytoken.words import counted
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 def audit(
     source: opt.Source,
     *,
-    context: typer.Context,
     documents: opt.Texts[str],
     queries: opt.Texts[str | None] = None,
     vectors: opt.IndexVectors = None,
@@ -59,26 +55,12 @@ def audit(
         limit: Maximum number of rows to print per table.
     """
     from stickytoken import audits
-    from stickytoken.audits.results import AUDITS
-    from stickytoken.data.documents import NamedColumns, open_documents
-    from stickytoken.encoders.protocol import reads_ids
-    from stickytoken.measurement.resume import require_place
-    from stickytoken.methods.base import adapt_insertion
-    from stickytoken.methods.probes import require_insertion
     from stickytoken.scanning.vectors import open_vectors
 
-    if out is not None:
-        require_place(out, AUDITS)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
-    # Opened only to reject documents that cannot be used before the model is loaded.
-    open_documents(documents, NamedColumns(columns))
     stored = None if vectors is None else open_vectors(vectors)
-    encoder = opt.load_for(source, None if run is None else run.record, loading, model)
-    settings = auditing
-    if opt.origin(context, "insertion") == "DEFAULT":
-        settings = adapt_insertion(settings, not reads_ids(encoder), Insertion.TEXT)
-    require_insertion(encoder, settings.insertion)  # before a run is made
+    encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     measure = partial(
         audits.audit,
         documents=documents,
@@ -86,7 +68,7 @@ def audit(
         column=columns,
         source_column=source_column,
         runs=runs,
-        settings=settings,
+        settings=auditing,
     )
 
     def rehearse(stand_in: Any, folder: Path) -> object:

@@ -387,33 +387,25 @@ def _write_files(
     """Write the cleaned documents to a file and, if there is a quarantine, set documents aside in another."""
     from stickytoken.cleaning.files import clean_file
     from stickytoken.data.rewriting import require_same_format
-    from stickytoken.measurement import require_writable, write_atomically
+    from stickytoken.measurement import open_atomically, require_writable
 
     for path in (out, quarantine):
         if path is not None:
             require_same_format(source, path)
             require_writable(path.absolute().parent)
-    compress = out.suffix.lower() == ".gz"
-    outcome: list[CleaningTotals] = []
-
-    def write(stream: BinaryIO, aside: BinaryIO | None = None) -> None:
-        with console.late_progress(seconds=2) as progress:
-            totals = clean_file(
-                source,
-                cleaner,
-                stream,
-                quarantine=aside,
-                on_cleaned=show,
-                compress=compress,
-                progress=progress,
-            )
-        outcome.append(totals)
-
-    if quarantine is None:
-        write_atomically(out, write)
-    else:
-        write_atomically(quarantine, lambda aside: write_atomically(out, lambda stream: write(stream, aside)))
-    return outcome[0]
+    with ExitStack() as stack:
+        aside = None if quarantine is None else stack.enter_context(open_atomically(quarantine))
+        stream = stack.enter_context(open_atomically(out))
+        progress = stack.enter_context(console.late_progress(seconds=2))
+        return clean_file(
+            source,
+            cleaner,
+            stream,
+            quarantine=aside,
+            on_cleaned=show,
+            compress=out.suffix.lower() == ".gz",
+            progress=progress,
+        )
 
 
 def _write_to_stdout(

@@ -15,7 +15,13 @@ from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import METHODS, choose_method, method_named
-from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions, part_of
+from stickytoken.settings import (
+    DETECT_ONLY,
+    choose_insertion,
+    command_line_types,
+    descriptions,
+    part_of,
+)
 from stickytoken.settings.reading import Columns
 
 if TYPE_CHECKING:
@@ -39,61 +45,52 @@ class CorpusOptions(Columns):
 
     def read(self) -> Sentences | None:
         """Return the corpus, or None if sentence pairs are used instead."""
-        if self.pairs is None or self.sentences is not None:
-            corpus = stickytoken.load_sentences(self.sentences, part_of(self, Columns))
-            if corpus.reading:
-                console.inform(f"read: {corpus.reading}")
-            return corpus
-        if self.names:
-            raise InputError(
-                f"{' '.join(self.as_options())} is given without --sentences: pairs have the columns "
-                "sentence1, sentence2 and similarity; leave it out, or pass --sentences instead of the pairs"
-            )
-        return None
+        if self.pairs is not None and self.sentences is None and not self.names:
+            return None
+        corpus = stickytoken.load_sentences(self.sentences, part_of(self, Columns))
+        if corpus.reading:
+            console.inform(f"read: {corpus.reading}")
+        return corpus
 
 
 @dataclass(frozen=True)
 class MethodOptions:
     """The method and its settings. `method_options` returns a subclass with one field per setting."""
 
-    def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
+    def settings(self, pairs_given: bool) -> MethodSettings:
         """Return the settings of the method that the user chose.
 
         Args:
-            pairs_file: File of sentence pairs; None if the user passed none. The default method depends on
-                whether ``pairs_file`` is None.
-            texts_only: Whether the model accepts only text. The default insertion depends on ``texts_only``.
+            pairs_given: Whether the user passed sentence pairs, on which the default method depends.
 
         Raises:
             InputError: The user passed a setting that the method does not have.
         """
-        from stickytoken.methods.base import adapt_insertion
-
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        method = values.pop("method") or ("profile" if pairs_file is None else "std")
-        settings_class = METHODS[str(method)]
+        method = choose_method(values.pop("method"), None, pairs_given)
+        settings_class = METHODS[method]
         arguments = {name: value for name, value in values.items() if value is not None}
         known_names = command_line_types(settings_class)
         for name in arguments:
             if name not in known_names:
-                raise _not_a_setting_of(str(method), name)
+                raise _not_a_setting_of(method, name)
         settings: MethodSettings = settings_class(**arguments)
-        return settings if "insertion" in arguments else adapt_insertion(settings, texts_only)
+        return settings
 
 
 def _not_a_setting_of(method: str, name: str) -> InputError:
-    others = " or ".join(_methods_by_setting(probe=False)[name])
+    others = " or ".join(_methods_by_setting(for_probe=False)[name])
     return InputError(
         f"--set {name.replace('_', '-')} is not an option of the method {method}: leave it out, or use "
         f"{others}"
     )
 
 
-def method_options(*, probe: bool) -> type[MethodOptions]:
+def method_options(*, for_probe: bool) -> type[MethodOptions]:
     """Return a group of options that consists of --method and one option per setting of any method.
 
     Args:
-        probe: Whether to include only settings that apply to `stickytoken probe`.
+        for_probe: Whether to include only settings that apply to `stickytoken probe`.
 
     Returns:
         A dataclass with one field per option. Every field is None if its option was not passed.
@@ -104,11 +101,11 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
         "Default: profile, or std with --set pairs=FILE."
     )
     options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
-    for name, owners in _methods_by_setting(probe).items():
-        setting_type = command_line_types(METHODS[owners[0]])[name]
+    for name, methods in _methods_by_setting(for_probe=for_probe).items():
+        setting_type = command_line_types(METHODS[methods[0]])[name]
         declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
         # The help text names the default of each method, because the default of the field is None.
-        described = replace(declaration, details={**declaration.details, "help": _help_for(name, owners)})
+        described = replace(declaration, details={**declaration.details, "help": _help_for(name, methods)})
         kind: Any = setting_type.kind
         if setting_type.repeated:
             kind = list[kind]
@@ -117,33 +114,33 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 
 
-def _methods_by_setting(probe: bool) -> dict[str, list[str]]:
-    owners: dict[str, list[str]] = {}
+def _methods_by_setting(*, for_probe: bool) -> dict[str, list[str]]:
+    methods_by_setting: dict[str, list[str]] = {}
     for method, settings_class in METHODS.items():
         for name, setting_type in command_line_types(settings_class).items():
-            if not (probe and DETECT_ONLY in setting_type.metadata):
-                owners.setdefault(name, []).append(method)
-    return owners
+            if not (for_probe and DETECT_ONLY in setting_type.metadata):
+                methods_by_setting.setdefault(name, []).append(method)
+    return methods_by_setting
 
 
-def _help_for(name: str, owners: Sequence[str]) -> str:
+def _help_for(name: str, methods: Sequence[str]) -> str:
     """Return the help text of a setting, which consists of a description and the default.
 
     The default is given for each method, unless all methods share the setting and its default.
     """
-    settings_class = METHODS[owners[0]]
+    settings_class = METHODS[methods[0]]
     description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}  # keyed by the name of the method
-    for method in owners:
-        (default,) = [field.default for field in fields(METHODS[method]) if field.name == name]
+    for method in methods:
+        default = getattr(choose_insertion(METHODS[method](), texts_only=False), name)
         defaults[method] = f"{default:g}" if isinstance(default, float) else str(default)
     if "Default: " in description:
         # The description says what the default is, because the default in the code is only None. Name the
         # methods that have the setting.
         method_names = ", ".join(defaults)
         return f"{description.removesuffix('.')} ({method_names})."
-    if len(owners) == len(METHODS) and len(set(defaults.values())) == 1:
-        return f"{description} Default: {defaults[owners[0]]}."
+    if len(methods) == len(METHODS) and len(set(defaults.values())) == 1:
+        return f"{description} Default: {defaults[methods[0]]}."
     by_method = ", ".join(f"{default} ({method})" for method, default in defaults.items())
     return f"{description} Default: {by_method}."
 
@@ -156,7 +153,7 @@ def detect(
     tokens: opt.Tokens = None,
     sample: Annotated[int | None, opt.texts_option(min=1)] = None,
     out: opt.Output[Path | None] = None,
-    method: Annotated[MethodOptions, method_options(probe=False)],
+    method: Annotated[MethodOptions, method_options(for_probe=False)],
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     write_report: Annotated[bool, opt.setting("--report/--no-report")] = True,
@@ -171,28 +168,25 @@ def detect(
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
     """
-    from stickytoken.detection.run_folder import require_usable
-    from stickytoken.encoders.endpoint import names_endpoint
+    from stickytoken.detection.naming import token_ids
     from stickytoken.encoders.endpoint.dry_run import UncertainStages
     from stickytoken.methods.profile.plan import most_texts_to_confirm
     from stickytoken.methods.profile.rounds import confirming_stage
     from stickytoken.settings.profile import ProfileSettings
+    from stickytoken.vocabulary import categorize
 
     engine = computing.choice
-    settings = method.settings(corpus.pairs, names_endpoint(model))
+    settings = method.settings(corpus.pairs is not None)
+    named = opt.parse_tokens_or_files(tokens)
     with console.status("reading the corpus"):
         sentences = corpus.read()
-    chosen = choose_method(None, settings, corpus.pairs is not None)
-    if out is not None:
-        require_usable(out, chosen, settings)
-    encoder = opt.load(model, loading)
-    opt.tell_layer(encoder)
-    ids = opt.find_token_ids(encoder, tokens)
+    encoder = opt.load_later(model, loading)
+    encoder.when_loaded.append(opt.tell_layer)
     run_detection = partial(
         stickytoken.detect,
         sentences=sentences,
         pairs=corpus.pairs,
-        tokens=ids,
+        tokens=named,
         sample=sample,
         settings=settings,
         evidence=write_report,
@@ -205,12 +199,16 @@ def detect(
         """
         return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
-    # The number of texts in the confirming round of profile depends on earlier results.
-    uncertain = None
-    if isinstance(settings, ProfileSettings):
-        token_count = sample or len(ids or encoder.tokenizer.entries)
-        uncertain = UncertainStages(confirming_stage(1), most_texts_to_confirm(settings, token_count))
-    with opt.announced(encoder, loading, rehearse, uncertain=uncertain) as progress:
+    def find_uncertain(encoder: stickytoken.Encoder) -> UncertainStages | None:
+        """Return the confirming round of profile, whose number of texts depends on earlier results."""
+        if not isinstance(settings, ProfileSettings):
+            return None
+        token_count = sample or len(encoder.tokenizer.entries)
+        if named is not None and sample is None:
+            token_count = len(token_ids(categorize(encoder.tokenizer), named))
+        return UncertainStages(confirming_stage(1), most_texts_to_confirm(settings, token_count))
+
+    with opt.announced(encoder, loading, rehearse, find_uncertain) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
     try:
         runs.show_run(run, output_format)
@@ -236,7 +234,7 @@ def probe(
     tokens: opt.TokenArguments,
     *,
     corpus: CorpusOptions,
-    method: Annotated[MethodOptions, method_options(probe=True)],
+    method: Annotated[MethodOptions, method_options(for_probe=True)],
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
@@ -244,12 +242,10 @@ def probe(
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
-    from stickytoken.encoders.endpoint import names_endpoint
-
-    settings = method.settings(corpus.pairs, names_endpoint(model))
+    settings = method.settings(corpus.pairs is not None)
     named = opt.parse_tokens(tokens)
     sentences = corpus.read()
-    encoder = opt.load(model, loading)
+    encoder = opt.load_later(model, loading)
     run_probe = partial(
         stickytoken.probe, tokens=named, sentences=sentences, pairs=corpus.pairs, settings=settings
     )
@@ -297,7 +293,8 @@ def study(
         out: Output folder. Default: runs/<model>-study-<identity>.
     """
     sentences = corpus.read()
-    encoder = opt.load(model, loading)
+    opt.require_found(model, None, loading)
+    encoder = opt.load_later(model, loading)
     with console.progress_bar() as progress:
         finished = stickytoken.study(
             encoder,

@@ -69,17 +69,15 @@ def repair(
         affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
             again.
     """
-    from stickytoken.repairs.result import find_affected_in, require_documents, require_empty_or_repair
+    from stickytoken.repairs.result import find_affected_in, require_documents
 
-    # If an option cannot be used, raise the error before the model is loaded.
-    require_empty_or_repair(out)
     require_documents(affected, columns)
     opened = stickytoken.open_run(run)
-    encoder = opt.load_for(str(run), opened.record, loading, model)
+    encoder = opt.load_later(str(run), loading, opened.record, model)
     with console.progress_bar() as progress:
         finished_repair = stickytoken.repair(
             opened,
-            opt.find_token_ids(encoder, tokens),
+            opt.parse_tokens_or_files(tokens),
             out=out,
             encoder=encoder,
             sentences=sentences,
@@ -89,7 +87,7 @@ def repair(
         )
         documents = None
         if affected is not None:
-            documents = find_affected_in(affected, columns, finished_repair, encoder)
+            documents = find_affected_in(affected, columns, finished_repair, encoder.load())
     if output_format is opt.Format.JSON:
         affected_json = None if documents is None else vars(documents)
         console.print_json(finished_repair.summary() | {"affected": affected_json})
@@ -225,8 +223,6 @@ def check(
         for name in _NEED_A_RUN:
             if opt.origin(context, name) != "COMMANDLINE":
                 arguments.pop(name, None)
-    if audit is not None and documents is None:
-        raise typer.BadParameter("it needs --documents", param_hint="--audit")
     try:
         if audit is not None:
             arguments["words"] = _words_of_audit(audit, source)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,6 @@ import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion
 from stickytoken.inspection import AttributionMethod
 from stickytoken.settings.explain import ExplainSettings
 from stickytoken.settings.impact import Edits, ImpactSettings
@@ -58,32 +56,21 @@ def explain(
         out: Folder for the tables. Default for a run: the folder `explain` in the run folder. Without a run,
             no tables are written by default.
     """
-    from stickytoken.explanation import require_unlocked
-    from stickytoken.explanation.files import EXPLANATIONS_FOLDER, refuse_run_folder
+    from stickytoken.explanation.files import EXPLANATIONS_FOLDER
 
-    if out is not None:
-        refuse_run_folder(out)
-    named = opt.parse_tokens(tokens)
-    for carrier in text or ():
-        if not carrier.strip():
-            raise InputError(f"--text is {carrier!r}: pass a text with words, or leave --text out")
-    if sentences is None and columns != Columns():
-        problem = f"{' '.join(columns.as_options())} is given without --sentences"
-        raise InputError(f"{problem}: pass --sentences too, or leave --column out")
-    corpus = None if sentences is None else stickytoken.load_sentences(sentences, columns)
+    corpus = None
+    if sentences is not None or columns != Columns():
+        corpus = stickytoken.load_sentences(sentences, columns)
     run = opt.run_in(source, model)
     # Without a run or --out, the explanation is printed but not stored.
     folder = out
     if folder is None and run is not None:
         folder = run.path / EXPLANATIONS_FOLDER
-    if folder is not None:
-        # Fail before the model is loaded if another process is explaining one of the tokens.
-        require_unlocked(folder, named, run)
-    encoder = opt.load_for(source, None if run is None else run.record, loading, model)
+    encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     with console.progress_bar() as progress:
         explanation = stickytoken.explain(
             encoder,
-            named,
+            opt.parse_tokens(tokens),
             run=run,
             texts=text,
             sentences=corpus,
@@ -217,16 +204,13 @@ def why(
     """
     from stickytoken.attribution import summary
 
-    for name, text in (("first", first), ("second", second)):
-        if not text.strip():
-            raise InputError(f"the {name} text is {text!r}: pass a text with words")
     if html is not None:
         from stickytoken.reports.page import require_file_place
 
         require_file_place(html)
     opt.require_found(model, None, loading)
     opened = None if run is None else stickytoken.open_run(run)
-    encoder = opt.load_for(model, None if opened is None else opened.record, loading, model)
+    encoder = opt.load_later(model, loading, None if opened is None else opened.record, model)
     with console.late_progress(seconds=3) as progress:
         attribution = stickytoken.why(
             encoder, first, second, method=method, run=opened, words=words, progress=progress
@@ -321,7 +305,6 @@ Preset = StrEnum("Preset", "PAPER")
 def impact(
     source: opt.Source,
     *,
-    context: typer.Context,
     task: opt.Texts[list[str] | None] = None,
     preset: opt.Texts[Preset | None] = None,
     tokens: opt.RunsTokens = None,
@@ -343,27 +326,20 @@ def impact(
             Default for a model: runs/<model>-impact-<identity>.
     """
     from stickytoken.data.tasks import paper_tasks
-    from stickytoken.encoders.protocol import reads_ids
-    from stickytoken.impacts.results import IMPACTS
-    from stickytoken.measurement.resume import require_place
-    from stickytoken.methods.base import adapt_insertion
 
-    if out is not None:
-        require_place(out, IMPACTS)  # fails before the model is loaded
     engine = computing.choice
     tasks = [*(task or ()), *(paper_tasks() if preset else ())]
     run = opt.run_in(source, model)
-    if run is None and not tokens:
-        raise InputError(
-            f"{source!r} is not the folder of a finished run: name tokens with --tokens, or run "
-            "`stickytoken detect` first and pass the run folder"
-        )
-    encoder = opt.load_for(source, None if run is None else run.record, loading, model)
+    opt.require_found(source, None if run is None else run.record, loading, model)
+    encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
-    if settings.edits is Edits.COPIES and opt.origin(context, "insertion") == "DEFAULT":
-        settings = adapt_insertion(settings, not reads_ids(encoder), Insertion.TEXT)
-    ids = opt.find_token_ids(encoder, tokens)
-    run_impact = partial(stickytoken.impact, tokens=ids, tasks=tasks, run=run, settings=settings)
+    run_impact = partial(
+        stickytoken.impact,
+        tokens=opt.parse_tokens_or_files(tokens),
+        tasks=tasks,
+        run=run,
+        settings=settings,
+    )
     with opt.announced(
         encoder, loading, lambda stand_in, folder: run_impact(stand_in, out=folder)
     ) as progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -82,7 +82,31 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
             weight.data = weight.data.to(asked_dtype)
 
 
-AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
+class DeferredModel:
+    """A model that is loaded when it is first needed, which is after everything that needs none was checked.
+
+    Attributes:
+        reads_texts_only: whether its encoder will read only texts, not token ids.
+        loaded: the encoder; None until it is loaded.
+        when_loaded: functions that are called with the encoder as soon as it is loaded.
+    """
+
+    def __init__(self, load: Callable[[], Encoder], *, reads_texts_only: bool) -> None:
+        self._load = load
+        self.reads_texts_only = reads_texts_only
+        self.loaded: Encoder | None = None
+        self.when_loaded: list[Callable[[Encoder], None]] = []
+
+    def load(self) -> Encoder:
+        """Load the model, or return it if it is loaded."""
+        if self.loaded is None:
+            self.loaded = self._load()
+            for call in self.when_loaded:
+                call(self.loaded)
+        return self.loaded
+
+
+AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction | DeferredModel"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
 # Settings that `load_encoder` ignores if the model is already loaded, as its docstring says.
@@ -106,7 +130,7 @@ def load_encoder(
 ) -> IdEncoder: ...
 @overload
 def load_encoder(
-    model: str | Encoder | TextModel | TextFunction,
+    model: str | Encoder | TextModel | TextFunction | DeferredModel,
     *,
     prompt: str | Prompting | None = ...,
     max_length: int | None = ...,
@@ -116,7 +140,7 @@ def load_encoder(
     endpoint: EndpointOptions | None = ...,
 ) -> Encoder: ...
 def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
-    model: str | Path | SentenceTransformer | Encoder | TextModel | TextFunction,
+    model: AnyModel,
     *,
     device: str | None = None,
     prompt: str | Prompting | None = None,
@@ -179,6 +203,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         >>> encoder.encode(["the river"])
         array([[9., 2.]], dtype=float32)
     """
+    if isinstance(model, DeferredModel):
+        model = model.load()
     spec = EncoderSpec(
         model=str(model),
         device=None if device is None else str(device),
@@ -409,6 +435,8 @@ def describe_prompts(encoder: Encoder) -> str | None:
 
 def reads_texts_only(model: AnyModel) -> bool:
     """Return whether a model's encoder reads only texts, not token ids, without loading the model."""
+    if isinstance(model, DeferredModel):
+        return model.reads_texts_only
     if isinstance(model, (str, Path)):
         return names_endpoint(str(model))
     return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))

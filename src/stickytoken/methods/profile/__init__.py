@@ -406,7 +406,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) 
     pilots = [available[token_id] for token_id in plan.pilots if token_id not in requested_ids]
     ordinary = pilots[:_ORDINARY_TOKENS]
     encoder = job.encoder
-    insertion = job.settings.insertion
+    insertion = job.settings.inserted_as
     carriers = plan.carriers[:SYMPTOM_CARRIERS]
     copies = probes.fitting_copies(encoder, insertion, carriers)
     panel = texts.anchor_panel(encoder, plan)

@@ -199,7 +199,7 @@ def encode_documents(
         similarity=similarity,
     )
     places = _spread_evenly([position_of[document] for document in record.chosen], search)
-    is_tokenized = job.settings.insertion is Insertion.IDS
+    is_tokenized = job.settings.inserted_as is Insertion.IDS
     receiving = [fitted[place] for place in places]
     # A query whose document isn't searched has no answer.
     answers = np.array([position_of.get(document, -1) for document in collection.answers])

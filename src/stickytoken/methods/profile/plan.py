@@ -197,7 +197,7 @@ def choose_texts(
     settings = job.settings
     corpus = job.sentences
     _require_spelled_tokens(job)
-    probes.require_insertion(encoder, settings.insertion)
+    probes.require_insertion(encoder, settings.inserted_as)
     _require_precision(encoder, settings)
 
     needed = carriers_needed(settings) if carriers is None else carriers

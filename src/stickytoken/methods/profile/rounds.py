@@ -503,13 +503,13 @@ def round_stage(
     counts_exactly = not isinstance(encoder.tokenizer, CandidateTokenizer)
     return ProfileStage(
         name=name or step.value,
-        carriers=probes.as_carriers(encoder, settings.insertion, carriers),
+        carriers=probes.as_carriers(encoder, settings.inserted_as, carriers),
         carrier_indices=tuple(carrier_indices),
         cells=tuple(cell_of_carrier[index] for index in carrier_indices),
         without_copies=unit_vectors(encoder_of_round.encode(carriers)),
         seed=settings.seed,
         precision=precision,
-        counts_copies=settings.insertion is Insertion.WORDS and counts_exactly,
+        counts_copies=settings.inserted_as is Insertion.WORDS and counts_exactly,
     )
 
 

@@ -198,7 +198,7 @@ def _short_texts_of_group(
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
     source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:drawn_count]])
     ids_of_text = dict(zip(source_of_text, encoder.content_ids(list(source_of_text)), strict=True))
-    room = room_for(encoder, settings.insertion, max(settings.copies))
+    room = room_for(encoder, settings.inserted_as, max(settings.copies))
     fitting = [text for text in source_of_text if has_room(encoder, ids_of_text[text], room)]
     text_by_open_end: dict[str, str] = {}
     for text in reversed(fitting):

@@ -250,7 +250,7 @@ def compute(
     counted = CountedRunner(
         runner,
         folder,
-        truncate=planning.truncates(job.encoder, settings.insertion),
+        truncate=planning.truncates(job.encoder, settings.inserted_as),
         expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
     )
     scores = scoring.score_tokens(job, pairs, counted, candidate_texts)

@@ -47,7 +47,7 @@ class Walk:
     def in_carriers(cls, carriers: Sequence[probes.Carrier], settings: StdSettings) -> Walk:
         """Return a walk that draws gaps in these carriers for as many copies as the settings say."""
         words = tuple(probes.word_count(carrier) for carrier in carriers)
-        return cls(words, settings.copies, settings.insertion)
+        return cls(words, settings.copies, settings.inserted_as)
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
         """Draw a path for each carrier."""

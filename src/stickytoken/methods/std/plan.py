@@ -51,13 +51,13 @@ def make_plan(
 ) -> StdPlanRecord:
     """Choose pairs for scoring and validation (step 1 of Chen and others, 2025), and return the plan."""
     # Before the slow steps, run the checks that may fail.
-    probes.require_insertion(encoder, settings.insertion)
-    room = probes.room_for(encoder, settings.insertion, settings.copies)
+    probes.require_insertion(encoder, settings.inserted_as)
+    room = probes.room_for(encoder, settings.inserted_as, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
     mean = base.model_mean(encoder, runner)
     if not pairs:
         # The corpus consists of single sentences: combine them into random pairs.
-        vectors = encode_texts(encoder, sentences, settings.insertion)
+        vectors = encode_texts(encoder, sentences, settings.inserted_as)
         pairs = sample_pairs(sentences, vectors, settings.pair_count)
     scoring = select_pairs(pairs, mean.value, settings.scoring_pairs)
     if len(scoring) < settings.scoring_pairs:
@@ -70,7 +70,7 @@ def make_plan(
     # A file of pairs also contains similarities, which may differ slightly from the similarities in this
     # model.
     given_similarities = np.array([pair.similarity for pair in used])
-    anchor_vectors, carrier_vectors = pair_vectors(encoder, used, settings.insertion)
+    anchor_vectors, carrier_vectors = pair_vectors(encoder, used, settings.inserted_as)
     measured_similarities = 1 - distances(anchor_vectors, carrier_vectors)[Metric.COSINE]
     carriers = [pair.sentence2 for pair in used]
     anchors = [pair.sentence1 for pair in used]
@@ -97,7 +97,7 @@ def _usable_texts(
     are usable. A corpus has either sentences or pairs, so one of the lists is empty. ``room`` is the number
     of tokens to reserve for copies.
     """
-    all_are_usable = truncates(encoder, settings.insertion)
+    all_are_usable = truncates(encoder, settings.inserted_as)
     sentences: list[str] = []
     pairs: list[SentencePair] = []
     if isinstance(corpus, Sentences):

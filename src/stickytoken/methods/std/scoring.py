@@ -250,8 +250,8 @@ class RunStage(Protocol):
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
     """Return the plan's scoring pairs, with the vectors of their texts without copies."""
     texts = [pair.sentence2 for pair in plan.scoring]
-    carriers = probes.as_carriers(encoder, settings.insertion, texts)
-    anchors, without_copies = pair_vectors(encoder, plan.scoring, settings.insertion)
+    carriers = probes.as_carriers(encoder, settings.inserted_as, texts)
+    anchors, without_copies = pair_vectors(encoder, plan.scoring, settings.inserted_as)
     return ScoringPairs(settings, carriers, anchors, without_copies)
 
 

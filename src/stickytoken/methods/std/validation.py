@@ -139,11 +139,11 @@ def validation_stage(
             copies go. If ``paths`` is None, the gaps depend only on seed, token and pair, and not on the
             order in which candidates are validated.
     """
-    carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
+    carriers = probes.as_carriers(encoder, settings.inserted_as, [pair.sentence2 for pair in plan.validation])
     if paths is None:
         words = [probes.word_count(carrier) for carrier in carriers]
-        paths = paths_by_token(settings.seed, words, settings.copies, settings.insertion).of
-    anchors, without_copies = pair_vectors(encoder, plan.validation, settings.insertion)
+        paths = paths_by_token(settings.seed, words, settings.copies, settings.inserted_as).of
+    anchors, without_copies = pair_vectors(encoder, plan.validation, settings.inserted_as)
     return ValidationStage(settings, carriers, anchors=anchors, without_copies=without_copies, paths=paths)
 
 
@@ -173,7 +173,7 @@ def published_paths(
 
     def walk_of(pairs: Sequence[SentencePair]) -> Walk:
         texts = [pair.sentence2 for pair in pairs]
-        return Walk.in_carriers(probes.as_carriers(encoder, settings.insertion, texts), settings)
+        return Walk.in_carriers(probes.as_carriers(encoder, settings.inserted_as, texts), settings)
 
     paths = walk_candidates(
         settings.seed,
@@ -213,7 +213,7 @@ def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence
     runner = base.Runner.in_memory(job.encoder, progress, shard_probes=1)
     plan = make_plan(job.encoder, job.settings, job.corpus, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
-    rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.insertion))
+    rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.inserted_as))
     return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]
 
 
