@@ -17,8 +17,7 @@ import repaired
 import stickytoken
 from interrupted import finished
 from naming import naming, says
-from stickytoken import repairs
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder, repairs
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.repairs import repair
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE

@@ -15,8 +15,9 @@ from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, restored_settings
 from stickytoken.encoders import protocol
-from stickytoken.encoders.loading import AnyModel
+from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.insertion import Insertion
+from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
@@ -144,7 +145,7 @@ def _record(
     rule: ProfileSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
-    queries = protocol.identity_of_queries(encoder)
+    queries = identity_of_queries(encoder)
     named = {} if named_ids is None else {"tokens": named_ids}
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,

@@ -324,7 +324,7 @@ def load(
                 # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
                 options["tokenizer"] = CandidateVocabulary(candidates=())
         else:
-            from stickytoken.encoders.loading import refuse_endpoint_options
+            from stickytoken.loading import refuse_endpoint_options
 
             refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
     if run is not None:
@@ -334,11 +334,12 @@ def load(
     options["dtype"] = options["dtype"] or "float32"
     verb = "asking" if at_endpoint else "loading"
     with console.status(f"{verb} {model}"), collector_paused():
-        from stickytoken.encoders import load_encoder
-        from stickytoken.encoders.loading import load_for_documents
+        from stickytoken.encoders.roles import Role, in_role
+        from stickytoken.loading import load_encoder
 
-        load_in_role: Any = load_for_documents if for_documents else load_encoder
-        encoder: Any = load_in_role(model, **options)
+        encoder: Any = load_encoder(model, **options)
+        if for_documents:
+            encoder = in_role(encoder, Role.DOCUMENT)
     if at_endpoint:
         _announce_server(encoder)
     else:
@@ -351,7 +352,7 @@ def load(
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:
     """Print what is put before documents and queries, if anything is."""
-    from stickytoken.encoders.loading import describe_prompts
+    from stickytoken.encoders.roles import describe_prompts
 
     line = describe_prompts(encoder)
     if line is not None:
@@ -359,10 +360,10 @@ def tell_prompts(encoder: stickytoken.Encoder) -> None:
 
 
 def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:
-    from stickytoken.encoders.loading import route_of
-    from stickytoken.encoders.loading.resolution import resolve_model
+    from stickytoken.encoders.files.resolution import resolve_model
+    from stickytoken.encoders.protocol import capabilities_of
 
-    route = route_of(encoder, described=True)
+    route = capabilities_of(encoder).route_in_words
     if route is not None:
         console.inform(f"route: {route}")
     if console.current_verbosity() is Verbosity.VERBOSE:
@@ -436,7 +437,7 @@ def require_found(
         The name of the model.
     """
     from stickytoken.detection.run import naming_model, recorded_loading
-    from stickytoken.encoders.loading import require_model
+    from stickytoken.loading import require_model
 
     name = source if run is None else model or run.model.location
     if _names_endpoint(name, loading):
@@ -449,7 +450,7 @@ def require_found(
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
     """Print which layer a prompted language model uses."""
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.language_models.encoder import CausalPromptEncoder
 
     if not isinstance(encoder, CausalPromptEncoder):
         return

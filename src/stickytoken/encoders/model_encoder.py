@@ -22,7 +22,7 @@ from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading.resolution import EncoderSpec
+    from stickytoken.encoders.files.resolution import EncoderSpec
 
 Content = tuple[int, ...]
 Derived = TypeVar("Derived")
