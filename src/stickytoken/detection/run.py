@@ -429,7 +429,8 @@ def recorded_options(run: RunRecord, model: str, chosen: Mapping[str, Any] | Non
 def load_recorded(run: RunRecord) -> Encoder:
     """Load the model of a run, or connect to its endpoint, with the options that the run records."""
     location = run.model.location
-    return in_role(load_encoder(location, **recorded_options(run, location)), Role.DOCUMENT)
+    encoder: Encoder = load_encoder(location, **recorded_options(run, location))
+    return in_role(encoder, Role.DOCUMENT)
 
 
 @contextmanager

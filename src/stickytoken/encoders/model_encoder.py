@@ -18,6 +18,7 @@ from stickytoken.encoders.compute import precisions
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer, vocabulary_size
 from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, require_usable, shown, texts_of
 from stickytoken.errors import EncodingError, InputError
+from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
 
@@ -99,6 +100,9 @@ class ModelEncoder(ABC):
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """Data type of the weights."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]: ...
 
     @abstractmethod
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...

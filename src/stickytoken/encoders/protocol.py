@@ -176,7 +176,7 @@ class ServedEncoder(Protocol):
         """Texts, without the prompt, that the server has given no vector for in this session."""
 
     def confirm_answers(self) -> None:
-        """Raise a ModelError if it serves another model, unless nothing was sent since this was last known."""
+        """Raise a ModelError if it serves another model, unless nothing was sent since the last check."""
 
 
 def refused_texts(encoder: object) -> Collection[str]:
