@@ -38,9 +38,10 @@ from sentence_transformers.sentence_transformer import modules
 
 import stickytoken
 from bench import write_json
-from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.prompted import PROMPTS
+from stickytoken import load_encoder
+from stickytoken.encoders import Prompting
 from stickytoken.errors import StickyTokenError
+from stickytoken.language_models.prompts import PROMPTS
 from sweep import (
     EQUAL_VECTORS,
     SAMPLE,

@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from bench import MINILM, SHARED, Results, commands, detected, json_lines, refuse, units
+from stickytoken import load_encoder
 from stickytoken.audits import Audit, audits_in, open_audit, wording
 from stickytoken.detection import open_run
-from stickytoken.encoders import load_encoder
-from stickytoken.encoders.loading.resolution import resolve_model
+from stickytoken.encoders.files.resolution import resolve_model
 
 # An audit may take this many seconds on this many cores. Processor time is checked, because wall time depends
 # on what else the machine does.

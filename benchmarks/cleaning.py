@@ -36,8 +36,8 @@ from models import plain_model, planted_rows
 from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, find_spans
 from stickytoken.cleaning.rules import rules_of_run
+from stickytoken.encoders.files.resolution import resolve_model
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.scanning.scan import scan_documents
 from structured_documents import NAMES, STATES, structured_documents, with_copies
 

@@ -27,13 +27,15 @@ from numpy.typing import NDArray
 
 from bench import MINILM, PLANTED, SHARED, Results, commands, detected, json_lines, refuse, spearman, units
 from models import plain_model, planted_ids
+from stickytoken import load_encoder
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences
 from stickytoken.detection import Run, open_run
 from stickytoken.detection.run import encoder_for
-from stickytoken.encoders import Encoder, IdEncoder, load_encoder
+from stickytoken.encoders import Encoder, IdEncoder
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import Role, in_role, require_ids
+from stickytoken.encoders.protocol import require_ids
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision
 from stickytoken.methods.base import Job, Runner

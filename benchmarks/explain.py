@@ -19,10 +19,10 @@ import polars as pl
 
 from bench import MINILM, PLANTED, Results, commands, json_lines, units, write_json
 from models import planted_encoder, planted_rows
-from stickytoken import load_encoder, why as attribute_similarity
+from stickytoken import analyze_vocabulary, load_encoder, why as attribute_similarity
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import load_sentences
-from stickytoken.encoders import IdEncoder, analyze_vocabulary
+from stickytoken.encoders import IdEncoder
 from stickytoken.encoders.protocol import IdReader, require_ids
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.inspection import AttributionMethod, inspector_of

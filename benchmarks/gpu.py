@@ -28,9 +28,9 @@ import bench
 import stickytoken
 from bench import MINILM, PLANTED, by_turns, commands, refuse, watched, write_json
 from models import CACHE, plain_model, planted_encoder
-from stickytoken import ProfileSettings
+from stickytoken import ProfileSettings, load_encoder
 from stickytoken.detection import Run, open_run
-from stickytoken.encoders import IdEncoder, load_encoder
+from stickytoken.encoders import IdEncoder
 from stickytoken.insertion import Placement
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Progress, Shard

@@ -22,8 +22,9 @@ from sklearn.metrics import v_measure_score
 
 from bench import MINILM, PLANTED, SHARED, Results, commands, json_lines, refuse, spearman, units
 from models import plain_model, planted_encoder
+from stickytoken import load_encoder
 from stickytoken.cli.console import progress_bar
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact
 from stickytoken.impacts.wording import benign_needed, conclusion
 from stickytoken.measurement.engine import ProgressCallback

@@ -26,9 +26,10 @@ import typer
 from numpy.typing import NDArray
 
 from bench import MINILM, commands, refuse
+from stickytoken import load_encoder
 from stickytoken.data import load_sentences
-from stickytoken.encoders import IdEncoder, load_encoder
-from stickytoken.encoders.loading.resolution import resolve_model
+from stickytoken.encoders import IdEncoder
+from stickytoken.encoders.files.resolution import resolve_model
 
 CACHE = Path("~/.cache/stickytoken/models").expanduser()
 

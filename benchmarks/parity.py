@@ -37,10 +37,11 @@ from bench import (
     refuse,
     watched,
 )
+from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import choose_corpus
 from stickytoken.detection import probe
-from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
+from stickytoken.encoders import Encoder, load_tokenizer, mean_similarity
 from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine
 from stickytoken.methods.base import SHARD_PROBES, Job, Runner

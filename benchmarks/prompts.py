@@ -25,21 +25,21 @@ from numpy.typing import NDArray
 
 from bench import Results, by_turns, commands, units
 from models import pooled, random_decoder, word_tokenizer
+from stickytoken import load_encoder
 from stickytoken.data.metrics import SimilarityTask
-from stickytoken.encoders import Prompting, load_encoder
+from stickytoken.encoders import Prompting
 from stickytoken.encoders.compute.prefixes import REUSE
-from stickytoken.encoders.prompted import (
-    PLACEHOLDER,
-    PROMPTS,
-    SENTENCE,
-    TokenPrepending,
-    find_prompt,
-)
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, read_similarity, tune
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
+from stickytoken.language_models.encoder import CausalPromptEncoder
+from stickytoken.language_models.prompts import (
+    PLACEHOLDER,
+    PROMPTS,
+    SENTENCE,
+    find_prompt,
+)
+from stickytoken.language_models.reading import Reading, TokenPrepending
 
 WORDS = [f"w{index}" for index in range(2000)]
 # The full stop is the twelfth token of a sentence.

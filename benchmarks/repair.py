@@ -24,11 +24,12 @@ import typer
 import stickytoken
 from bench import Results, commands, refuse, spearman, units
 from models import planted_ids
+from stickytoken import load_encoder
 from stickytoken.cli.console import progress_bar
 from stickytoken.data import bundled_sentences, text_kinds
 from stickytoken.detection import Run, open_run
 from stickytoken.detection.run import encoder_for
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.repairs import Repair

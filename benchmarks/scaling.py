@@ -72,8 +72,8 @@ def run_case(case: str, out: Path) -> None:
     """
     import torch
 
+    from stickytoken import load_encoder
     from stickytoken.detection import detect
-    from stickytoken.encoders import load_encoder
     from stickytoken.measurement.engine import Progress
     from stickytoken.measurement.ray_engine import ray_engine
     from stickytoken.settings.profile import ProfileSettings

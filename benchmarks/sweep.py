@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 import stickytoken
-from stickytoken.encoders.loading import load_encoder
+from stickytoken import load_encoder
 from stickytoken.errors import StickyTokenError
 from stickytoken.evaluation import embed_file
 

@@ -25,8 +25,9 @@ import numpy as np
 
 from bench import MINILM, Results, by_turns, commands
 from models import plain_model
+from stickytoken import load_encoder
 from stickytoken.data import choose_corpus
-from stickytoken.encoders import IdEncoder, load_encoder
+from stickytoken.encoders import IdEncoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, cut_into_shards, ignore_progress
 from stickytoken.methods.base import Runner

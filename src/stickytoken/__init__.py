@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from stickytoken.comparisons import Comparison, compare
     from stickytoken.data import load_sentences
     from stickytoken.detection import Run, detect, open_run, probe
-    from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
+    from stickytoken.encoders import Encoder, load_tokenizer
     from stickytoken.explanation import explain
     from stickytoken.gate import check
     from stickytoken.impacts import impact, open_impact
+    from stickytoken.loading import analyze_vocabulary, load_encoder
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
@@ -107,10 +108,11 @@ _EXPORTS = {
     "stickytoken.comparisons": ("Comparison", "compare"),
     "stickytoken.data": ("load_sentences",),
     "stickytoken.detection": ("Run", "detect", "open_run", "probe"),
-    "stickytoken.encoders": ("Encoder", "analyze_vocabulary", "load_encoder", "load_tokenizer"),
+    "stickytoken.encoders": ("Encoder", "load_tokenizer"),
     "stickytoken.explanation": ("explain",),
     "stickytoken.gate": ("check",),
     "stickytoken.impacts": ("impact", "open_impact"),
+    "stickytoken.loading": ("analyze_vocabulary", "load_encoder"),
     "stickytoken.repairs": ("Repair", "open_repair", "repair"),
     "stickytoken.reports": ("report",),
     "stickytoken.scanning.scan": ("scan",),

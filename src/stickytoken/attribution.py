@@ -28,7 +28,7 @@ from stickytoken.unit_vectors import Similarity, exact_unit_vectors
 from stickytoken.validation import require_callable, shown
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading import AnyModel
+    from stickytoken.loading import AnyModel
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -29,10 +29,11 @@ from stickytoken.data.metrics import fingerprint
 from stickytoken.data.rows import Meter
 from stickytoken.data.tasks import QUERIES, write_retrieval
 from stickytoken.detection import Run, detect
-from stickytoken.encoders.loading import AnyModel, load_encoder
-from stickytoken.encoders.protocol import IdEncoder, Role, identity_of_queries, in_role, require_ids
+from stickytoken.encoders.protocol import IdEncoder, require_ids
+from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError, RunError, reading, require_package
 from stickytoken.impacts import Impact, TaskSource, impact, load_tasks
+from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress

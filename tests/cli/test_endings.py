@@ -62,14 +62,14 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_libraries_make_of_an_interrupt_is_an_interrupt(ending, bert_folder, tmp_path):
     code = f"""
-import atexit, os, signal, stickytoken.encoders.loading
-load = stickytoken.encoders.loading.load_for_documents
+import atexit, os, signal, stickytoken.loading
+load = stickytoken.loading.load_encoder
 def press():
     os.kill(os.getpid(), signal.SIGINT)
     while True: pass
-def load_for_documents(model, **options):
+def load_encoder(model, **options):
     {ENDINGS[ending]}
-stickytoken.encoders.loading.load_for_documents = load_for_documents
+stickytoken.loading.load_encoder = load_encoder
 {MAIN}
 """
     process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)

@@ -13,8 +13,8 @@ import profiled
 import scanned
 from embedding_server import Behaviour, EmbeddingServer
 from naming import naming, says
+from stickytoken import load_encoder
 from stickytoken.detection import open_run
-from stickytoken.encoders import load_encoder
 
 pytest.importorskip("openai", reason="openai is not installed")
 

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import planted
 from naming import naming
-from stickytoken import encoders
 from stickytoken.cli import _options
 from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
@@ -146,7 +145,7 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
         loaded_with.update(loading_options, model=model)
         raise InputError("enough")
 
-    monkeypatch.setattr(encoders, "load_encoder", load)
+    monkeypatch.setattr("stickytoken.loading.load_encoder", load)
     (tmp_path / "texts.txt").write_text("a\n")
     values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3}
     loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}

@@ -18,9 +18,9 @@ from stickytoken import detect, explain, impact, load_encoder, open_run
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import encoder_for, is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder
-from stickytoken.encoders.loading import DeferredModel
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
+from stickytoken.loading import DeferredModel
 from stickytoken.measurement import default_folder, folder_name
 from stickytoken.methods.std.plan import encode_texts
 

@@ -7,7 +7,8 @@ from tokenizers import processors
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import Prompting, load_encoder
+from stickytoken import load_encoder
+from stickytoken.encoders import Prompting
 from stickytoken.errors import EncodingError, InputError
 
 pytestmark = pytest.mark.slow

@@ -14,15 +14,16 @@ import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from naming import naming
+from stickytoken import load_encoder
 from stickytoken.data.tasks import find_task
 from stickytoken.detection import detect
-from stickytoken.encoders import Encoder, IdEncoder, load_encoder
-from stickytoken.encoders.causal_module import CausalPrompt
+from stickytoken.encoders import Encoder, IdEncoder
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.evaluation import compare
 from stickytoken.explanation import explain
 from stickytoken.insertion import Insertion
+from stickytoken.language_models.module import CausalPrompt
 from stickytoken.machine import Precision
 from stickytoken.methods.std import StdSettings
 from stickytoken.settings.profile import ProfileSettings

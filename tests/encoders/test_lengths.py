@@ -8,7 +8,7 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, InputError, ModelError
 
 LONGEST = architectures.MAX_LENGTH

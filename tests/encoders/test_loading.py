@@ -22,9 +22,10 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.loading import resolution
-from stickytoken.encoders.loading.resolution import Origin, require_hub, resolve_model
+from stickytoken import load_encoder
+from stickytoken.encoders import load_tokenizer
+from stickytoken.encoders.files import resolution
+from stickytoken.encoders.files.resolution import Origin, require_hub, resolve_model
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.settings.loading import LoadingSettings
 

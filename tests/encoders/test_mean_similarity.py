@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 import profiled
 import tiny_architectures as architectures
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.encoders.mean_similarity import isoscore, mean_similarity
 from stickytoken.errors import EncodingError
 from stickytoken.measurement import ResultFolder

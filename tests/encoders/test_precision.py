@@ -10,10 +10,10 @@ from sentence_transformers.base.modules import Dense
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.encoders.compute.precisions import require_agreement
-from stickytoken.encoders.loading import set_precision
 from stickytoken.errors import InputError, ModelError
+from stickytoken.loading import set_precision
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
 

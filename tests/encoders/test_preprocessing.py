@@ -10,8 +10,9 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast
 import tiny
 import tiny_architectures as architectures
 from naming import naming
+from stickytoken import load_encoder
 from stickytoken.data import as_read, load_sentences
-from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
 from stickytoken.repairs.result import _tokenize_function

@@ -18,8 +18,7 @@ from stickytoken.data.documents import Document
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
 from stickytoken.detection.run import restored_settings
-from stickytoken.encoders.loading import describe_prompts, load_for_documents, prompts_of
-from stickytoken.encoders.protocol import Role, in_role
+from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.evaluation import compare
 from stickytoken.measurement import ResultFolder
@@ -34,6 +33,10 @@ from stickytoken.vocabulary import categorize
 TEXTS = ["the old river sings", "a bird", "stone under a tree"]
 CLOSE = {"rtol": 0, "atol": 1e-5}
 PROMPTS = {"query": "song: market market ", "document": "garden copper: "}
+
+
+def encoder_of_documents(model, **options):
+    return in_role(load_encoder(model, **options), Role.DOCUMENT)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def check_roles(encoder, library):
 
 def test_each_role_gives_the_vectors_of_the_library(prompted, library):
     check_roles(load_encoder(library), library)
-    loaded = load_for_documents(prompted, device="cpu")
+    loaded = encoder_of_documents(prompted, device="cpu")
     np.testing.assert_allclose(loaded.encode(TEXTS), library.encode_document(TEXTS), **CLOSE)
     check_roles(loaded, library)
     assert prompts_of(loaded) == PROMPTS
@@ -85,9 +88,9 @@ def test_each_role_takes_its_route(backbone):
     mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
     library = architectures.router(mean, cls)
     check_roles(load_encoder(library), library)
-    check_roles(load_for_documents(library), library)
+    check_roles(encoder_of_documents(library), library)
     assert (
-        describe_prompts(load_for_documents(library)) == "routes: document for documents, query for queries"
+        describe_prompts(encoder_of_documents(library)) == "routes: document for documents, query for queries"
     )
 
 
@@ -104,7 +107,7 @@ def test_an_object_with_methods_for_roles_is_called_by_role(library):
 
 
 def test_a_prompt_that_the_user_names_is_put_before_everything(prompted, library):
-    encoder = load_for_documents(prompted, device="cpu", prompt="query")
+    encoder = encoder_of_documents(prompted, device="cpu", prompt="query")
     assert prompts_of(encoder) == {"query": PROMPTS["query"], "document": PROMPTS["query"]}
     assert in_role(encoder, Role.QUERY) is encoder
     np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt_name="query"), **CLOSE)
@@ -112,7 +115,7 @@ def test_a_prompt_that_the_user_names_is_put_before_everything(prompted, library
 
 @pytest.mark.parametrize("prompt", ["document", PROMPTS["document"]])
 def test_queries_keep_their_prompt_beside_one_for_documents(prompted, library, prompt):
-    encoder = load_for_documents(prompted, device="cpu", prompt=prompt)
+    encoder = encoder_of_documents(prompted, device="cpu", prompt=prompt)
     assert prompts_of(encoder) == {"query": PROMPTS["query"], "document": PROMPTS["document"]}
     queries = in_role(encoder, Role.QUERY)
     np.testing.assert_allclose(queries.encode(TEXTS), library.encode_query(TEXTS), **CLOSE)
@@ -121,7 +124,7 @@ def test_queries_keep_their_prompt_beside_one_for_documents(prompted, library, p
 
 def test_a_query_prompt_is_put_before_queries_only(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"))
-    encoder = load_for_documents(model, prompt=Prompting("tree: ", query_prompt="song: "))
+    encoder = encoder_of_documents(model, prompt=Prompting("tree: ", query_prompt="song: "))
     assert prompts_of(encoder) == {"query": "song: ", "document": "tree: "}
     queries = in_role(encoder, Role.QUERY)
     np.testing.assert_allclose(queries.encode(TEXTS), model.encode(TEXTS, prompt="song: "), **CLOSE)
@@ -134,9 +137,9 @@ def test_a_document_prompt_that_the_library_passes_over_is_named(tmp_path):
         tiny.bert_backbone(tmp_path / "backbone"), prompts=prompts, default_prompt_name="query"
     )
     with pytest.warns(StickyTokenWarning, match=naming("'passage'")):
-        encoder = load_for_documents(model)
+        encoder = encoder_of_documents(model)
     np.testing.assert_allclose(encoder.encode(TEXTS), model.encode_document(TEXTS), **CLOSE)
-    named = load_for_documents(model, prompt="passage")
+    named = encoder_of_documents(model, prompt="passage")
     assert prompts_of(named) == {"query": "song: ", "document": "tree: "}
 
 
@@ -194,7 +197,7 @@ def test_pairs_of_sentences_have_no_roles(library, tmp_path):
     task, _ = load_task(tmp_path / "sts.jsonl")
     vectors = {role: library.encode(list(texts)) for role, texts in task.texts.items()}
     expected = task.scores("spearman", task.outcomes(vectors, 1)[None])[0]
-    comparison = compare(load_for_documents(library), task)
+    comparison = compare(encoder_of_documents(library), task)
     assert comparison.scores[0].main_score == pytest.approx(100 * expected)
     assert comparison.prompts == {"text": ""}
 
@@ -210,7 +213,7 @@ def test_code_that_tells_roles_apart_itself_gets_the_prompts_of_the_user(library
     assert library.prompts["query"] == PROMPTS["query"]
     mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
     routed = architectures.router(mean, cls)
-    found = load_for_documents(routed).library_model()
+    found = encoder_of_documents(routed).library_model()
     np.testing.assert_allclose(found.encode_query(TEXTS), routed.encode_query(TEXTS), **CLOSE)
 
 
@@ -219,7 +222,7 @@ def test_code_that_tells_roles_apart_gets_no_single_route_of_a_shortened_model(b
     routed = architectures.router(mean, cls)
     routed.prompts = {"query": "song: ", "document": "tree: "}
     for route in (None, "document"):
-        shortened = load_for_documents(routed, layer=1, route=route)
+        shortened = encoder_of_documents(routed, layer=1, route=route)
         with pytest.raises(InputError, match=naming("layer", "query")):
             shortened.library_model()
     # Whoever names the route of queries sends documents through it, too.
@@ -245,7 +248,7 @@ def test_a_run_measures_documents_and_records_both_prompts(run):
 
 
 def test_a_run_searches_documents_with_query_vectors(run, library):
-    encoder = load_for_documents(library)
+    encoder = encoder_of_documents(library)
     job = Job(
         encoder,
         restored_settings(run),
@@ -273,7 +276,7 @@ def test_an_audit_searches_with_query_vectors(run, library, collection, tmp_path
     settings = AuditSettings(tokens=1, stuffed=8)
     finished = audit(run, collection, settings=settings)
     assert finished.summary()["prompts"] == PROMPTS
-    encoder = load_for_documents(library)
+    encoder = encoder_of_documents(library)
     index = _index.read_index(collection, None, None, None, encoder, settings)
     folder = ResultFolder(tmp_path / "audit", 0.0)
     with folder.locked(), chosen_engine("local", encoder) as engine:
@@ -288,7 +291,7 @@ def test_effects_are_measured_with_query_vectors(library):
     texts = _passes.PanelTexts(TEXTS, reference, "these")
     effects = _passes.EffectPass(
         kind=_passes.Effect.MEASURED,
-        encoder=load_for_documents(library),
+        encoder=encoder_of_documents(library),
         effects=None,
         texts=texts,
         identity="",

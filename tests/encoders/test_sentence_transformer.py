@@ -17,7 +17,7 @@ from tokenizers import normalizers
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.encoders.compute import computing
 from stickytoken.errors import EncodingError, ModelError, StickyTokenError
 from stickytoken.inspection import inspector_of

@@ -12,9 +12,10 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken import load_encoder
+from stickytoken.encoders import load_tokenizer
+from stickytoken.encoders.files.resolution import GENERIC_TYPES
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.loading.resolution import GENERIC_TYPES
 from stickytoken.errors import ModelError
 from stickytoken.vocabulary import categorize
 

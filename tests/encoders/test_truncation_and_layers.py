@@ -1,5 +1,7 @@
 """Encoders that read fewer components of the vectors, or the vectors after an earlier layer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Weight
 
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.loading import load_like
+from stickytoken import load_encoder
+from stickytoken.encoders import Prompting
 from stickytoken.encoders.protocol import reads_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
+from stickytoken.loading import load_from_spec
 from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = ["the river sings", "a", "the old bird walks near the window of the market", "the river sings"]
@@ -75,7 +78,7 @@ def test_the_identity_of_a_reading_is_its_own(saved):
 
 def test_a_reading_is_loaded_again_with_its_dimension_and_layer(saved):
     encoder = load_encoder(saved, device="cpu", truncate_dim=8, layer=1)
-    again = load_like(encoder, saved)
+    again = load_from_spec(replace(encoder.spec, model=str(saved)))
     assert again.identify() == encoder.identify()
     assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
 
@@ -87,7 +90,7 @@ def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_
     assert encoder.dimension == encoder.identify().dimension == 8
     assert encoder.identify().modules != load_encoder(untruncated).identify().modules
     assert np.allclose(encoder.encode(TEXTS), load_encoder(untruncated).encode(TEXTS)[:, :8], atol=1e-6)
-    assert load_like(encoder, path).identify() == encoder.identify()
+    assert load_from_spec(replace(encoder.spec, model=str(path))).identify() == encoder.identify()
     with pytest.raises(InputError, match=naming("truncate_dim", 9, 8)):
         load_encoder(path, device="cpu", truncate_dim=9)
 

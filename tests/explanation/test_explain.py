@@ -28,7 +28,7 @@ from stickytoken.explanation.files import read_explanation
 from stickytoken.explanation.measuring import PARTS, Part, gather
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
-from stickytoken.inspection import _attention, inspector_of
+from stickytoken.inspection import attention, inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 from stickytoken.inspection.module_embedding import input_embeddings
 
@@ -202,7 +202,7 @@ def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, 
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
-    monkeypatch.setattr(_attention, "_weights_of_layers", lambda output: [])
+    monkeypatch.setattr(attention, "_weights_of_layers", lambda output: [])
     explanation = explain(encoder, ["river"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
     assert set(explanation.measures["area"]) == AREAS - {"attention", "attribution"}
     assert any(says(note, "attention weights") for note in explanation.notes)

@@ -9,7 +9,7 @@ import planted
 from interrupted import finished, killed_again_and_again
 from naming import naming
 from stickytoken import open_impact
-from stickytoken.encoders.protocol import Role
+from stickytoken.encoders.roles import Role
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import impact
 from stickytoken.impacts._running import TaskRunner

@@ -15,11 +15,11 @@ import tiny_architectures as architectures
 import tiny_decoders
 from naming import naming
 from stickytoken import load_encoder
-from stickytoken.encoders.prompted import Prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, gauss_rule, panel_rule
 from stickytoken.inspection.module_embedding import backbone_of, plain_attention
+from stickytoken.language_models.prompts import Prompt
 
 TEXT = "the river sings near the old bridge"
 COPIES = 4

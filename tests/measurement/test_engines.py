@@ -9,7 +9,7 @@ import planted
 import profiled
 from interrupted import assert_same_run
 from naming import naming
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 import engines
 import tiny
 from naming import naming
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.ray_engine import Node, RayCluster, Share, connected, divide
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 import planted
+from stickytoken import load_encoder
 from stickytoken.data import choose_corpus
-from stickytoken.encoders import load_encoder
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress

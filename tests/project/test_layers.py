@@ -22,7 +22,10 @@ LAYERS = [
     {"vocabulary"},
     {"data"},
     {"encoders"},
-    {"inspection", "measurement"},
+    {"inspection"},
+    {"language_models"},
+    {"loading"},
+    {"measurement"},
     {"methods"},
     {"detection"},
     {"cleaning"},
@@ -36,6 +39,10 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
+# Saved language models import `CausalPrompt` by this name. It points up, and holds nothing else.
+NAME_IN_SAVED_MODELS = "stickytoken.encoders.causal_module"
+# Who may know that an encoder is that of a language model. Everything else has it from the loader.
+KNOW_LANGUAGE_MODELS = {"cli", "evaluation", "language_models", "loading"}
 HEAVY = (
     "torch", "transformers", "sentence_transformers", "scipy.stats", "polars", "datasets", "plotly", "jinja2",
     "gradio", "mteb", "ray", "sklearn",
@@ -45,7 +52,6 @@ OUTSIDE = list((ROOT / "benchmarks").glob("*.py"))
 # Modules that only their own folder imports today, and that are public all the same.
 OPEN_MODULES = {
     "stickytoken.cli.app",
-    "stickytoken.encoders.causal_module",  # saved models name it
     "stickytoken.explanation.embedding_matrix",
     "stickytoken.explanation.result",
     "stickytoken.explanation.measuring",
@@ -135,7 +141,19 @@ def public_names_without_docstring(tree, name, public):
 
 def test_imports_point_one_way():
     everything = [(importer, *module) for importer, modules in imports().items() for module in modules]
-    assert [link for link in everything if points_up(link[0], link[1], link[3])] == []
+    pointing_up = [link for link in everything if points_up(link[0], link[1], link[3])]
+    assert [link for link in pointing_up if link[0] != NAME_IN_SAVED_MODELS] == []
+
+
+def test_only_the_loader_scores_and_commands_know_language_models():
+    knowing = {
+        importer
+        for importer, modules in imports().items()
+        for name, _, _ in modules
+        if part_of(name) == "language_models" and name.startswith(PACKAGE.name)
+    }
+    assert {part_of(importer) for importer in knowing - {NAME_IN_SAVED_MODELS}} == KNOW_LANGUAGE_MODELS
+    assert NAME_IN_SAVED_MODELS in knowing
 
 
 def test_a_module_has_an_underscore_if_and_only_if_its_own_folder_alone_imports_it():
@@ -167,13 +185,13 @@ def test_libraries_are_imported_where_they_may_be():
     assert {part_of(name) for name in modules_that_import("typer")} == {"cli"}
     # Nothing imports these before a model is asked for.
     at_top = {part_of(name) for name in modules_that_import("torch", depths=("module",))}
-    assert at_top == {"encoders", "inspection", "repairs"}
+    assert at_top == {"encoders", "inspection", "language_models", "repairs"}
     models = ("transformers", "sentence_transformers", "datasets", "tokenizers")
     assert modules_that_import(*models, depths=("module",)) <= {
         "stickytoken.adapters.guarding",
-        "stickytoken.encoders.causal_module",
         "stickytoken.encoders.inputs.routes",
         "stickytoken.evaluators",
+        "stickytoken.language_models.module",
     }
     # Their folders check at the door that these are installed.
     assert {part_of(name) for name in modules_that_import("plotly")} <= {"reports", "demo"}

@@ -8,7 +8,7 @@ import pytest
 import planted
 import profiled
 import repaired
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods import Verdict

@@ -17,10 +17,9 @@ import repaired
 import stickytoken
 from interrupted import finished
 from naming import naming, says
-from stickytoken import repairs
-from stickytoken.encoders import load_encoder
-from stickytoken.encoders.loading import load_like
+from stickytoken import load_encoder, repairs
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
+from stickytoken.loading import load_from_spec
 from stickytoken.repairs import repair
 from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
 from stickytoken.unit_vectors import exact_unit_vectors
@@ -177,12 +176,12 @@ def test_rows_that_still_erase_are_rejected_and_pieces_are_tried_as_text(run, ta
 
     loaded_folders = []
 
-    def load_and_note(encoder, folder):
-        loaded_folders.append(folder)
-        return load_like(encoder, folder)
+    def load_and_note(spec):
+        loaded_folders.append(spec.model)
+        return load_from_spec(spec)
 
     monkeypatch.setattr(repairs, "make_related_rows", erasing_rows)
-    monkeypatch.setattr(repairs, "load_like", load_and_note)
+    monkeypatch.setattr(repairs, "load_from_spec", load_and_note)
     mended = repair(run, out=tmp_path / "out", task=task)
     assert len(loaded_folders) == 2  # with rows, and with pieces, which are kept
     for token in mended.record.tokens:

@@ -8,7 +8,7 @@ import profiled
 import repaired
 import tiny_architectures as architectures
 from naming import says
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.repairs import repair
 
 pytestmark = pytest.mark.slow  # whole runs

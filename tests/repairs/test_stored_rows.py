@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 import tiny
 from naming import naming
-from stickytoken.encoders.loading.stored_rows import read_stored_tensors, static_rows
+from stickytoken.encoders.files.stored_rows import read_stored_tensors, static_rows
 from stickytoken.errors import ModelError, RepairError
 from stickytoken.repairs._plans import TokenFacts, plan_without_editing
 from stickytoken.repairs.model_folder import rows_writable, write_model

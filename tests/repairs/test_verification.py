@@ -5,8 +5,8 @@ import pytest
 
 import repaired
 from naming import says
+from stickytoken import load_encoder
 from stickytoken.data.tasks import load_task
-from stickytoken.encoders import load_encoder
 from stickytoken.methods import Verdict
 from stickytoken.repairs._verification import (
     _Changes,

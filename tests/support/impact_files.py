@@ -7,7 +7,8 @@ import numpy as np
 
 import planted
 import tiny
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken import load_encoder
+from stickytoken.encoders import Encoder
 from stickytoken.impacts import ImpactSettings, impact
 
 FEW = ImpactSettings(copies=4, sticky=10, benign=1, seeds=2, resamples=100)

@@ -23,10 +23,11 @@ from typer.testing import CliRunner, Result
 
 import stickytoken
 import tiny
+from stickytoken import load_encoder
 from stickytoken.cli.app import app
 from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder
 from stickytoken.methods.std import StdSettings
 
 PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of their own

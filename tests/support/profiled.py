@@ -16,9 +16,10 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import planted
 import tiny
+from stickytoken import load_encoder
 from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder
 from stickytoken.settings.profile import ProfileSettings
 
 SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]

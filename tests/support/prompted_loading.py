@@ -3,10 +3,11 @@
 from dataclasses import fields
 
 import tiny_decoders
-from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.prompted import TokenPrepending, find_prompt
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import Reading
+from stickytoken import load_encoder
+from stickytoken.encoders import Prompting
+from stickytoken.language_models.encoder import CausalPromptEncoder
+from stickytoken.language_models.prompts import find_prompt
+from stickytoken.language_models.reading import Reading, TokenPrepending
 
 
 def load_prompted(model, **options):

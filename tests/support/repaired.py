@@ -7,9 +7,9 @@ from sentence_transformers import SentenceTransformer
 
 import profiled
 import tiny
+from stickytoken import load_encoder
 from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run
-from stickytoken.encoders import load_encoder
 from stickytoken.repairs.result import RepairRecord
 
 WORD = profiled.WORDS[7]

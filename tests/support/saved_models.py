@@ -8,7 +8,7 @@ import numpy as np
 
 import tiny
 import tiny_architectures
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 
 TEXTS = tiny.sentences(3)
 

@@ -18,8 +18,9 @@ import scanned
 import tiny
 import tiny_architectures as architectures
 import web_app
+from stickytoken import load_encoder
 from stickytoken.detection import Run, detect
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

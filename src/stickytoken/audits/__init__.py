@@ -15,8 +15,9 @@ from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, restored_settings
 from stickytoken.encoders import protocol
-from stickytoken.encoders.loading import AnyModel, load_for_documents
+from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.insertion import Insertion
+from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
@@ -111,10 +112,10 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         open_documents(documents, NamedColumns(column))
     stored = None if vectors is None else open_vectors(vectors)
     if encoder is None and not isinstance(source, (str, Path, Run)):
-        source = load_for_documents(source)
-        encoder = source
+        encoder = in_role(load_encoder(source), Role.DOCUMENT)
+        source = encoder
     if encoder is not None:
-        encoder = load_for_documents(encoder)
+        encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
         settings = _with_insertion(settings, encoder)
     run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
     model = encoder_for(encoder, run, "audit")
@@ -157,7 +158,7 @@ def _record(
     rule: ProfileSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
-    queries = protocol.identity_of_queries(encoder)
+    queries = identity_of_queries(encoder)
     named = {} if named_ids is None else {"tokens": named_ids}
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,

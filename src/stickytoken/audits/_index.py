@@ -19,7 +19,8 @@ from stickytoken.data.rows import Meter, Skipped
 from stickytoken.data.tasks import QUERIES, holds_judgements, read_retrieval
 from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
-from stickytoken.encoders.protocol import Role, WordEncoder, in_role, similarity_of
+from stickytoken.encoders.protocol import WordEncoder, similarity_of
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.methods.wording import TOP

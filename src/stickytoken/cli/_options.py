@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
     from stickytoken.encoders.endpoint.dry_run import CostEstimate, UncertainStages
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-    from stickytoken.encoders.loading import DeferredModel
+    from stickytoken.loading import DeferredModel
     from stickytoken.measurement.engine import ProgressCallback
     from stickytoken.measurement.ray_engine import EngineChoice
 
@@ -325,7 +325,7 @@ def load(
                 # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
                 options["tokenizer"] = CandidateVocabulary(candidates=())
         else:
-            from stickytoken.encoders.loading import refuse_endpoint_options
+            from stickytoken.loading import refuse_endpoint_options
 
             refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
     if run is not None:
@@ -335,11 +335,12 @@ def load(
     options["dtype"] = options["dtype"] or "float32"
     verb = "asking" if at_endpoint else "loading"
     with console.status(f"{verb} {model}"), collector_paused():
-        from stickytoken.encoders import load_encoder
-        from stickytoken.encoders.loading import load_for_documents
+        from stickytoken.encoders.roles import Role, in_role
+        from stickytoken.loading import load_encoder
 
-        load_in_role: Any = load_for_documents if for_documents else load_encoder
-        encoder: Any = load_in_role(model, **options)
+        encoder: Any = load_encoder(model, **options)
+        if for_documents:
+            encoder = in_role(encoder, Role.DOCUMENT)
     if at_endpoint:
         _announce_server(encoder)
     else:
@@ -352,7 +353,7 @@ def load(
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:
     """Print what is put before documents and queries, if anything is."""
-    from stickytoken.encoders.loading import describe_prompts
+    from stickytoken.encoders.roles import describe_prompts
 
     line = describe_prompts(encoder)
     if line is not None:
@@ -360,10 +361,10 @@ def tell_prompts(encoder: stickytoken.Encoder) -> None:
 
 
 def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | None) -> None:
-    from stickytoken.encoders.loading import route_of
-    from stickytoken.encoders.loading.resolution import resolve_model
+    from stickytoken.encoders.files.resolution import resolve_model
+    from stickytoken.encoders.protocol import capabilities_of
 
-    route = route_of(encoder, described=True)
+    route = capabilities_of(encoder).route_in_words
     if route is not None:
         console.inform(f"route: {route}")
     if console.current_verbosity() is Verbosity.VERBOSE:
@@ -434,7 +435,7 @@ def load_later(
         InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
             itself.
     """
-    from stickytoken.encoders.loading import DeferredModel
+    from stickytoken.loading import DeferredModel
 
     def load_now() -> stickytoken.Encoder:
         with console.bars_hidden():
@@ -461,7 +462,7 @@ def require_found(
         The name of the model.
     """
     from stickytoken.detection.run import naming_model, recorded_loading
-    from stickytoken.encoders.loading import require_model
+    from stickytoken.loading import require_model
 
     name = source if run is None else model or run.model.location
     if _names_endpoint(name, loading):
@@ -474,7 +475,7 @@ def require_found(
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
     """Print which layer a prompted language model uses."""
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.language_models.encoder import CausalPromptEncoder
 
     if not isinstance(encoder, CausalPromptEncoder):
         return
@@ -504,7 +505,7 @@ def announced(
             if there are none.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-    from stickytoken.encoders.loading import DeferredModel
+    from stickytoken.loading import DeferredModel
 
     def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
         if isinstance(loaded, EndpointEncoder):

@@ -21,11 +21,11 @@ from stickytoken.detection import Reopened, reopen
 from stickytoken.detection.naming import available_tokens, parse_token, token_ids
 from stickytoken.detection.run import Run, model_difference
 from stickytoken.detection.run_folder import RunFolder, RunRecord
-from stickytoken.encoders.loading import load_encoder
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, ModelError, RunError, StickyTokenError
 from stickytoken.insertion import Placement, Token
+from stickytoken.loading import load_encoder
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.validation import visible
 from stickytoken.vocabulary import Category, Vocabulary, categorize, match_benign

@@ -26,19 +26,19 @@ from stickytoken.detection.naming import (
     token_ids,
 )
 from stickytoken.detection.run import Run, open_run, record_normalizer
-from stickytoken.encoders import protocol
-from stickytoken.encoders.loading import AnyModel, load_for_documents, reads_texts_only, route_of
-from stickytoken.encoders.loading.resolution import EncoderSpec
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
     capabilities_of,
     confirm_answers,
+    refused_texts,
     similarity_of,
-    without_refused_texts,
 )
-from stickytoken.errors import StickyTokenWarning
+from stickytoken.encoders.roles import Role, identity_of_queries, in_role
+from stickytoken.errors import EncodingError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
+from stickytoken.loading import AnyModel, load_encoder, reads_texts_only
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
@@ -158,7 +158,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     out = None if out is None else checks.file_path("out", out)
     if out is not None:
         run_folder.require_usable(out, name, settings)
-    encoder = load_for_documents(encoder)
+    encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
@@ -195,7 +195,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
                 begin = cache(partial(held.begin, unfinished))  # once
                 runner = base.Runner(opened, folder, progress, shard_probes, begin=begin)
                 stored = folder.read_plan(name)
-                prepared = without_refused_texts(encoder, lambda: chosen_method.prepare(job, runner, stored))
+                prepared = _prepare(chosen_method, job, runner, stored)
                 folder.write_record(store.PLAN_FILE, prepared.plan)
                 folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
                 table, result = chosen_method.compute(job, prepared, runner, folder)
@@ -229,12 +229,25 @@ def _warn_unless_cosine(encoder: Encoder) -> None:
         )
 
 
+def _prepare(
+    method: base.Method, job: base.Job[Any], runner: base.Runner, stored: Any | None
+) -> base.Preparation[Any]:
+    """Prepare a run, and once more whenever the server refuses a new text, which is not chosen again."""
+    while True:
+        refused_before = len(refused_texts(job.encoder))
+        try:
+            return method.prepare(job, runner, stored)
+        except EncodingError:
+            if len(refused_texts(job.encoder)) == refused_before:
+                raise
+
+
 def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdentity) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
     fingerprint = readers.corpus_fingerprint(job.corpus, uses_topics=method == "profile")
     tokens = job.tokens if job.restricted else None
-    queries = protocol.identity_of_queries(encoder) if method == "profile" else None
+    queries = identity_of_queries(encoder) if method == "profile" else None
     parts = identity_parts(model, method, job.settings, fingerprint, tokens, queries)
     if isinstance(job.corpus, readers.Sentences) and not job.corpus.bundled and method == "profile":
         parts["carriers"] = "as long as those of the bundled corpus"
@@ -253,7 +266,7 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
         device=encoder.device,
         parameters=capabilities.parameters,
         loading=_loading_record(capabilities.spec),
-        route=route_of(encoder),
+        route=capabilities.route,
         folder=_folder_of(capabilities.spec),
     )
     return run_folder.RunRecord(
@@ -356,7 +369,7 @@ def probe(
     settings = choose_insertion(settings or METHODS[name](), reads_texts_only(encoder))
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
-    encoder = load_for_documents(encoder)
+    encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
     _warn_unless_cosine(encoder)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)

@@ -13,9 +13,10 @@ from stickytoken.detection.run import Run, is_run, load_recorded, model_differen
 from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.loading import AnyModel, load_for_documents
 from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, RunError, reading
+from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -60,7 +61,7 @@ def find_run(
     progress(Progress("load", 0, 1))
     # The revision is passed only if there is one, because load_encoder rejects it for a loaded model.
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
-    encoder = load_for_documents(source, **options)
+    encoder: Encoder = in_role(load_encoder(source, **options), Role.DOCUMENT)
     progress(Progress("load", 1, 1))
     identity = encoder.identify()
     for path, record in candidates.items():

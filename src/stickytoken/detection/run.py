@@ -16,9 +16,10 @@ import polars as pl
 from stickytoken.detection import run_folder
 from stickytoken.detection.run_folder import LoadingRecord, RunEvidence, RunFolder, RunRecord
 from stickytoken.encoders.endpoint import names_endpoint
-from stickytoken.encoders.loading import AnyModel, load_for_documents
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences
 from stickytoken.methods import Column, base, method_named, wording
@@ -428,7 +429,8 @@ def recorded_options(run: RunRecord, model: str, chosen: Mapping[str, Any] | Non
 def load_recorded(run: RunRecord) -> Encoder:
     """Load the model of a run, or connect to its endpoint, with the options that the run records."""
     location = run.model.location
-    return load_for_documents(location, **recorded_options(run, location))
+    encoder: Encoder = load_encoder(location, **recorded_options(run, location))
+    return in_role(encoder, Role.DOCUMENT)
 
 
 @contextmanager
@@ -458,16 +460,15 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
         ModelError: The model of the run cannot be loaded.
         RunError: The model that the caller passed is not the model of the run.
     """
-    if model is None and run is None:
-        raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
-    if run is None:
-        return load_for_documents(model)  # type: ignore[arg-type]
     if model is not None:
-        encoder = load_for_documents(model)
+        encoder: Encoder = in_role(load_encoder(model), Role.DOCUMENT)
+    elif run is None:
+        raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     else:
         with naming_model(run.path, "it as encoder"):
             encoder = load_recorded(run.record)
-    require_same_model(run, encoder)
+    if run is not None:
+        require_same_model(run, encoder)
     return encoder
 
 

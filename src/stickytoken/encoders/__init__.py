@@ -1,7 +1,6 @@
-"""Encoders turn texts or token ids into vectors. This package defines, adapts and loads encoders."""
+"""Encoders turn texts or token ids into vectors. `stickytoken.load_encoder` makes them of models."""
 
-from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
-from stickytoken.encoders.loading.resolution import load_tokenizer
+from stickytoken.encoders.files.resolution import load_tokenizer
 from stickytoken.encoders.mean_similarity import MeanSimilarity, isoscore, mean_similarity
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 from stickytoken.settings.prompting import Prompting
@@ -12,9 +11,7 @@ __all__ = [
     "IdEncoder",
     "MeanSimilarity",
     "Prompting",
-    "analyze_vocabulary",
     "isoscore",
-    "load_encoder",
     "load_tokenizer",
     "mean_similarity",
 ]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from stickytoken.validation import list_of, shown
 from stickytoken.vocabulary import RoundTripTokenizer
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading.resolution import EncoderSpec
+    from stickytoken.encoders.files.resolution import EncoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,27 +167,20 @@ class IdEncoder(IdReader, Protocol):
 
 
 @runtime_checkable
-class RefusingEncoder(Protocol):
-    """An encoder whose server gives no vector for some texts."""
+class ServedEncoder(Protocol):
+    """An encoder whose server gives no vector for some texts, and could start to serve another model."""
 
     @property
     def refused_texts(self) -> Collection[str]:
         """Texts, without the prompt, that the server has given no vector for in this session."""
 
+    def confirm_answers(self) -> None:
+        """Raise a ModelError if it serves another model, unless nothing was sent since the last check."""
+
 
 def refused_texts(encoder: object) -> Collection[str]:
     """Return the texts that the encoder's server gave no vector for; empty without a server."""
-    if isinstance(encoder, RefusingEncoder):
-        return encoder.refused_texts
-    return frozenset()
-
-
-@runtime_checkable
-class CheckingEncoder(Protocol):
-    """An encoder whose server could start to serve another model."""
-
-    def confirm_answers(self) -> None:
-        """Raise a ModelError if it has, unless no text was sent since this was last known."""
+    return encoder.refused_texts if isinstance(encoder, ServedEncoder) else frozenset()
 
 
 def confirm_answers(encoder: object) -> None:
@@ -197,34 +189,8 @@ def confirm_answers(encoder: object) -> None:
     Raises:
         ModelError: the encoder's server serves another model now.
     """
-    if isinstance(encoder, CheckingEncoder):
+    if isinstance(encoder, ServedEncoder):
         encoder.confirm_answers()
-
-
-Result = TypeVar("Result")
-
-
-def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Result]) -> Result:
-    """Call a function, and call it again each time it fails because the server refused a new text.
-
-    Args:
-        encoder: the encoder that the function uses.
-        choose_and_encode: function that chooses texts and encodes them. The function must not choose any of
-            `refused_texts(encoder)`, so that a repeated call avoids the texts refused so far.
-
-    Returns:
-        The result of the first call that succeeds.
-
-    Raises:
-        EncodingError: the function failed although the server refused no new text.
-    """
-    while True:
-        refused_before = len(refused_texts(encoder))
-        try:
-            return choose_and_encode()
-        except EncodingError:
-            if len(refused_texts(encoder)) == refused_before:
-                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +204,16 @@ class Capabilities:
             loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
         prompt: text put before every input.
+        route: name of the route that texts take; None for a model without routes.
+        route_in_words: the route; for the default one, also the names of those that are not measured.
     """
 
     noise: float = 0.0
     spec: EncoderSpec | None = None
     parameters: int | None = None
     prompt: str = ""
+    route: str | None = None
+    route_in_words: str | None = None
 
 
 @runtime_checkable
@@ -276,73 +246,6 @@ def similarity_of(encoder: Encoder) -> Similarity:
     if isinstance(encoder, DeclaresSimilarity):
         return encoder.similarity
     return Similarity.COSINE
-
-
-class Role(StrEnum):
-    """What a text is for. Many models encode queries and documents differently."""
-
-    QUERY = "query"
-    DOCUMENT = "document"
-
-
-class RoleEncoder(Protocol):
-    """An encoder of a model that may encode queries and documents differently."""
-
-    def in_role(self, role: Role | None) -> Encoder:
-        """Return the encoder of texts in a role; None is for texts without one, such as sentences."""
-
-
-AnyEncoder = TypeVar("AnyEncoder", bound=Encoder)
-
-
-def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
-    """Return the encoder of texts in a role; the same one if the model encodes all texts alike."""
-    # A wrapper that passes on what it does not have would return the encoder that it wraps.
-    if not hasattr(type(encoder), "in_role"):
-        return encoder
-    of_role: Any = cast("RoleEncoder", encoder).in_role(role)
-    return cast("AnyEncoder", of_role)
-
-
-def encoders_of(encoder: AnyEncoder, texts: Mapping[str, Any], *, has_queries: bool) -> dict[str, AnyEncoder]:
-    """Return the encoder of each group of a task's texts, keyed as the texts are.
-
-    Args:
-        encoder: the encoder, in any role.
-        texts: texts, keyed by what they are in the task.
-        has_queries: whether the task has the roles of `Role`. If not, its texts have no role.
-    """
-    return {name: in_role(encoder, Role(name) if has_queries else None) for name in texts}
-
-
-def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
-    """Return the identity of the encoder of queries; None if they are encoded like documents.
-
-    Args:
-        documents: the encoder of documents.
-    """
-    queries = in_role(documents, Role.QUERY)
-    return None if queries is documents else queries.identify()
-
-
-class Route(Protocol):
-    """One of several ways that a model can encode texts."""
-
-    route: str
-    """Name of the route."""
-
-    @property
-    def description(self) -> str:
-        """The route in words. For the default route, the text also names the routes that are not measured."""
-
-
-@runtime_checkable
-class RoutedEncoder(Protocol):
-    """An encoder whose model may encode texts in several ways, for example as queries or as documents."""
-
-    @property
-    def route(self) -> Route | None:
-        """The route that texts take; None for a model without routes."""
 
 
 def _members(*protocols: type) -> tuple[str, ...]:
@@ -497,16 +400,6 @@ def quote_text(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
     A text with more than ``characters`` characters is cut, and ends with an ellipsis.
     """
     return repr(text if len(text) <= characters else text[: characters - 1] + "…")
-
-
-class LayerChoice(StrEnum):
-    """How the layer that gives the vector of a prompted text was chosen."""
-
-    GIVEN = "chosen by the user"
-    PUBLISHED = "published preset"
-    SAVED = "saved with the model"
-    LAST = "default: the last layer"
-    SCALED = "default guess, scaled from Llama 2 7B"
 
 
 Inner_co = TypeVar("Inner_co", bound=WordEncoder, covariant=True)

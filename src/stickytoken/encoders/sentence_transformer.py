@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders import compute
-from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import batches, first_token, layers, prefixes
 from stickytoken.encoders.inputs.lengths import NO_LIMIT, find_learned_positions, readable_positions
 from stickytoken.encoders.inputs.template import read_template
 from stickytoken.encoders.inputs.token_table import table_rows
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.protocol import Capabilities, Role
+from stickytoken.encoders.model_encoder import Content, ModelEncoder
+from stickytoken.encoders.protocol import Capabilities
+from stickytoken.encoders.roles import Role
 from stickytoken.encoders.text_encoder import require_components
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import TokenizedText
@@ -222,7 +223,11 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, prompt=self.prompt)
+        declared = replace(super().capabilities, prompt=self.prompt)
+        route = self.route
+        if route is None:
+            return declared
+        return replace(declared, route=route.route, route_in_words=route.description)
 
     @property
     def similarity(self) -> Similarity:

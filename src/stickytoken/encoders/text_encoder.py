@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders.inputs.tokenizer import adapted
-from stickytoken.encoders.protocol import (
-    Encoder,
-    EncoderIdentity,
-    IdReader,
-    Role,
-    WordEncoder,
-    in_role,
-    quote_text,
-)
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, WordEncoder, quote_text
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors

@@ -11,13 +11,13 @@ from pathlib import Path
 from stickytoken.data import SentenceSource, load_sentences, readable
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids as named_ids
 from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
-from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation._job import Job
 from stickytoken.explanation.measuring import gather
 from stickytoken.explanation.result import Explanation
+from stickytoken.loading import AnyModel
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.settings.explain import ExplainSettings

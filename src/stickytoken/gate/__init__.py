@@ -13,11 +13,11 @@ from stickytoken.cleaning import Cleaner, SpanKind, names_rules_file
 from stickytoken.data import LARGEST_UNKNOWN
 from stickytoken.detection.finding import DEFAULT_FOLDER, find_run
 from stickytoken.detection.run import Run, open_run
-from stickytoken.encoders.loading import AnyModel
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule
 from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
+from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS
 from stickytoken.settings import choose_insertion

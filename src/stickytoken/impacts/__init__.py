@@ -18,8 +18,8 @@ from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders import protocol
-from stickytoken.encoders.loading import AnyModel
 from stickytoken.encoders.protocol import confirm_answers, similarity_of
+from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
@@ -28,6 +28,7 @@ from stickytoken.impacts._running import VECTORS, TaskRunner, run_task, shard_st
 from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.insertion import Insertion, Side, Token
+from stickytoken.loading import AnyModel
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
@@ -194,7 +195,7 @@ def _record(
     named = sorted(token.token_id for token in token_records if token.kind == _statistics.NAMED)
     if named:
         inputs["named"] = named
-    queries = protocol.identity_of_queries(encoder)
+    queries = identity_of_queries(encoder)
     has_queries = any(task.has_queries for task in tasks)
     if queries is not None and has_queries:
         inputs["queries"] = asdict(queries)

@@ -15,7 +15,8 @@ from stickytoken.data import tasks as task_data
 from stickytoken.data.tasks import MtebTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import Encoder, IdEncoder, Role, in_role
+from stickytoken.encoders.protocol import Encoder, IdEncoder
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, needed_room, published_edits, with_copies
 from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, shard_stage, task_record

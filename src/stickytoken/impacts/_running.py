@@ -21,7 +21,8 @@ from stickytoken.data.metrics import Outcomes, RerankingTask, Task
 from stickytoken.data.tasks import AnyTask
 from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import FittedText, fit_texts
-from stickytoken.encoders.protocol import Encoder, Role, encoders_of, in_role, similarity_of
+from stickytoken.encoders.protocol import Encoder, similarity_of
+from stickytoken.encoders.roles import Role, encoders_of, in_role
 from stickytoken.errors import InputError
 from stickytoken.impacts._editing import Condition, by_tokens, needed_room, published_edits, with_copies
 from stickytoken.impacts.results import TaskRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from stickytoken.errors import ModelError
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 
 __all__ = ["inspector_of"]
+
+
+@runtime_checkable
+class InspectableEncoder(Protocol):
+    """An encoder that knows how to look inside its model."""
+
+    def inspector(self) -> Inspector:
+        """Return an inspector for the model."""
 
 
 def inspector_of(encoder: IdEncoder) -> Inspector:
@@ -35,14 +43,13 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         >>> inspector_of(model).embedding_matrix().shape
         (30522, 384)
     """
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.inspection.module_embedding import ModuleInspector, PromptInspector
+    from stickytoken.inspection.module_embedding import ModuleInspector
 
     if isinstance(encoder, SentenceTransformerEncoder):
         return ModuleInspector(encoder)
-    if isinstance(encoder, CausalPromptEncoder):
-        return PromptInspector(encoder)
+    if isinstance(encoder, InspectableEncoder):
+        return encoder.inspector()
     raise ModelError(
         f"{encoder.name} is a {type(encoder).__name__}, which returns only vectors and gives no access to "
         "its model's internal states: pass a model that sentence-transformers can load, or a language model "

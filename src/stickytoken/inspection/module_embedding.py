@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,11 @@ from numpy.typing import NDArray
 from stickytoken.encoders.compute import computing, switch_on
 from stickytoken.encoders.compute.batches import equal_length_batches
 from stickytoken.encoders.inputs.token_table import token_table
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
-from stickytoken.encoders.prompted.steering import PromptBatch, pool_states, prompt_states
+from stickytoken.encoders.model_encoder import ModelEncoder
 from stickytoken.encoders.protocol import quote_text, require_usable
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection._attention import Sources, attention_of, attention_sources, plain_attention
-from stickytoken.unit_vectors import unit_vectors
+from stickytoken.inspection.attention import Sources, attention_of, attention_sources, plain_attention
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -124,7 +121,7 @@ class Inspector(ABC):
     # Maximum number of tokens in a batch.
     most_tokens = 2048
 
-    encoder: SentenceTransformerEncoder | CausalPromptEncoder
+    encoder: ModelEncoder
     _network: torch.nn.Module
     _backbone: Any
     pooling: str | None
@@ -144,7 +141,7 @@ class Inspector(ABC):
         """
 
     @abstractmethod
-    def _look_at_batch(
+    def look_at_batch(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
         """Run `look` on one batch of texts that have the same number of content ids."""
@@ -177,7 +174,7 @@ class Inspector(ABC):
             for batch in self._batches([self._length(len(content)) for content in rows]):
                 batch_contents = [rows[row] for row in batch]
                 batch_labels = [labels[row] for row in batch]
-                batch_insides = self._look_at_batch(batch_contents, batch_labels, around_label)
+                batch_insides = self.look_at_batch(batch_contents, batch_labels, around_label)
                 insides |= dict(zip(batch.tolist(), batch_insides, strict=True))
         in_order = [insides[row] for row in range(len(rows))]
         if in_order:
@@ -218,7 +215,7 @@ class Inspector(ABC):
             ) from error
 
 
-def _split_texts(
+def split_texts(
     *,
     labels: NDArray[np.intp],
     hidden: torch.Tensor | None,
@@ -244,7 +241,7 @@ def _split_texts(
     ]
 
 
-def _expand(values: Mapping[str, Any], count: int) -> dict[str, Any]:
+def expand_rows(values: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Repeat the only row of each tensor ``count`` times. Values that are not tensors stay unchanged."""
     return {
         name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
@@ -333,7 +330,7 @@ class ModuleInspector(Inspector):
         if final_normalisation is not None:
             handles.append(final_normalisation.register_forward_pre_hook(keep_input))
         try:
-            inputs = features if is_flat else _expand(features, len(embeddings))
+            inputs = features if is_flat else expand_rows(features, len(embeddings))
             vectors: torch.Tensor = model(inputs)["sentence_embedding"]
         finally:
             for handle in handles:
@@ -356,7 +353,7 @@ class ModuleInspector(Inspector):
             normalize = module
         return normalize
 
-    def _look_at_batch(
+    def look_at_batch(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
     ) -> list[Inside]:
         """Return the internal states of the model for each text.
@@ -400,7 +397,7 @@ class ModuleInspector(Inspector):
         if pooling is not None and pooling_inputs:
             pooled, pooled_by_part = _pool_by_part(pooling, pooling_inputs[-1], members)
         output = features["sentence_embedding"].float().cpu().numpy()
-        return _split_texts(
+        return split_texts(
             labels=part_labels,
             hidden=hidden,
             attention_by_layer=attention_by_layer,
@@ -416,7 +413,7 @@ class ModuleInspector(Inspector):
         rows = weight[torch.tensor(contents, device=weight.device)].float()
         # t: text, q: position, g: part, d: component
         pooled_by_part = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
-        return _split_texts(
+        return split_texts(
             labels=part_labels,
             hidden=rows[:, None].cpu(),
             attention_by_layer=(),
@@ -454,190 +451,3 @@ def _pool_by_part(
     error = (pooled_by_part.sum(dim=1) - pooled).norm(dim=-1)
     is_sum = bool((error <= _MAX_POOLING_ERROR * pooled.norm(dim=-1)).all())
     return pooled, pooled_by_part if is_sum else None
-
-
-class PromptInspector(Inspector):
-    """Gives access to the internal states of a prompted language model.
-
-    The tokens around a text come from the prompt template, including the placeholder token. `look` does
-    not record the layers after the layer from which the vector is read.
-    """
-
-    encoder: CausalPromptEncoder
-
-    def __init__(self, encoder: CausalPromptEncoder) -> None:
-        """Keep the parts of the encoder, and name its pooling: which states its vector is the mean of."""
-        self.encoder = encoder
-        self._prompted = encoder.prompted
-        self._decoder = encoder.prompted.decoder
-        self._embeddings = self._decoder.embedding
-        # The base class distinguishes a model from the transformer inside it. Here, both are the decoder.
-        self._network = self._decoder.model
-        self._backbone = self._decoder.model
-        self._length = encoder.prompted.length
-        if encoder.prompted.reading.prompt.echoes:
-            self.pooling = "mean"
-        elif len(encoder.prompted.prompts) == 1:
-            self.pooling = "lasttoken"
-        else:
-            self.pooling = "lasttoken of several prompts"
-
-    def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return the token embeddings of a text, and a function from embeddings to the text's vector.
-
-        ``content`` contains the content ids of the text. The positions are those of all prompts with the
-        text, one prompt after another.
-        """
-        ids = tuple(content)
-        prompted = self._prompted
-        rows = prompted.rows([ids])
-        batches = [prompted.batch(prompted.layout([row])) for row in rows]
-        embedded = torch.cat([batch.embeddings[0] for batch in batches])
-        content_index = torch.cat(
-            [_by_position(prompted, row, range(len(ids)), template_value=-1) for row in rows]
-        )
-        padding = torch.zeros_like(embedded[0])
-        padding_id = prompted.padding_id
-        if padding_id is not None and 0 <= padding_id < self._decoder.rows:
-            padding = self._embeddings(torch.tensor([[padding_id]], device=embedded.device))[0, 0]
-        return EmbeddedText(
-            rows=embedded,
-            padding=padding,
-            content_index=content_index.to(embedded.device),
-            vectors=partial(self._vectors_of_embeddings, batches),
-        )
-
-    def _vectors_of_embeddings(
-        self, batches: Sequence[PromptBatch], embeddings: torch.Tensor
-    ) -> torch.Tensor:
-        """Compute vectors, shape (n, d), from n versions of a text's token embeddings.
-
-        The versions are, for example, points on the path from the reference's embeddings to the text's.
-
-        Returns:
-            The mean over all prompts, without any final normalisation.
-        """
-        sizes = [batch.embeddings.shape[1] for batch in batches]
-        filled = []
-        for batch, batch_embeddings in zip(batches, torch.split(embeddings, sizes, dim=1), strict=True):
-            names = ("mask", "positions", "first", "last", "placeholders")
-            tensors = _expand({name: getattr(batch, name) for name in names}, len(embeddings))
-            # Further inputs of some models, which depend only on the ids; see `Decoder.per_layer_inputs`.
-            per_layer = _expand(batch.per_layer_inputs, len(embeddings))
-            filled.append(replace(batch, embeddings=batch_embeddings, per_layer_inputs=per_layer, **tensors))
-        reading_layer = self._prompted.layer_count  # the vector is read after this number of layers
-        by_prompt = [pool_states(self._decoder, batch, [reading_layer])[:, 0] for batch in filled]
-        # If the model is spread over several devices, its last layer and its embeddings may be on different
-        # devices.
-        return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
-
-    @cached_property
-    def _attention_sources(self) -> Sources:
-        ids = torch.tensor([self.encoder.usable_entries()[:3]], device=self._decoder.device)
-        model = self._decoder.model
-        return attention_sources(
-            model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-        )
-
-    def _look_at_batch(
-        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
-    ) -> list[Inside]:
-        by_prompt = [
-            self._look_at_prompt(prompt, contents, labels, around_label)
-            for prompt in range(len(self._prompted.prompts))
-        ]
-        return [self._join(prompts) for prompts in zip(*by_prompt, strict=True)]
-
-    def _look_at_prompt(
-        self,
-        prompt_index: int,
-        contents: Sequence[tuple[int, ...]],
-        labels: Sequence[Sequence[int]],
-        around_label: int,
-    ) -> list[Inside]:
-        """Return the internal states of the model for each text in one of the prompts.
-
-        Attention weights are summed over the positions of the attended part, and averaged over those of the
-        attending part. States are pooled over the whole text, and also over each part, with the states of all
-        other parts set to zero. The pooled states of a text are also its vector, which is not normalised.
-        """
-        prompted = self._prompted
-        part_count = around_label + 1  # the last part consists of the tokens of the prompt around a text
-        rows = [PromptRow(prompt_index, content) for content in contents]
-        part_labels = torch.stack(
-            [
-                _by_position(prompted, row, row_labels, template_value=around_label)
-                for row, row_labels in zip(rows, labels, strict=True)
-            ]
-        )
-        # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
-        members = torch.nn.functional.one_hot(part_labels, part_count).float()
-        batch = prompted.batch(prompted.layout(rows))
-        # The vector is read after this number of layers. The model may have more layers, which are not run.
-        reading_layer = prompted.layer_count
-        model = self._decoder.model
-        with attention_of(model, self._attention_sources, members) as attention_by_layer:
-            states = prompt_states(self._decoder, batch, range(reading_layer + 1))
-        read_states = states[reading_layer]
-        part_masks = members.to(read_states).unbind(dim=-1)
-        # Pooling is linear, so the results for the states of single parts add up to the pooled states.
-        pooled_by_part = torch.stack(
-            [batch.pool(read_states * mask[..., None]).float() for mask in part_masks], dim=1
-        )
-        pooled = batch.pool(read_states).float()
-        by_layer = [states[number].float().cpu() for number in sorted(states)]
-        # Layers that differ in width cannot be stacked.
-        have_one_shape = len({layer.shape for layer in by_layer}) == 1
-        hidden = torch.stack(by_layer, dim=1) if have_one_shape else None
-        return _split_texts(
-            labels=part_labels.numpy(),
-            hidden=hidden,
-            attention_by_layer=attention_by_layer,
-            pooled=pooled,
-            pooled_by_part=pooled_by_part,
-            vectors=pooled.cpu().numpy(),
-        )
-
-    def _join(self, prompts: Sequence[Inside]) -> Inside:
-        vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
-        hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
-        pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
-        pooled_by_part = [prompt.pooled_by_part for prompt in prompts if prompt.pooled_by_part is not None]
-        return Inside(
-            labels=np.concatenate([prompt.labels for prompt in prompts]),
-            hidden=np.concatenate(hidden, axis=1) if len(hidden) == len(prompts) else None,
-            attention=_mean_attention(prompts),
-            pooled=np.stack(pooled).mean(axis=0),
-            pooled_by_part=np.stack(pooled_by_part).mean(axis=0),
-            vector=unit_vectors(vector) if self.encoder.normalizes else vector,
-        )
-
-
-def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
-    weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
-    if len(weights) != len(prompts):
-        return None
-    part_count = weights[0].shape[-1]
-    counts = np.array([np.bincount(prompt.labels, minlength=part_count) for prompt in prompts])
-    # If a part has no positions in a prompt, its weights there are NaN. Treat them as 0.
-    sums: NDArray[np.float64] = sum(
-        np.nan_to_num(prompt_weights) * prompt_counts[:, None]
-        for prompt_weights, prompt_counts in zip(weights, counts, strict=True)
-    )
-    with np.errstate(invalid="ignore"):
-        means: NDArray[np.float64] = sums / counts.sum(axis=0)[:, None]
-    return means
-
-
-def _by_position(
-    model: PromptedModel, row: PromptRow, values: Sequence[int], template_value: int
-) -> torch.Tensor:
-    """Return a tensor with one value per position of a prompt that contains a text, shape (T,).
-
-    If the prompt repeats the text, the values of the text are repeated too.
-    """
-    prompt = model.prompts[row.prompt]
-    by_position = torch.full((prompt.length(len(row.content)),), template_value)
-    for content_range in prompt.content_ranges(len(row.content)):
-        by_position[content_range.start : content_range.stop] = torch.tensor(values, dtype=torch.long)
-    return by_position

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
-    Role,
     content_limit,
-    in_role,
     quote_text,
     reads_ids,
     require_ids,
     require_usable,
 )
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import stickytoken.measurement as store
-from stickytoken.encoders.loading import load_from_spec
-from stickytoken.encoders.loading.resolution import EncoderSpec
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, capabilities_of
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
+from stickytoken.loading import load_from_spec
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P, S, Work
 from stickytoken.validation import shown

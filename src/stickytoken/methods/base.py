@@ -22,7 +22,8 @@ from stickytoken.encoders.mean_similarity import (
     mean_of_sums,
     sampled_entries,
 )
-from stickytoken.encoders.protocol import Encoder, Role, quote_text
+from stickytoken.encoders.protocol import Encoder, quote_text
+from stickytoken.encoders.roles import Role
 from stickytoken.insertion import Insertion, Probe, Token
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.measurement.engine import Engine, ProgressCallback, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,11 +19,11 @@ from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run
-from stickytoken.encoders.loading import AnyModel, load_like
-from stickytoken.encoders.loading.resolution import load_tokenizer
+from stickytoken.encoders.files.resolution import load_tokenizer
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RepairError, RunError
 from stickytoken.insertion import Token
+from stickytoken.loading import AnyModel, load_from_spec
 from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
@@ -446,9 +446,12 @@ class _RepairJob:
         self.written = strategies
 
     def load(self) -> RepairableModel:
-        """Return the model in the build folder, which is loaded once."""
+        """Return the model in the build folder, which is loaded once, as the original was."""
         if self.loaded is None:
-            self.loaded = model_folder.repairable(load_like(self.model.encoder, self.build_folder))
+            spec = replace(
+                self.model.spec, model=str(self.build_folder), revision=None, device=self.model.encoder.device
+            )
+            self.loaded = model_folder.repairable(load_from_spec(spec))
         return self.loaded
 
     def _find_nearest(self, ids: Sequence[int]) -> dict[int, int]:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, as_read, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
+from stickytoken.encoders.files.resolution import tokenizer_folder
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.loading.resolution import tokenizer_folder
-from stickytoken.encoders.protocol import Role, encoders_of, in_role, similarity_of
+from stickytoken.encoders.protocol import similarity_of
+from stickytoken.encoders.roles import Role, encoders_of, in_role
 from stickytoken.insertion import Insertion, Token
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.measurement.engine import Progress

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from stickytoken.encoders.loading.description import MODULES_FILE, modules_on_route
-from stickytoken.encoders.loading.stored_rows import (
+from stickytoken.encoders.files.description import MODULES_FILE, modules_on_route
+from stickytoken.encoders.files.stored_rows import (
     FLOATING_TYPES,
     StoredTensor,
     TokenRows,

@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stickytoken.encoders.loading.description import modules_on_route, routes_in
-from stickytoken.encoders.loading.resolution import resolve_model, text_module
+from stickytoken.encoders.files.description import modules_on_route, routes_in
+from stickytoken.encoders.files.resolution import resolve_model, text_module
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edit_tokenizer
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading.stored_rows import TokenRows
+    from stickytoken.encoders.files.resolution import EncoderSpec
+    from stickytoken.encoders.files.stored_rows import TokenRows
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
@@ -146,9 +147,10 @@ def rows_writable(folder: Path, route: str | None = None) -> bool:
 
 
 class RepairableModel(NamedTuple):
-    """A model that can be repaired, and the folder of its files."""
+    """A model that can be repaired, how it was loaded, and the folder of its files."""
 
     encoder: SentenceTransformerEncoder
+    spec: EncoderSpec
     folder: Path
 
     @property
@@ -208,12 +210,13 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
             f"{encoder.name} was read after layer {encoder.layer}, but a repair measures the output of the "
             "whole model: repair from a run without a layer"
         )
-    folder = Path(resolve_model(encoder.spec.model, encoder.spec.revision).location)
+    spec = encoder.spec
+    folder = Path(resolve_model(spec.model, spec.revision).location)
     if not folder.is_dir():
         raise RepairError(
             f"the files of {encoder.name} are not on this machine: pass the folder of the model"
         )
-    return RepairableModel(encoder, folder)
+    return RepairableModel(encoder, spec, folder)
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.data.documents import Document, Documents, Record
 from stickytoken.data.rows import Meter, Skipped
-from stickytoken.encoders.protocol import IdReader, Role, content_limit, identity_of_queries, in_role
+from stickytoken.encoders.protocol import IdReader, content_limit
+from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.errors import InputError
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, ShardCost

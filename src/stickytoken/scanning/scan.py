@@ -28,11 +28,12 @@ from stickytoken.data.documents import (
 )
 from stickytoken.data.rows import Skipped
 from stickytoken.detection.run import Run, encoder_for, open_run
-from stickytoken.encoders.loading import AnyModel, prompts_of
 from stickytoken.encoders.protocol import IdReader, confirm_answers, similarity_of
+from stickytoken.encoders.roles import prompts_of
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
+from stickytoken.loading import AnyModel
 from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from stickytoken.settings import NaturalNumber, check_settings
+
+
+class LayerChoice(StrEnum):
+    """How the layer that gives the vector of a prompted text was chosen."""
+
+    GIVEN = "chosen by the user"
+    PUBLISHED = "published preset"
+    SAVED = "saved with the model"
+    LAST = "default: the last layer"
+    SCALED = "default guess, scaled from Llama 2 7B"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 import pytest
 
 from embedding_server import Behaviour, EmbeddingServer
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken import load_encoder
+from stickytoken.encoders import Encoder
 from stickytoken.encoders.endpoint import _client
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.settings.endpoint import EndpointOptions

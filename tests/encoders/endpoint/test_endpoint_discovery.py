@@ -11,7 +11,7 @@ import pytest
 import tiny
 from embedding_server import RefusalError
 from naming import naming, says
-from stickytoken.encoders import load_encoder
+from stickytoken import load_encoder
 from stickytoken.encoders.endpoint import Secret, key_of, parse_address
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.settings.endpoint import EndpointOptions

@@ -20,10 +20,12 @@ import tiny
 from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from naming import naming
-from stickytoken.encoders import load_encoder, protocol
+from stickytoken import load_encoder
+from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import _answers, dry_run, encoder as encoder_module
 from stickytoken.encoders.endpoint.dry_run import UncertainStages, estimate_cost
-from stickytoken.encoders.protocol import Encoder, Role, in_role, is_encoder, reads_ids
+from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 from stickytoken.methods.profile.plan import most_texts_to_confirm
 from stickytoken.settings.prompting import Prompting

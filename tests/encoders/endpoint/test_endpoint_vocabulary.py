@@ -12,7 +12,8 @@ import stickytoken
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken import load_encoder
+from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, load_vocabulary, vocabulary_of
 from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Insertion, Joining, Placement, copies_as_text

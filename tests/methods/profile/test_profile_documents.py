@@ -9,10 +9,9 @@ import planted
 import profiled
 import tiny
 from naming import says
-from stickytoken import load_encoder
+from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
-from stickytoken.encoders import analyze_vocabulary
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress

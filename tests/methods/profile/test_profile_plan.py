@@ -13,8 +13,8 @@ from hypothesis import given, strategies as st
 
 import profiled
 from naming import naming
+from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import load_sentences, open_ended
-from stickytoken.encoders import analyze_vocabulary, load_encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision

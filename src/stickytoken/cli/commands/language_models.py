@@ -223,9 +223,9 @@ def tune(
         prompt: prompteol, cot, ke, ck, metaeol, or your own prompt, in which {sentence} stands for the text.
         start: First layer that token prepending overwrites, tried before others. Counted from 0.
     """
-    from stickytoken.encoders import prompted as prompts
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.evaluation import read_similarity, tune as tune_prepending
+    from stickytoken.language_models import prompts
+    from stickytoken.language_models.encoder import CausalPromptEncoder
     from stickytoken.measurement.engine import Progress
 
     # Rejects a prompt without {sentence}, which would otherwise be put before every input.

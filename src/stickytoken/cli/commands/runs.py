@@ -44,7 +44,7 @@ def tokens(
             default route.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
-    from stickytoken.encoders.loading import require_embedding_model
+    from stickytoken.loading import require_embedding_model
     from stickytoken.vocabulary import categorize
 
     opt.silence_transformers()

@@ -21,6 +21,7 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint._client import price
 from stickytoken.encoders.endpoint._server import IN_BASE64
 from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
+from stickytoken.encoders.roles import Role
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
 
@@ -111,7 +112,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._uncertain = uncertain
         self._recorded = recorded or _Recorded()
 
-    def in_role(self, role: protocol.Role | None) -> DryRun:
+    def in_role(self, role: Role | None) -> DryRun:
         """Return the stand-in for the encoder of texts in a role, which counts together with this one."""
         of_role = self._encoder.in_role(role)
         return self if of_role is self._encoder else DryRun(of_role, self._uncertain, self._recorded)

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ from stickytoken.encoders.endpoint._client import MOST_TEXTS, Client, RequestFor
 from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, vectors_of_fixed_texts
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
+from stickytoken.encoders.files.resolution import EncoderSpec
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import quote_text
+from stickytoken.encoders.roles import Role
 from stickytoken.encoders.text_encoder import TextEncoderBase, require_components, vocabulary_hash
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.settings.endpoint import EndpointOptions
-from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 40
@@ -87,7 +88,7 @@ class EndpointEncoder(TextEncoderBase):
         super().__init__(address.name, "endpoint", truncate_dim)
         self.address = address
         self.prompt = prompt
-        self._prompts = {None: prompt, protocol.Role.DOCUMENT: prompt, protocol.Role.QUERY: query_prompt}
+        self._prompts = {None: prompt, Role.DOCUMENT: prompt, Role.QUERY: query_prompt}
         self._session = self
         self.options = options
         self._tokenizer = tokenizer
@@ -169,7 +170,7 @@ class EndpointEncoder(TextEncoderBase):
         client.request_format = self._request_format
         return client
 
-    def in_role(self, role: protocol.Role | None) -> EndpointEncoder:
+    def in_role(self, role: Role | None) -> EndpointEncoder:
         """Return the encoder of texts in a role, which continues the session of this one."""
         prompt = self._prompts[role]
         if prompt is None or prompt == self.prompt:
@@ -336,26 +337,17 @@ class EndpointEncoder(TextEncoderBase):
 
 
 def load_endpoint(
-    name: str,
+    spec: EncoderSpec,
     tokenizer: Any,
-    *,
-    candidates: str | Path | Sequence[str] | None = None,
-    prompt: str | None = None,
-    query_prompt: str | None = None,
-    max_length: int | None = None,
-    truncate_dim: int | None = None,
-    options: EndpointOptions | None = None,
+    candidates: str | Path | Sequence[str] | None,
+    options: EndpointOptions | None,
 ) -> EndpointEncoder:
     """Return the encoder of a model behind an endpoint.
 
     Args:
-        name: ``openai:MODEL`` or ``URL#MODEL``.
+        spec: name of the model (``openai:MODEL`` or ``URL#MODEL``), prompts, maximum length and dimension.
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
-        prompt: text put before every input.
-        query_prompt: text put before every query; if None, ``prompt``.
-        max_length: maximum number of tokens to send; if None, the server decides.
-        truncate_dim: keep only this many leading components of each vector; if None, keep all.
         options: the options for the server, such as the variable that holds the key, the price of tokens, and
             the spending and time limits; if None, the defaults.
 
@@ -364,6 +356,7 @@ def load_endpoint(
         ModelError: the server cannot be reached or used.
     """
     options = options or EndpointOptions()
+    name = spec.model
     address = parse_address(name, options.key_variable)
     vocabulary = vocabulary_of(tokenizer, candidates)
     if vocabulary is None:
@@ -371,16 +364,21 @@ def load_endpoint(
             f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
             "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
+    prompting = spec.prompting
     encoder = EndpointEncoder(
-        address, vocabulary, prompt or "", options, max_length, truncate_dim, query_prompt
+        address,
+        vocabulary,
+        prompting.prompt or "",
+        options,
+        spec.max_length,
+        spec.truncate_dim,
+        prompting.query_prompt,
     )
     vocabulary_sources = [source for source in (tokenizer, candidates) if source is not None]
     if all(isinstance(source, (str, Path)) for source in vocabulary_sources):
-        encoder.spec = EncoderSpec(
-            model=name,
+        encoder.spec = replace(
+            spec,
             dtype="float32",
-            prompting=Prompting(prompt, query_prompt=query_prompt),
-            max_length=max_length,
             truncate_dim=encoder.truncate_dim,
             vocabulary=_absolute(tokenizer),
             candidates=_absolute(candidates),

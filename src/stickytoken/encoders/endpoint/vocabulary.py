@@ -11,8 +11,8 @@ from typing import Any
 
 from stickytoken.data import load_sentences
 from stickytoken.encoders.endpoint import names_endpoint
+from stickytoken.encoders.files.resolution import load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import adapted
-from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.errors import InputError, ModelError, require_package
 from stickytoken.validation import list_of
 from stickytoken.vocabulary import RoundTripTokenizer

@@ -73,32 +73,3 @@ def _read_positions(config: Any) -> int | None:
         if rope_type != "default":  # scaled rotary positions can exceed max_position_embeddings
             return None
     return declared
-
-
-def context_length(
-    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, prompt_length: int
-) -> int | None:
-    """Return the maximum number of tokens that a prompted language model reads; None if there is no limit.
-
-    Args:
-        model: the language model.
-        tokenizer: its tokenizer, which may declare a limit.
-        max_length: maximum number of tokens that the user requests; if None, the model's own limit.
-        name: name of the model, for messages.
-        prompt_length: number of tokens in the prompt without a text.
-
-    Raises:
-        InputError: the prompt leaves no room for a text, or `max_length` exceeds the number of positions.
-    """
-    positions = readable_positions(model, max_length, name)
-    tokenizer_limit = getattr(tokenizer, "model_max_length", None)
-    limits = [limit for limit in (tokenizer_limit, positions) if limit is not None and limit < NO_LIMIT]
-    longest = min(limits, default=None) if max_length is None else max_length
-    if longest is None:
-        return None
-    if longest <= prompt_length:
-        raise InputError(
-            f"{name!r} reads {longest} tokens, but the prompt alone takes {prompt_length}: use a "
-            "shorter prompt"
-        )
-    return int(longest)

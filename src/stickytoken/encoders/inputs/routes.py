@@ -14,8 +14,8 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
-from stickytoken.encoders.loading.description import choices_of, route_taken
-from stickytoken.encoders.protocol import Role
+from stickytoken.encoders.files.description import choices_of, route_taken
+from stickytoken.encoders.roles import Role
 from stickytoken.errors import InputError, ModelError
 
 # Names of the prompts for each task. `encode_query` and `encode_document` use the first that the model has.

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.protocol import Role, in_role, require_words, similarity_of
+from stickytoken.encoders.protocol import require_words, similarity_of
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.machine import Precision

@@ -16,13 +16,13 @@ import tiny_decoders
 from naming import naming
 from prefix_trees import counted_trees, grid_probes
 from prompted_loading import encoder_of, read
-from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
-from stickytoken.encoders.prompted import clean_sentence
-from stickytoken.encoders.prompted.decoder import states_after
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Placement
+from stickytoken.language_models.encoder import CausalPromptEncoder
+from stickytoken.language_models.module import CausalPrompt
+from stickytoken.language_models.prompts import clean_sentence
+from stickytoken.language_models.running.decoder import states_after
 
 # Prompts written out: hooks on bare transformers, one sentence at a time, no padding, nothing reused.
 

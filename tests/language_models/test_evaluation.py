@@ -24,19 +24,19 @@ from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.cli.commands.language_models import _print_tuning
 from stickytoken.data.tasks import find_task
-from stickytoken.encoders.prompted import TokenPrepending
 from stickytoken.errors import InputError
 from stickytoken.evaluation import (
     Comparison,
     Difference,
     Tried,
-    _tuning,
     compare,
     embed_file,
     guess_note,
     read_similarity,
     tune,
 )
+from stickytoken.language_models import tuning as tuning_module
+from stickytoken.language_models.reading import TokenPrepending
 
 PROMPTED = {"device": "cpu", "prompt": "prompteol"}
 SPAN = {"token_prepending": True, "start": 1, "exit": 3}
@@ -272,7 +272,7 @@ def test_the_plain_prompt_is_recommended_if_it_scores_best(encoders, task, monke
             for layer in (2, 3, 4)
         ]
 
-    monkeypatch.setattr(_tuning, "layers_scored", scored)
+    monkeypatch.setattr(tuning_module, "layers_scored", scored)
     tuning = tune(encoders[0], read_similarity(task))
     assert (tuning.best, tuning.best.is_plain, tuning.best.layer) == (tuning.plain, True, 4)
     assert (tuning.tuned.start, tuning.tuned.spearman) == (1, pytest.approx(6.39))

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 import tiny_architectures as architectures
 from naming import naming
 from stickytoken.encoders import Prompting
-from stickytoken.encoders.causal_module import reading_for
-from stickytoken.encoders.prompted import (
+from stickytoken.errors import InputError
+from stickytoken.language_models.prompts import (
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
@@ -20,10 +20,10 @@ from stickytoken.encoders.prompted import (
     find_prompt,
     reachable_text,
 )
-from stickytoken.encoders.prompted.decoder import Decoder
-from stickytoken.encoders.prompted.tokenization import PromptTokenizer, own_tokenizer
-from stickytoken.encoders.protocol import LayerChoice
-from stickytoken.errors import InputError
+from stickytoken.language_models.reading import reading_for
+from stickytoken.language_models.running.decoder import Decoder
+from stickytoken.language_models.running.tokenization import PromptTokenizer, own_tokenizer
+from stickytoken.settings.prompting import LayerChoice
 
 
 @given(st.text())

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
-from stickytoken.encoders.prompted import (
-    PROMPTS,
-    Prompt,
-    TokenPrepending,
-    clean_sentence,
-)
-from stickytoken.encoders.prompted.decoder import Decoder
-from stickytoken.encoders.prompted.steering import (
-    PromptBatch,
-    pool_states,
-)
-from stickytoken.encoders.prompted.tokenization import Ids, OwnTokenizer, PromptTokenizer
+from stickytoken.encoders.inputs.lengths import NO_LIMIT, readable_positions
 from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
-from stickytoken.settings.prompting import Prompting
+from stickytoken.language_models.prompts import clean_sentence
+from stickytoken.language_models.reading import Reading
+from stickytoken.language_models.running.decoder import Decoder
+from stickytoken.language_models.running.steering import PromptBatch, pool_states
+from stickytoken.language_models.running.tokenization import Ids, OwnTokenizer, PromptTokenizer
 
 # Number of embedding rows that are sampled to determine the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
@@ -41,34 +34,6 @@ class PromptRow(NamedTuple):
 
     prompt: int
     content: Ids
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The settings that a language model uses to compute vectors of sentences."""
-
-    prompt: Prompt
-    prepending: TokenPrepending | None
-    layer: int  # index into the states after the embedding and each layer; -1 is after the final norm
-
-    def __post_init__(self) -> None:
-        if self.prompt.echoes and self.prepending is not None:
-            raise InputError(
-                "an echo prompt already shows the whole sentence to every token: leave out token prepending"
-            )
-
-    @property
-    def prompting(self) -> Prompting:
-        """The `Prompting` settings that produce this `Reading`."""
-        is_known = self.prompt.name in PROMPTS
-        prepending = self.prepending
-        return Prompting(
-            prompt=self.prompt.name if is_known else self.prompt.templates[0],
-            token_prepending=prepending is not None,
-            start=None if prepending is None else prepending.start,
-            exit=None if prepending is None else prepending.exit,
-            layer=self.layer,
-        )
 
 
 Features: TypeAlias = dict[str, Any]
@@ -137,6 +102,31 @@ class PromptedModel:
     def length(self, content_length: int) -> int:
         """Return the length of the longest prompt, filled with a sentence of ``content_length`` tokens."""
         return max(prompt.length(content_length) for prompt in self.prompts)
+
+    def find_max_length(self, tokenizer: Any, requested: int | None = None) -> int | None:
+        """Return the maximum number of tokens of a filled prompt; None if there is no limit.
+
+        Args:
+            tokenizer: the tokenizer of the user's model, which may declare a limit.
+            requested: maximum number of tokens that the user requests; if None, the model's own limit.
+
+        Raises:
+            InputError: the prompt leaves no room for a text, or ``requested`` is more than the positions.
+        """
+        name = self.decoder.name
+        positions = readable_positions(self.decoder.model, requested, name)
+        tokenizer_limit = getattr(tokenizer, "model_max_length", None)
+        limits = [limit for limit in (tokenizer_limit, positions) if limit is not None and limit < NO_LIMIT]
+        longest = min(limits, default=None) if requested is None else requested
+        if longest is None:
+            return None
+        prompt_length = self.length(content_length=0)
+        if longest <= prompt_length:
+            raise InputError(
+                f"{name!r} reads {longest} tokens, but the prompt alone takes {prompt_length}: use a "
+                "shorter prompt"
+            )
+        return int(longest)
 
     def knows(self, token_id: int) -> bool:
         """Return whether a token id has an embedding or is the placeholder."""

@@ -12,20 +12,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.compute import computing, config_of, prefixes
-from stickytoken.encoders.inputs.lengths import context_length
-from stickytoken.encoders.prompted._runner import PromptRunner
-from stickytoken.encoders.prompted.decoder import find_decoder
-from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.tokenization import OwnTokenizer, PromptVocabulary, own_tokenizer
+from stickytoken.encoders.model_encoder import Content, ModelEncoder
 from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
+from stickytoken.language_models.reading import Reading
+from stickytoken.language_models.running.decoder import find_decoder
+from stickytoken.language_models.running.model import PromptedModel, PromptRow
+from stickytoken.language_models.running.runner import PromptRunner
+from stickytoken.language_models.running.tokenization import OwnTokenizer, PromptVocabulary, own_tokenizer
 from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from stickytoken.inspection.module_embedding import Inspector
 
 
 class CausalPromptEncoder(ModelEncoder):
@@ -89,15 +91,7 @@ class CausalPromptEncoder(ModelEncoder):
         self.own_tokenizer.rows = self._decoder.rows
         # A `PromptVocabulary` encodes an entry as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
-        # `max_length` limits a filled prompt. The length of the prompt is passed only to check that the limit
-        # leaves room for a text.
-        self.max_length = context_length(
-            self._network,
-            self.user_tokenizer,
-            self._requested_length,
-            self.name,
-            prompt_length=self.prompted.length(0),
-        )
+        self.max_length = self.prompted.find_max_length(self.user_tokenizer, self._requested_length)
         self._runner = self._new_runner()
 
     def _tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
@@ -185,12 +179,18 @@ class CausalPromptEncoder(ModelEncoder):
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Normalize
 
-        from stickytoken.encoders.causal_module import CausalPrompt
+        from stickytoken.language_models.module import CausalPrompt
 
         options = self.reading.prompting.saved() | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
         later = [Normalize()] if self.normalizes else []
         return SentenceTransformer(modules=[module, *later], device=str(module.model.device))
+
+    def inspector(self) -> Inspector:
+        """Return access to the internal states of the model; see `stickytoken.inspection.inspector_of`."""
+        from stickytoken.language_models._inspector import PromptInspector
+
+        return PromptInspector(self)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         self._apply_model_changes()

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from stickytoken.data import tasks
 from stickytoken.data.metrics import SimilarityTask
-from stickytoken.encoders.prompted import TokenPrepending
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.errors import InputError
+from stickytoken.language_models.encoder import CausalPromptEncoder
+from stickytoken.language_models.reading import TokenPrepending
 
 # Number of pairs that are encoded at a time; small, because the vectors of all layers are kept in memory.
 _PAIRS_AT_A_TIME = 256

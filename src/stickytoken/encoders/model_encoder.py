@@ -18,11 +18,12 @@ from stickytoken.encoders.compute import precisions
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer, vocabulary_size
 from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, quote_text, require_usable, texts_of
 from stickytoken.errors import EncodingError, InputError
+from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading.resolution import EncoderSpec
+    from stickytoken.encoders.files.resolution import EncoderSpec
 
 Content = tuple[int, ...]
 Derived = TypeVar("Derived")
@@ -99,6 +100,9 @@ class ModelEncoder(ABC):
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """Data type of the weights."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]: ...
 
     @abstractmethod
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...

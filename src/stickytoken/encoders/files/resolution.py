@@ -19,18 +19,19 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.loading.description import (
+from stickytoken.encoders.files.description import (
     DESCRIBING_FILES,
     modules_on_route,
     require_single_vectors,
 )
-from stickytoken.encoders.loading.stored_rows import read_stored_tensors, static_rows
-from stickytoken.encoders.protocol import LayerChoice, Role
+from stickytoken.encoders.files.stored_rows import read_stored_tensors, static_rows
+from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.roles import Role
 from stickytoken.errors import InputError, ModelError
+from stickytoken.machine import Precision
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import LoadingSettings
-from stickytoken.settings.prompting import Prompting
+from stickytoken.settings.prompting import LayerChoice, Prompting
 from stickytoken.validation import shown, suggestion
 
 # The short name of a model may stand for a repository of this organisation on the hub, or for the model that
@@ -422,6 +423,18 @@ class EncoderSpec(LoadingSettings):
     candidates: str | None = None
     endpoint: EndpointOptions | None = None
     role: Role | None = None
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the arithmetic; None if it is that of the weights."""
+        return Precision.TF32 if self.dtype == Precision.TF32 else None
+
+    @property
+    def weight_dtype(self) -> str:
+        """Name of the data type of the weights."""
+        if self.dtype is None or self.dtype == Precision.TF32:
+            return "float32"
+        return self.dtype
 
 
 # A folder with a tokenizer has at least one of these files.

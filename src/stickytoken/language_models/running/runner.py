@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import prefixes, weight_version
 from stickytoken.encoders.compute.batches import BatchEngine
-from stickytoken.encoders.prompted.decoder import states_after
-from stickytoken.encoders.prompted.model import PromptCache, PromptedModel, PromptRow
-from stickytoken.encoders.prompted.steering import pool_states
-from stickytoken.encoders.prompted.tokenization import Ids
+from stickytoken.language_models.running.decoder import states_after
+from stickytoken.language_models.running.model import PromptCache, PromptedModel, PromptRow
+from stickytoken.language_models.running.steering import pool_states
+from stickytoken.language_models.running.tokenization import Ids
 
 _LOG = logging.getLogger(__name__)
 

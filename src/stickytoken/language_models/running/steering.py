@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from stickytoken.encoders.prompted import TokenPrepending
-from stickytoken.encoders.prompted.decoder import (
+from stickytoken.language_models.reading import TokenPrepending
+from stickytoken.language_models.running.decoder import (
     Decoder,
     Hook,
     hook_before,

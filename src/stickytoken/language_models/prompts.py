@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from stickytoken.encoders.protocol import quote_text
 from stickytoken.errors import InputError
-from stickytoken.settings import NaturalNumber, check_settings
 
 # Placeholder for the state of the last token, which represents the whole sentence. Token prepending puts this
 # state in the position of the placeholder.
@@ -90,15 +89,6 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     return Prompt("own", (template,))
 
 
-# A prompt of this form (one word) is a name; any other prompt is a text.
-_PROMPT_NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def is_prompt_name(prompt: str) -> bool:
-    """Return whether a prompt is a name: one word of ASCII letters, digits, hyphens and underscores."""
-    return _PROMPT_NAME.fullmatch(prompt) is not None
-
-
 def is_template(prompt: str) -> bool:
     """Return whether a prompt is for a language model, rather than text to put before every input."""
     return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
@@ -151,27 +141,6 @@ _KNOWN_PROMPTS = (
     Prompt("echo", (f"Rewrite the sentence: {SENTENCE}, rewritten sentence: {SENTENCE}",)),
 )
 PROMPTS = {prompt.name: prompt for prompt in _KNOWN_PROMPTS}
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrepending:
-    """The layers before which the last token's state overwrites the placeholder's state.
-
-    Attributes:
-        start: first layer with an overwritten placeholder, counted from 0.
-        exit: first later layer whose placeholder is not overwritten; may be beyond the last layer.
-    """
-
-    start: NaturalNumber
-    exit: NaturalNumber
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.start >= self.exit:
-            raise InputError(
-                f"start is {self.start} and exit is {self.exit}, so nothing would be overwritten: pass a "
-                "larger exit"
-            )
 
 
 # Whitespace that is not a single space.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -11,29 +12,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 
-from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import names_tiktoken, vocabulary_of
+from stickytoken.encoders.files import resolution
+from stickytoken.encoders.files.description import require_single_vectors_of
+from stickytoken.encoders.files.resolution import EncoderSpec, ModelSource, Origin
+from stickytoken.encoders.files.stored_rows import FLOATING_TYPES, read_stored_tensors, static_matrix
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.loading import resolution
-from stickytoken.encoders.loading.description import require_single_vectors_of
-from stickytoken.encoders.loading.resolution import EncoderSpec, ModelSource, Origin
-from stickytoken.encoders.loading.stored_rows import FLOATING_TYPES, read_stored_tensors, static_matrix
-from stickytoken.encoders.protocol import (
-    Encoder,
-    IdEncoder,
-    LayerChoice,
-    Role,
-    RoutedEncoder,
-    capabilities_of,
-    in_role,
-    is_encoder,
-    quote_text,
-    reads_ids,
-)
+from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder, reads_ids
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
-from stickytoken.machine import Precision
+from stickytoken.language_models.loading import (
+    PROMPT_MODULE,
+    asks_for_prompt,
+    encoder_of_module,
+    load_language_model,
+)
+from stickytoken.language_models.prompts import PROMPTS
 from stickytoken.settings import part_of
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.loading import LoadingSettings
@@ -51,8 +46,6 @@ _SHOWN_REASON = 300
 # An error lists all prompt names of a model if there are at most this many, and otherwise only the names that
 # resemble the mistyped name.
 _LISTED_PROMPTS = 8
-# Class of the first module in a model that was saved with its prompt.
-_PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
@@ -257,20 +250,11 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
         raise InputError(
             f"{', '.join(unsupported)} cannot be set on {model}, which is behind an endpoint: leave it out"
         )
-    prompt = spec.prompting.prompt
-    query_prompt = spec.prompting.query_prompt
-    for text in (prompt, query_prompt):
-        if text is not None and prompts.is_prompt_name(text):
+    for text in (spec.prompting.prompt, spec.prompting.query_prompt):
+        if text is not None and _is_prompt_name(text):
             raise _unknown_prompt(text, model, ())
     return load_endpoint(
-        model,
-        endpoint_options["tokenizer"],
-        candidates=endpoint_options["candidates"],
-        prompt=prompt,
-        query_prompt=query_prompt,
-        max_length=spec.max_length,
-        truncate_dim=spec.truncate_dim,
-        options=endpoint_options["endpoint"],
+        spec, endpoint_options["tokenizer"], endpoint_options["candidates"], endpoint_options["endpoint"]
     )
 
 
@@ -354,31 +338,17 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
     saved_modules: list[str] = []
     if source.origin is not Origin.HUB and (folder / "modules.json").is_file():
         saved_modules = _read_saved_modules(folder)
-        is_prompted = saved_modules[:1] == [_PROMPT_MODULE]
+        is_language_model = saved_modules[:1] == [PROMPT_MODULE]
     else:
-        is_prompted = _asks_for_prompted_model(spec.prompting)
-    if not is_prompted:
-        _refuse_prompt_options(spec.prompting, source.name)
-        prompt = spec.prompting.prompt
-        is_plain_folder = source.origin is not Origin.HUB and not saved_modules
-        if is_plain_folder and prompt is not None and prompts.is_prompt_name(prompt):
-            raise _unknown_prompt(prompt, repr(source.name), prompts.PROMPTS)
-        return _load_plain(source, spec)
-    for option in ("prompt_name", "query_prompt"):
-        value = getattr(spec.prompting, option)
-        if value is not None:
-            raise InputError(
-                f"{source.name!r} is a prompted language model, which reads all texts through one prompt: "
-                f"leave out the {option.replace('_', ' ')} {value!r}"
-            )
-    _refuse_truncation(spec, repr(source.name))
-    return _load_causal(source, spec, [module.rpartition(".")[2] for module in saved_modules])
-
-
-def _asks_for_prompted_model(prompting: Prompting) -> bool:
-    if prompting.prompt is None:
-        return False
-    return prompts.is_template(prompting.prompt) or bool(prompting.decoder_options)
+        is_language_model = asks_for_prompt(spec.prompting)
+    if is_language_model:
+        return load_language_model(source, spec, saved_modules)
+    _refuse_prompt_options(spec.prompting, source.name)
+    prompt = spec.prompting.prompt
+    is_plain_folder = source.origin is not Origin.HUB and not saved_modules
+    if is_plain_folder and prompt is not None and _is_prompt_name(prompt):
+        raise _unknown_prompt(prompt, repr(source.name), PROMPTS)
+    return _load_plain(source, spec)
 
 
 def _read_saved_modules(folder: Path) -> list[str]:
@@ -386,51 +356,6 @@ def _read_saved_modules(folder: Path) -> list[str]:
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return [str(module["type"]) for module in modules]
     return []
-
-
-def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
-    """Return the name of the route that texts take; None for a model without routes.
-
-    Args:
-        encoder: any encoder.
-        described: whether to return the route's description instead of its name.
-    """
-    if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
-        return None
-    return encoder.route.description if described else encoder.route.route
-
-
-def load_for_documents(model: AnyModel, **options: Any) -> Encoder:
-    """Load a model, or wrap one, to encode documents; `in_role` gives the encoder of its queries.
-
-    Args:
-        model: anything that `load_encoder` takes.
-        options: options of `load_encoder`.
-    """
-    encoder: Encoder = load_encoder(model, **options)
-    return in_role(encoder, Role.DOCUMENT)
-
-
-def prompts_of(encoder: Encoder) -> dict[str, str]:
-    """Return what is put before documents and before queries, keyed by role."""
-    return {role.value: capabilities_of(in_role(encoder, role)).prompt for role in Role}
-
-
-def describe_prompts(encoder: Encoder) -> str | None:
-    """Return how documents and queries are encoded, in words; None if alike and without a prompt."""
-    queries = in_role(encoder, Role.QUERY)
-    documents_prompt, queries_prompt = (prompts_of(encoder)[role] for role in (Role.DOCUMENT, Role.QUERY))
-    phrases = []
-    if documents_prompt != queries_prompt:
-        before_documents = quote_text(documents_prompt) if documents_prompt else "none"
-        before_queries = quote_text(queries_prompt) if queries_prompt else "none"
-        phrases.append(f"prompts: {before_documents} before documents, {before_queries} before queries")
-    elif documents_prompt:
-        phrases.append(f"prompt: {quote_text(documents_prompt)}")
-    documents_route, queries_route = route_of(encoder), route_of(queries)
-    if documents_route != queries_route and documents_prompt == queries_prompt:
-        phrases.append(f"routes: {documents_route} for documents, {queries_route} for queries")
-    return "; ".join(phrases) or None
 
 
 def reads_texts_only(model: AnyModel) -> bool:
@@ -462,13 +387,9 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
     location = getattr(config, "_name_or_path", None)
     name = Path(location).name if location else "model"
     _require_usable_model(model, spec, name)
-    module_types = [type(module) for module in model]
-    is_prompted = False
-    if module_types:
-        first = module_types[0]
-        is_prompted = f"{first.__module__}.{first.__name__}" == _PROMPT_MODULE
-    if is_prompted:
-        return _encoder_of_prompted_model(model, spec, name)
+    first = type(model[0]) if len(model) else None
+    if first is not None and f"{first.__module__}.{first.__name__}" == PROMPT_MODULE:
+        return encoder_of_module(model, spec, name)
     _refuse_prompt_options(spec.prompting, name)
     return SentenceTransformerEncoder(
         model,
@@ -499,138 +420,13 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
         )
 
 
-def _encoder_of_prompted_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> IdEncoder:
-    """Return the encoder of a loaded SentenceTransformer whose first module is a prompted language model."""
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-
-    _refuse_route(spec, name)
-    _refuse_truncation(spec, name)
-    if model.truncate_dim is not None:
-        raise InputError(
-            f"{name} truncates its vectors to {model.truncate_dim}, but a model with a prompt needs vectors "
-            "of full length: set its truncate_dim to None"
-        )
-    normalize = _normalizes([type(module).__name__ for module in model], name)
-    if spec.prompting != Prompting():
-        raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
-    first: Any = model[0]
-    return CausalPromptEncoder(
-        first.model,
-        first.tokenizer,
-        name,
-        first.reading,
-        token_budget=spec.token_budget,
-        max_length=first.max_seq_length,
-        normalize=normalize,
-    )
-
-
-def _refuse_truncation(spec: EncoderSpec, name: str) -> None:
-    if spec.truncate_dim is not None:
-        raise InputError(
-            f"truncate_dim is {spec.truncate_dim}, but {name} is a language model with a prompt, whose "
-            "vectors are used at full length: leave truncate_dim out"
-        )
-
-
-def _normalizes(modules: list[str], name: str) -> bool:
-    if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
-        raise InputError(
-            f"{name} has the modules {', '.join(modules)}: only Normalize is supported after CausalPrompt"
-        )
-    return len(modules) > 1
-
-
 def _refuse_prompt_options(options: Prompting, name: str) -> None:
     if options.decoder_options:
         names = ", ".join(options.decoder_options)
         raise InputError(
             f"{names} applies only to prompted language models, and {name!r} is not loaded as one: pass a "
-            f"plain language model and a prompt ({', '.join(prompts.PROMPTS)}, or a text with {{sentence}})"
+            f"plain language model and a prompt ({', '.join(PROMPTS)}, or a text with {{sentence}})"
         )
-
-
-def _refuse_route(spec: EncoderSpec, name: str) -> None:
-    if spec.route is not None:
-        raise InputError(
-            f"{name} is a prompted language model, which has no routes: leave out the route {spec.route!r}"
-        )
-
-
-def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str]) -> IdEncoder:
-    """Load a language model, and return an encoder that uses it through a prompt."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    from stickytoken.encoders.causal_module import CausalPrompt, reading_for
-    from stickytoken.encoders.prompted.decoder import find_decoder
-    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-
-    _refuse_route(spec, source.name)
-    folder = Path(source.location)
-    options = spec.prompting
-    settings_file = folder / CausalPrompt.config_file_name
-    was_saved = bool(saved_modules) and settings_file.is_file()
-    normalize = False
-    if was_saved:  # the saved settings replace the user's options, which must be the defaults
-        normalize = _normalizes(saved_modules, repr(source.name))
-        options = _read_saved_prompting(source, options, settings_file)
-    if options.prompt is None:
-        known_prompts = ", ".join(prompts.PROMPTS)
-        raise InputError(f"{source.name!r} is a language model and needs a prompt: {known_prompts}")
-    prompt = prompts.find_prompt(options.prompt)
-    is_local = source.origin is not Origin.HUB
-    if is_local and not resolution.has_weights(folder):
-        raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
-    hub_options: dict[str, Any] = {
-        "revision": spec.revision,
-        "trust_remote_code": spec.trust_remote_code,
-        "local_files_only": is_local,
-    }
-    precision, dtype = _precision_and_dtype(spec)
-    with resolution.explained(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source.location, **hub_options)
-    with resolution.loading_weights(source):
-        model = AutoModel.from_pretrained(source.location, dtype=getattr(torch, dtype), **hub_options)
-    model = model.to(spec.device or resolution.default_device()).eval()
-    if precision is not None:
-        resolution.require_cuda(model.device.type, source.name)
-    # `reading` has the options with defaults for this model; `layer_choice` says where the layer comes from.
-    reading, layer_choice = reading_for(find_decoder(model, source.name), prompt, options)
-    encoder = CausalPromptEncoder(
-        model,
-        tokenizer,
-        source.name,
-        reading,
-        token_budget=spec.token_budget,
-        max_length=spec.max_length,
-        normalize=normalize,
-        precision=precision,
-    )
-    encoder.spec = replace(
-        spec,
-        device=encoder.device,
-        prompting=spec.prompting if was_saved else reading.prompting,
-        layer_choice=LayerChoice.SAVED if was_saved else layer_choice,
-    )
-    return encoder
-
-
-def _read_saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
-    if options != Prompting():
-        raise InputError(
-            f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
-        )
-    try:
-        return Prompting(**json.loads(settings_file.read_text("utf-8")))
-    except (ValueError, TypeError, InputError) as error:
-        raise ModelError(f"{settings_file} is damaged: {error}") from error
-
-
-def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
-    if spec.dtype == Precision.TF32:
-        return Precision.TF32, "float32"
-    return None, spec.dtype or "float32"
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
@@ -642,7 +438,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
 
     folder = Path(source.location)
     name = source.name
-    precision, dtype = _precision_and_dtype(spec)
+    dtype = spec.weight_dtype
     if source.origin is Origin.FOLDER:
         _require_model_files(folder, name)
     with resolution.loading_weights(source):
@@ -662,7 +458,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
             StickyTokenWarning,
             stacklevel=2,
         )
-    if precision is not None:
+    if spec.precision is not None:
         resolution.require_cuda(model.device.type, name)
     prompt = _prompt_of(model, spec.prompting, name)
     query_prompt = _read_prompt(model, spec.prompting.query_prompt, name)
@@ -673,7 +469,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         query_prompt=query_prompt,
         token_budget=spec.token_budget,
         max_length=spec.max_length,
-        precision=precision,
+        precision=spec.precision,
         truncate_dim=spec.truncate_dim,
         layer=spec.prompting.layer,
         route=spec.route,
@@ -783,18 +579,6 @@ def _require_hub_files(name: str, revision: str | None) -> None:
     cached_file(*last, revision=revision)
 
 
-def load_like(encoder: Encoder, folder: Path) -> IdEncoder:
-    """Load the model in a folder with the options of another encoder.
-
-    Raises:
-        ModelError: the other encoder was made from a model object, so its options are unknown.
-    """
-    spec = capabilities_of(encoder).spec
-    if spec is None:
-        raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")
-    return load_from_spec(replace(spec, model=str(folder), revision=None, device=encoder.device))
-
-
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     """Categorize all vocabulary entries of a tokenizer, an encoder, or a model (an object or a name).
 
@@ -829,9 +613,17 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
     return _read_prompt(model, prompting.prompt, name)
 
 
+# A prompt of this form (one word) is a name; any other prompt is a text.
+_PROMPT_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def _is_prompt_name(prompt: str) -> bool:
+    return _PROMPT_NAME.fullmatch(prompt) is not None
+
+
 def _read_prompt(model: SentenceTransformer, prompt: str | None, name: str) -> str | None:
     saved_prompts: dict[str, Any] = model.prompts
-    if prompt is None or not prompts.is_prompt_name(prompt):
+    if prompt is None or not _is_prompt_name(prompt):
         return prompt
     # sentence-transformers gives every model prompts named query and document, with empty texts.
     texts_by_name = {key: str(text) for key, text in saved_prompts.items() if text}

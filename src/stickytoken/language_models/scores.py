@@ -15,19 +15,12 @@ from stickytoken.data import tasks
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
 from stickytoken.encoders.fitting import fit_texts
-from stickytoken.encoders.loading import prompts_of
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.protocol import (
-    Encoder,
-    capabilities_of,
-    encoders_of,
-    in_role,
-    require_words,
-    similarity_of,
-)
+from stickytoken.encoders.protocol import Encoder, capabilities_of, require_words, similarity_of
+from stickytoken.encoders.roles import encoders_of, in_role, prompts_of
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Insertion
 from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampled
+from stickytoken.language_models.encoder import CausalPromptEncoder
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
 

@@ -10,9 +10,9 @@ from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.prompted import PLACEHOLDER, SENTENCE, Prompt, reachable_text
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
+from stickytoken.language_models.prompts import PLACEHOLDER, SENTENCE, Prompt, reachable_text
 
 Ids: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]

@@ -20,10 +20,10 @@ from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
-from stickytoken.encoders.causal_module import CausalPrompt
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
+from stickytoken.language_models.encoder import CausalPromptEncoder
+from stickytoken.language_models.module import CausalPrompt
 from stickytoken.measurement.ray_engine import ShardWorker
 
 SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]

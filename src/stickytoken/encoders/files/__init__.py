@@ -1,0 +1,1 @@
+"""Where a model is, and what its files say about it."""

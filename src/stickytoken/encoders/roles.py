@@ -1,0 +1,74 @@
+"""Queries, documents and texts that are neither: many models encode them differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar, cast
+
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, capabilities_of, quote_text
+
+
+class Role(StrEnum):
+    """What a text is for."""
+
+    QUERY = "query"
+    DOCUMENT = "document"
+
+
+AnyEncoder = TypeVar("AnyEncoder", bound=Encoder)
+
+
+def in_role(encoder: AnyEncoder, role: Role | None) -> AnyEncoder:
+    """Return the encoder of texts in a role; the same one if the model encodes all texts alike.
+
+    None is for texts without a role, such as sentences. An encoder that distinguishes roles has a method of
+    this name.
+    """
+    # A wrapper that passes on what it does not have would return the encoder that it wraps.
+    if not hasattr(type(encoder), "in_role"):
+        return encoder
+    of_role: AnyEncoder = cast("Any", encoder).in_role(role)
+    return of_role
+
+
+def encoders_of(encoder: AnyEncoder, texts: Mapping[str, Any], *, has_queries: bool) -> dict[str, AnyEncoder]:
+    """Return the encoder of each group of a task's texts, keyed as the texts are.
+
+    Args:
+        encoder: the encoder, in any role.
+        texts: texts, keyed by what they are in the task.
+        has_queries: whether the task has the roles of `Role`. If not, its texts have no role.
+    """
+    return {name: in_role(encoder, Role(name) if has_queries else None) for name in texts}
+
+
+def identity_of_queries(documents: Encoder) -> EncoderIdentity | None:
+    """Return the identity of the encoder of queries; None if they are encoded like documents.
+
+    Args:
+        documents: the encoder of documents.
+    """
+    queries = in_role(documents, Role.QUERY)
+    return None if queries is documents else queries.identify()
+
+
+def prompts_of(encoder: Encoder) -> dict[str, str]:
+    """Return what is put before documents and before queries, keyed by role."""
+    return {role.value: capabilities_of(in_role(encoder, role)).prompt for role in Role}
+
+
+def describe_prompts(encoder: Encoder) -> str | None:
+    """Return how documents and queries are encoded, in words; None if alike and without a prompt."""
+    documents = capabilities_of(in_role(encoder, Role.DOCUMENT))
+    queries = capabilities_of(in_role(encoder, Role.QUERY))
+    phrases = []
+    if documents.prompt != queries.prompt:
+        before_documents = quote_text(documents.prompt) if documents.prompt else "none"
+        before_queries = quote_text(queries.prompt) if queries.prompt else "none"
+        phrases.append(f"prompts: {before_documents} before documents, {before_queries} before queries")
+    elif documents.prompt:
+        phrases.append(f"prompt: {quote_text(documents.prompt)}")
+    if documents.route != queries.route and documents.prompt == queries.prompt:
+        phrases.append(f"routes: {documents.route} for documents, {queries.route} for queries")
+    return "; ".join(phrases) or None
