@@ -145,7 +145,8 @@ class RandomTokens:
     Attributes:
         count: number of random tokens that were measured in documents.
         pushing: number of them that reach the threshold for the push.
-        push: median push of those measured in all documents; None if there are none.
+        push: median push of those that are the ordinary token (see `plan.ordinary_tokens`); None if there are
+            none. In a run over few tokens, each has been measured in as many documents as it reached.
         found: mean share of queries that find the documents that answer them, with copies of the same tokens.
     """
 
