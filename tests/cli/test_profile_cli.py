@@ -119,7 +119,16 @@ def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path,
         assert re.search(rf"^{token} +−?\d+%", result.stdout, re.MULTILINE)
     lines = planted.lines_of(result.stderr)
     stages = [line.split(":")[0] for line in lines if line[:4] not in ("note", "Next")]
-    assert stages == ["read", "mean similarity", "pilot", "screen", "confirm-1", "evidence", "report"]
+    assert stages == [
+        "read",
+        "mean similarity",
+        "pilot",
+        "screen",
+        "confirm-1",
+        "confirm-further",
+        "evidence",
+        "report",
+    ]
     (folder,) = Path("runs").iterdir()
     assert re.fullmatch(r"planted-profile-[0-9a-f]{12}", folder.name)
     special = ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"]

@@ -324,7 +324,7 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
     for run in (
         lambda: require_ids(encoder, "explain"),
         lambda: explain(encoder, ["stone"]),
-        lambda: detect(encoder, settings=ProfileSettings(), out=tmp_path / "ids"),
+        lambda: detect(encoder, settings=ProfileSettings(insertion=Insertion.IDS), out=tmp_path / "ids"),
         lambda: detect(encoder, settings=low, out=tmp_path / "low"),
         lambda: detect(encoder, settings=StdSettings(insertion=Insertion.IDS), out=tmp_path / "std"),
     ):
