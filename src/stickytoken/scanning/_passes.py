@@ -231,7 +231,7 @@ def search(
     # Batches that wait until all earlier batches have been added to the totals, with the rows of each; keyed
     # by batch number.
     waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
-    computed = 0  # documents that were searched in this call
+    searched = 0  # documents that were searched in this call
 
     def add_in_order(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add a batch to the totals once all earlier batches have been added, and report progress.
@@ -250,7 +250,7 @@ def search(
             # The reader runs ahead of the search. So at first, ``share`` is too large, and the estimated
             # total is too small.
             total = max(done + 1, round(done / share)) if share else done + 1
-            progress(Progress(_SEARCH, done, total, computed, unit=_SEARCH_UNIT))
+            progress(Progress(_SEARCH, done, total, searched, unit=_SEARCH_UNIT))
 
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
         """Yield each batch without stored findings, with its texts; add all other batches to the totals."""
@@ -269,16 +269,16 @@ def search(
             rows = []
             for document, finding in zip(batch.documents, findings, strict=True):
                 if finding is not None:
-                    rows.append(_row(document, finding))
+                    rows.append(_finding_row(document, finding))
             keeper.save(_TOKENS, batch.number, batch.digest, {"found": rows})
-            computed += len(batch.documents)
+            searched += len(batch.documents)
             add_in_order(batch, rows)
     if tally.documents:
-        progress(Progress(_SEARCH, tally.documents, tally.documents, computed, unit=_SEARCH_UNIT))
+        progress(Progress(_SEARCH, tally.documents, tally.documents, searched, unit=_SEARCH_UNIT))
     return tally
 
 
-def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
+def _finding_row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     line = document.line
     if document.is_whole_file and line is not None:
         line += finding["line"]
@@ -376,7 +376,7 @@ class EffectPass:
     kind: Effect
     encoder: IdReader
     effects: TokenEffects | None  # pull and contraction of tokens; None if the run's method lacks them
-    texts: PanelTexts
+    panel_texts: PanelTexts
     identity: str  # identity of the run
     keeper: Keeper
     vectors: StoredVectors | None = None  # the vectors of the documents, if an index has them already
@@ -385,7 +385,7 @@ class EffectPass:
     def panel(self) -> Panel:
         """The vectors of the queries and the clean documents, and the similarities between them."""
         query_encoder = in_role(self.encoder, Role.QUERY)
-        query_ids = _tokenize(query_encoder, self.texts.queries)
+        query_ids = _tokenize(query_encoder, self.panel_texts.queries)
         queries = unit_vectors(query_encoder.encode_ids(query_ids))
         reference = self._vectors_of_reference()
         similarities = reference @ queries.T
@@ -398,19 +398,19 @@ class EffectPass:
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
     def _vectors_of_reference(self) -> Vectors:
-        documents = self.texts.reference
+        documents = self.panel_texts.reference
         if self.vectors is not None:
             return unit_vectors(self.vectors.of(documents))
         return unit_vectors(
             self.encoder.encode_ids(_tokenize(self.encoder, [document.text for document in documents]))
         )
 
-    def _compare_vectors(self, stored: StoredVectors, tally: Tally) -> int:
+    def _check_stored_vectors(self, stored: StoredVectors, tally: Tally) -> int:
         """Check that the model gives the stored vectors, and return how many texts were encoded for this.
 
         Documents with findings are compared too: an index may have them without their copies.
         """
-        clean = self.texts.reference
+        clean = self.panel_texts.reference
         # A text of this length may have been cut.
         compared = self._read_whole(clean, [len(document.text) < KEPT_TEXT for document in clean])
         found = self._drawn_findings(tally)
@@ -459,46 +459,49 @@ class EffectPass:
         Returns:
             The number of documents whose effect depends on text that was not kept.
         """
-        done = 0
-        computed = 0
-        encoded = 0
-        unread = 0
+        documents_done = 0
+        documents_computed = 0  # in this call
+        texts_encoded = 0
+        documents_unread = 0
+        is_panel_encoded = False
         progress(Progress("effects", 0, tally.rows))
-        for index, batch in enumerate(tally.digests):
-            rows = self.keeper.findings(index, batch)
-            if not rows:
+        for index, batch_digest in enumerate(tally.digests):
+            findings = self.keeper.findings(index, batch_digest)
+            if not findings:
                 continue
-            key = self._key(batch)
-            columns = self.keeper.load(self.kind.value, index, key)
-            if columns is None:
-                # The first call of `_determine_effects` also encodes the queries and the clean documents.
-                if computed == 0:
-                    encoded += len(self.texts.queries)
+            key = self._key(batch_digest)
+            batch_effects = self.keeper.load(self.kind.value, index, key)
+            if batch_effects is None:
+                if not is_panel_encoded:
+                    # The first call of `_determine_effects` also encodes the queries and the clean documents.
+                    is_panel_encoded = True
+                    texts_encoded += len(self.panel_texts.queries)
                     if self.vectors is None:
-                        encoded += len(self.texts.reference)
+                        texts_encoded += len(self.panel_texts.reference)
                     else:
-                        encoded += self._compare_vectors(self.vectors, tally)
-                columns, texts = self._determine_effects(rows)
-                self.keeper.save(self.kind.value, index, key, columns, texts)
-                computed += len(rows)
-                encoded += texts
-            done += len(rows)
-            unread += columns[_UNREAD]
-            progress(Progress("effects", done, tally.rows, computed, encoded))
-        return unread
+                        texts_encoded_to_check = self._check_stored_vectors(self.vectors, tally)
+                        texts_encoded += texts_encoded_to_check
+                batch_effects, texts_of_batch = self._determine_effects(findings)
+                self.keeper.save(self.kind.value, index, key, batch_effects, texts_of_batch)
+                documents_computed += len(findings)
+                texts_encoded += texts_of_batch
+            documents_done += len(findings)
+            documents_unread += batch_effects[_UNREAD]
+            progress(Progress("effects", documents_done, tally.rows, documents_computed, texts_encoded))
+        return documents_unread
 
-    def columns(self, index: int, batch: str) -> dict[str, Any] | None:
+    def columns(self, index: int, batch_digest: str) -> dict[str, Any] | None:
         """Return what `_determine_effects` has found in a batch; None if nothing is stored."""
-        return self.keeper.load(self.kind.value, index, self._key(batch))
+        return self.keeper.load(self.kind.value, index, self._key(batch_digest))
 
-    def _key(self, batch: str) -> str:
-        return digest([batch, *self._compared_with])
+    def _key(self, batch_digest: str) -> str:
+        return digest([batch_digest, *self._compared_with])
 
     @cached_property
     def _compared_with(self) -> list[Any]:
         """Everything besides the documents of a batch that can change its effects."""
-        texts = digest([self.texts.queries, [document.text for document in self.texts.reference]])
-        parts: list[Any] = [texts, self.identity]
+        clean = [document.text for document in self.panel_texts.reference]
+        parts: list[Any] = [digest([self.panel_texts.queries, clean]), self.identity]
         queries = identity_of_queries(self.encoder)
         if queries is not None:
             parts.append(asdict(queries))
