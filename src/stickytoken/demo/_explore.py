@@ -109,7 +109,9 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
 
     def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
         """Return the values of ``visited`` and of the evidence, which change only on the first visit."""
-        return ui.on_first_visit(was_visited, len(evidence), lambda: show_evidence(label, token_id))
+        return ui.on_first_visit(
+            was_visited, lambda: show_evidence(label, token_id), output_count=len(evidence)
+        )
 
     visited = gr.State(False)
     tab.select(open_tab, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)

@@ -219,7 +219,7 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         "reason": judged.reasons,
         # The erased share is relative to the ordinary token; the contraction is the share of a text.
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
-        "texts": numbers.texts,
+        "texts": numbers.carrier_counts,
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}
     table = pl.DataFrame(columns, schema_overrides=types).with_columns(pl.col(pl.Float64).fill_nan(None))
