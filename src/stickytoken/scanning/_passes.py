@@ -410,27 +410,28 @@ class EffectPass:
 
         Documents with findings are compared too: an index may have them without their copies.
         """
-        clean = self.panel_texts.reference
+        clean_documents = self.panel_texts.reference
         # A text of this length may have been cut.
-        compared = self._read_whole(clean, [len(document.text) < KEPT_TEXT for document in clean])
-        found = self._drawn_findings(tally)
-        documents = [Document(row["number"], row["id"], row["text"]) for row in found]
-        compared += self._read_whole(documents, [row["is_text_whole"] for row in found])
-        if not compared:
+        are_whole = [len(document.text) < KEPT_TEXT for document in clean_documents]
+        documents_and_ids = self._read_whole(clean_documents, are_whole)
+        findings = self._draw_findings(tally)
+        found_documents = [Document(row["number"], row["id"], row["text"]) for row in findings]
+        documents_and_ids += self._read_whole(found_documents, [row["is_text_whole"] for row in findings])
+        if not documents_and_ids:
             raise InputError(
                 f"{stored.name} cannot be compared with {self.encoder.name}, which reads more of a document "
                 f"than the {KEPT_TEXT:,} characters that a scan keeps, and all are longer: leave the vectors "
                 "out"
             )
-        chosen = [document for document, _ in compared]
+        chosen = [document for document, _ in documents_and_ids]
         stored.require_model(
             stored.of(chosen),
-            self.encoder.encode_ids([ids for _, ids in compared]),
+            self.encoder.encode_ids([ids for _, ids in documents_and_ids]),
             [document.id for document in chosen],
             Similarity.COSINE,
             self.encoder.name,
         )
-        return len(compared)
+        return len(documents_and_ids)
 
     def _read_whole(
         self, documents: Sequence[Document], are_whole: Sequence[bool]
@@ -446,7 +447,7 @@ class EffectPass:
         read = [pair for pair, is_read in zip(pairs, are_read_whole, strict=True) if is_read and pair[1]]
         return read[:COMPARED]
 
-    def _drawn_findings(self, tally: Tally) -> list[dict[str, Any]]:
+    def _draw_findings(self, tally: Tally) -> list[dict[str, Any]]:
         """Return the findings of a random sample of the documents that have some, whole texts first."""
         rows = (
             row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
@@ -541,38 +542,45 @@ class EffectPass:
         # it for none.
         are_read = [*map(all, zip(are_texts_read, are_rests_read, strict=True))]
         # Only documents that have tokens both with and without copies have effects.
-        numbers = [
-            number
-            for number, is_read in enumerate(are_read)
-            if is_read and with_copies[number] and without[number]
+        positions = [
+            position
+            for position, is_read in enumerate(are_read)
+            if is_read and with_copies[position] and without[position]
         ]
         columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
-        if numbers:
+        if positions:
             vectors, has_vectors = self._vectors_with_copies(
-                [findings[number] for number in numbers], [with_copies[number] for number in numbers]
+                [findings[position] for position in positions],
+                [with_copies[position] for position in positions],
             )
             if self.effects is not None:
-                removed = [Counter(with_copies[number]) - Counter(without[number]) for number in numbers]
-                columns["predicted"][numbers] = predicted_shifts(vectors, removed, self.effects, panel)
+                removed = [
+                    Counter(with_copies[position]) - Counter(without[position]) for position in positions
+                ]
+                columns["predicted"][positions] = predicted_shifts(vectors, removed, self.effects, panel)
                 # If all copies lie beyond the model's input limit, the model reads the same tokens with and
                 # without them.
-                unaffected = [number for number in numbers if with_copies[number] == without[number]]
+                unaffected = [
+                    position for position in positions if with_copies[position] == without[position]
+                ]
                 columns["predicted"][unaffected] = 0.0
             if self.kind is Effect.MEASURED:
-                clean_vectors, has_clean_vectors = self._vectors([without[number] for number in numbers])
+                clean_vectors, has_clean_vectors = self._vectors(
+                    [without[position] for position in positions]
+                )
                 has_vectors &= has_clean_vectors
                 after = vectors @ panel.queries.T
                 before = clean_vectors @ panel.queries.T
                 overtaken = (_ranks(after, panel) - _ranks(before, panel)) / len(panel.reference)
-                columns["shift"][numbers] = (after - before).mean(axis=1, dtype=np.float64)
-                columns["rise"][numbers] = overtaken.mean(axis=1)
-                columns["moves_up"][numbers] = (overtaken >= _MOVES_UP).mean(axis=1)
+                columns["shift"][positions] = (after - before).mean(axis=1, dtype=np.float64)
+                columns["rise"][positions] = overtaken.mean(axis=1)
+                columns["moves_up"][positions] = (overtaken >= _MOVES_UP).mean(axis=1)
             # The effect is unknown where the model returned a zero vector.
             for values in columns.values():
-                values[numbers] = np.where(has_vectors, values[numbers], np.nan)
+                values[positions] = np.where(has_vectors, values[positions], np.nan)
         encodings = (self.vectors is None) + (self.kind is Effect.MEASURED)
         found: dict[str, Any] = {name: _null_for_nan(values) for name, values in columns.items()}
-        return found | {_UNREAD: are_read.count(False)}, len(numbers) * encodings
+        return found | {_UNREAD: are_read.count(False)}, len(positions) * encodings
 
     def _vectors_with_copies(
         self, findings: Sequence[Mapping[str, Any]], ids: Sequence[tuple[int, ...]]
@@ -654,7 +662,7 @@ def predicted_shifts(
     clean_mean = panel.reference.mean(axis=0, dtype=np.float64)
     mean_query = panel.queries.mean(axis=0, dtype=np.float64)
     shifts = np.full(len(vectors), np.nan)
-    for number, copies in enumerate(removed):
+    for position, copies in enumerate(removed):
         # Find the tokens that have measured effects, and their rows in `effects`.
         ids = np.array(sorted(copies), dtype=np.int64)
         rows = np.searchsorted(effects.ids, ids)
@@ -675,8 +683,10 @@ def predicted_shifts(
         to_point = point - clean_mean
         # Position of the document between the mean of the clean documents (0) and the point toward which
         # copies of the tokens move it (1).
-        covered = float(np.clip((vectors[number] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0))
+        covered = float(
+            np.clip((vectors[position] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0)
+        )
         # The copies have moved the document by covered * to_point. Its mean cosine to the queries changes by
         # the dot product of this movement and the mean query.
-        shifts[number] = covered * float(to_point @ mean_query)
+        shifts[position] = covered * float(to_point @ mean_query)
     return shifts

@@ -206,7 +206,7 @@ def detect(
         token_count = sample or len(encoder.tokenizer.entries)
         if named is not None and sample is None:
             token_count = len(token_ids(categorize(encoder.tokenizer), named))
-        return UncertainStages(confirming_stage(1), most_texts_to_confirm(settings, token_count))
+        return UncertainStages(confirming_stage(batch=1), most_texts_to_confirm(settings, token_count))
 
     with opt.cost_announced(encoder, loading, rehearse, find_uncertain) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)

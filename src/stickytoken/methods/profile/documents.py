@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
+from stickytoken.data import LARGEST_UNKNOWN, collect_sentences, drop_indistinguishable
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import require_words, similarity_of
@@ -75,7 +75,9 @@ def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
     corpus = job.sentences
     if corpus.bundled:
         bundled = bundled_collection()
-        as_tokenized = as_read(collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer)
+        as_tokenized = drop_indistinguishable(
+            collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer
+        )
         if (as_tokenized.unknown or 0.0) <= LARGEST_UNKNOWN:
             return bundled
     joined = join_collection(corpus.texts, corpus.source, _MOST_DOCUMENTS)
