@@ -84,7 +84,8 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
         ]
     count = gr.HTML(_count_message(content, len(rows)), elem_id="explore-count")
     table = gr.Dataframe(
-        _table_of(content, rows), interactive=False, max_height=420, show_label=False, label="Tokens of the run",
+        _table_of(content, rows), interactive=False, max_height=420,
+        show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
     token = gr.Dropdown(
