@@ -262,7 +262,7 @@ def search(
                 add_in_order(batch, values["found"])
 
     # The number of documents is unknown until they have been read.
-    progress(Progress(_SEARCH, 0, 1, unit=_SEARCH_UNIT))
+    progress(Progress(_SEARCH, done=0, total=1, unit=_SEARCH_UNIT))
     # Close the generator explicitly: an interrupt during its garbage collection would only be printed.
     with closing(examined(new_batches(), rules, workers)) as stream:
         for batch, findings in stream:
@@ -465,7 +465,7 @@ class EffectPass:
         texts_encoded = 0
         documents_unread = 0
         is_panel_encoded = False
-        progress(Progress("effects", 0, tally.rows))
+        progress(Progress("effects", done=0, total=tally.rows))
         for index, batch_digest in enumerate(tally.digests):
             findings = self.keeper.findings(index, batch_digest)
             if not findings:

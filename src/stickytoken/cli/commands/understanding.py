@@ -231,7 +231,7 @@ def why(
         for pair in grouped.strongest(top)
     ]
     columns = ("first text", "second text", "contribution", "sticky")
-    console.print_table("Pairs that raise the cosine most", columns, pairs, (None, None, 3, None))
+    console.print_table("Pairs that raise the cosine most", columns, pairs, digits=(None, None, 3, None))
     _print_matrix(grouped)
     _print_deletions("first", grouped.first.parts)
     _print_deletions("second", grouped.second.parts)
@@ -250,7 +250,7 @@ def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
     changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
     largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
     title = f"Largest changes in the cosine when a part of the {name} text is deleted"
-    console.print_table(title, ("part", "change"), largest, (None, 3))
+    console.print_table(title, ("part", "change"), largest, digits=(None, 3))
 
 
 # Size of the printed matrix: width of labels and cells in characters, and maximum number of rows.

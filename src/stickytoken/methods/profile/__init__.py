@@ -156,12 +156,13 @@ class RandomTokens:
 
 
 def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> RandomTokens:
+    none_measured = RandomTokens(count=0, pushing=0, push=None, found=None)
     in_documents = measured.in_documents
     if in_documents is None:
-        return RandomTokens(0, 0, None, None)
+        return none_measured
     is_random = np.isin(in_documents.ids, measured.plan.pilots)
     if not is_random.any():
-        return RandomTokens(0, 0, None, None)
+        return none_measured
     measures = numbers.measures_of(in_documents.ids[is_random])
     _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))

@@ -247,7 +247,7 @@ def _measure_in_carriers(
     first_carriers = list(range(carriers_at_first(job)))
     other_carriers = list(range(len(first_carriers), len(plan.carriers)))
     pilots = measure(Round.PILOT, first_carriers, pilot_ids)
-    screening_carriers = _screening_carriers(job, plan, pilots)
+    screening_carriers = _choose_screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
     screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
     measured = MeasuredJob(
@@ -280,7 +280,7 @@ def _measure_in_carriers(
     # A token that may reach its threshold is also measured in the other carriers, and judged by all of them
     # together. If the first carriers alone could flag a token, each token would have two chances to be
     # flagged by accident.
-    possible_ids = _find_possible(measured, job_ids)
+    possible_ids = _find_ids_that_may_reach(measured, job_ids)
     if other_carriers and len(possible_ids):
         further_ids = np.union1d(possible_ids, pilot_ids)
         further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
@@ -328,7 +328,7 @@ def _measure_suspects(
     )
 
 
-def _find_possible(measured: MeasuredJob, job_ids: Ids) -> Ids:
+def _find_ids_that_may_reach(measured: MeasuredJob, job_ids: Ids) -> Ids:
     measures = estimate(measured).measures_of(job_ids)
     may_reach = verdict.may_erase_enough(measures, measured.job.settings)
     return measures.ids[measures.confirmed & may_reach]
@@ -419,7 +419,7 @@ def confirming_stage(batch: int) -> str:
     return f"{Round.CONFIRM}-{batch}"
 
 
-def _screening_carriers(
+def _choose_screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
     count = job.settings.screening_texts
