@@ -55,7 +55,7 @@ def test_harm_in_documents_is_compared_with_that_of_random_tokens(finished):
     for row, column in zip(rows, ("found", "push"), strict=True):
         test = ttest_ind(of_list[column], others[column], equal_var=False)
         assert (row["tokens"], row["value"]) == (len(ids), pytest.approx(of_list[column].mean()))
-        assert row["otherwise"] == pytest.approx(others[column].mean())
+        assert row["random"] == pytest.approx(others[column].mean())
         assert (row["low"], row["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
     hidden, pushed = rows
     assert hidden["predicts"] == (hidden["high"] < 0)

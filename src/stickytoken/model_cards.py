@@ -40,7 +40,7 @@ def card_block(run: Run) -> str:
     """
     paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
     paragraphs += _list_of_tokens(run)
-    rows = [(name, markdown(value)) for name, value in _rows(run)]
+    rows = [(name, markdown(value)) for name, value in _card_rows(run)]
     paragraphs.append(markdown_table(("measure", "value"), rows))
     paragraphs += [markdown(line) for line in comparisons.rule_lines(run)]
     paragraphs += [
@@ -106,7 +106,7 @@ def _facts(row: Mapping[str, Any]) -> str:
     return ", ".join(facts)
 
 
-def _rows(run: Run) -> list[tuple[str, str]]:
+def _card_rows(run: Run) -> list[tuple[str, str]]:
     """Return the rows of the card's table; each row has the name of a measure and its value."""
     record = run.record
     compared = comparisons.ComparedRun(record.model.short_title, run)

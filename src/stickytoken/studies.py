@@ -80,8 +80,9 @@ class Study:
         audit: what copies do to documents.
         impacts: what copies cost on the tasks, keyed by list.
         tokens: one row per token of a list, and per random token, with the lists that have it.
-        harm: one row per list and harm. ``predicts`` says whether the list does more harm than random tokens
-            (in documents) or benign ones (on a task), by the whole interval of the difference; null if the
+        harm: one row per list and harm. ``value`` is the mean over the list, ``random`` that over random
+            tokens (in documents) or benign ones that were drawn for the list (on a task). ``predicts`` says
+            whether the list does more harm than they do, by the whole interval of the difference; null if the
             list has fewer than three tokens, or the task has no interval.
         stability: one row per pair of runs of ``std`` that differ in seed and sentence pairs: the rank
             correlation of their scores and, without a sample, the Jaccard index of their sticky tokens.
@@ -210,13 +211,13 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             out=path / "profile",
             **steps,
         )
-        lists = _lists(model, std, profile)
+        ids_by_list = _collect_lists(model, std, profile)
         packaged = documents is None
         if documents is None:
             documents = path / "documents"
             collection = bundled_collection()
             write_retrieval(documents, collection.documents, collection.queries, collection.answers)
-        ids = {token_id for listed_ids in lists.values() for token_id in listed_ids[:_MOST_TOKENS]}
+        ids = {token_id for listed_ids in ids_by_list.values() for token_id in listed_ids[:_MOST_TOKENS]}
         audited = audit(
             profile,
             documents,
@@ -227,7 +228,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         )
         impacts = {}
         if task_sources:
-            for name, listed_ids in lists.items():
+            for name, listed_ids in ids_by_list.items():
                 if listed_ids:
                     impacts[name] = impact(
                         model,
@@ -238,7 +239,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
                         **steps,
                     )
         repeated = _repeat(model, std, settings, corpus, sets, path, steps)
-        tokens = _token_table(audited, std, lists)
+        tokens = _token_table(audited, std, ids_by_list)
         notes = []
         try:
             report(std, figures=path / "figures")
@@ -251,14 +252,16 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             audit=audited,
             impacts=impacts,
             tokens=tokens,
-            harm=pl.DataFrame([*_harm_in_documents(tokens, lists), *_harm_on_tasks(impacts, lists)], _HARM),
+            harm=pl.DataFrame(
+                [*_harm_in_documents(tokens, ids_by_list), *_harm_on_tasks(impacts, ids_by_list)], _HARM
+            ),
             stability=_stability([std, *repeated]),
             notes=tuple(notes),
         )
         for name, table in finished._tables.items():
             store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
             store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
-        page = _page(finished, lists, packaged=packaged)
+        page = _page(finished, ids_by_list, packaged=packaged)
         store.write_atomically(path / _PAGE, page.encode("utf-8", "backslashreplace"))
         return finished
 
@@ -300,14 +303,14 @@ def _read_twice(documents: DocumentSource) -> tuple[DocumentSource, str]:
     return documents, fingerprint(content)
 
 
-def _lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
+def _collect_lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
     available = {token.id for token in categorize(model.tokenizer).available}
-    lists = {"std": std.sticky["token_id"].to_list()}
+    ids_by_list = {"std": std.sticky["token_id"].to_list()}
     published = published_list(std)
     if published is not None:
-        lists["published"] = [id_ for id_ in published["token_id"].to_list() if id_ in available]
-    lists["profile"] = profile.sticky["token_id"].to_list()
-    return lists
+        ids_by_list["published"] = [id_ for id_ in published["token_id"].to_list() if id_ in available]
+    ids_by_list["profile"] = profile.sticky["token_id"].to_list()
+    return ids_by_list
 
 
 def _repeat(
@@ -350,10 +353,10 @@ def _repeat(
     return runs
 
 
-def _token_table(audited: Audit, std: Run, lists: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+def _token_table(audited: Audit, std: Run, ids_by_list: Mapping[str, Sequence[int]]) -> pl.DataFrame:
     names = []
     for token_id, group in audited.tokens.select("token_id", "group").iter_rows():
-        of_token = [name for name, ids in lists.items() if token_id in ids]
+        of_token = [name for name, ids in ids_by_list.items() if token_id in ids]
         names.append(", ".join(of_token) or ("random" if group == ORDINARY else "none"))
     scores = std.tokens.select("token_id", "sticky_score", "validation_rate")
     return (
@@ -368,7 +371,7 @@ _HARM = {
     "harm": pl.String,
     "tokens": pl.Int64,
     "value": pl.Float64,
-    "otherwise": pl.Float64,
+    "random": pl.Float64,
     "difference": pl.Float64,
     "low": pl.Float64,
     "high": pl.Float64,
@@ -376,21 +379,27 @@ _HARM = {
 }
 
 
-def _harm_in_documents(tokens: pl.DataFrame, lists: Mapping[str, Sequence[int]]) -> Iterator[dict[str, Any]]:
+def _harm_in_documents(
+    tokens: pl.DataFrame, ids_by_list: Mapping[str, Sequence[int]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per list and harm in documents: the mean over its tokens, beside that of random ones.
+
+    A list predicts a harm if the whole interval of the difference lies on the harmful side of zero.
+    """
     random_tokens = tokens.filter(lists="random")
-    for name, ids in lists.items():
-        of_list = tokens.filter(pl.col("token_id").is_in(list(ids)))
-        for harm, column, sign in ((_HIDDEN, "found", -1), (_PUSHED, "push", 1)):
-            values = of_list[column].drop_nulls().to_numpy()
-            otherwise = random_tokens[column].drop_nulls().to_numpy()
-            row: dict[str, Any] = {"list": name, "harm": harm, "tokens": len(values)}
-            if len(values) and len(otherwise):
-                row |= {"value": values.mean(), "otherwise": otherwise.mean()}
-                row["difference"] = row["value"] - row["otherwise"]
-            if min(len(values), len(otherwise)) >= _FEWEST:
-                row["low"], row["high"] = _difference_interval(values, otherwise)
-                nearest = row["low"] if sign > 0 else row["high"]
-                row["predicts"] = bool(sign * nearest > 0)
+    for list_name, ids in ids_by_list.items():
+        listed_tokens = tokens.filter(pl.col("token_id").is_in(list(ids)))
+        for harm, column, is_harmful_if_lower in ((_HIDDEN, "found", True), (_PUSHED, "push", False)):
+            of_listed = listed_tokens[column].drop_nulls().to_numpy()
+            of_random = random_tokens[column].drop_nulls().to_numpy()
+            row: dict[str, Any] = {"list": list_name, "harm": harm, "tokens": len(of_listed)}
+            if len(of_listed) and len(of_random):
+                row |= {"value": of_listed.mean(), "random": of_random.mean()}
+                row["difference"] = row["value"] - row["random"]
+            if min(len(of_listed), len(of_random)) >= _FEWEST:
+                low, high = _difference_interval(of_listed, of_random)
+                predicts = high < 0 if is_harmful_if_lower else low > 0
+                row |= {"low": low, "high": high, "predicts": predicts}
             yield row
 
 
@@ -411,7 +420,7 @@ def _difference_interval(values: NDArray[np.float64], others: NDArray[np.float64
 
 
 def _harm_on_tasks(
-    impacts: Mapping[str, Impact], lists: Mapping[str, Sequence[int]]
+    impacts: Mapping[str, Impact], ids_by_list: Mapping[str, Sequence[int]]
 ) -> Iterator[dict[str, Any]]:
     """Yield a row per list and task: the main score with its tokens, beside that with benign ones."""
     for name, measured in impacts.items():
@@ -422,9 +431,9 @@ def _harm_on_tasks(
             yield {
                 "list": name,
                 "harm": f"{effect['task']}, {effect['metric']}",
-                "tokens": len(lists[name]),
+                "tokens": len(ids_by_list[name]),
                 "value": effect["sticky"],
-                "otherwise": effect["benign"],
+                "random": effect["benign"],
                 "difference": effect["sticky"] - effect["benign"] if is_defined else None,
                 "low": None if high is None else -high,
                 "high": None if low is None else -low,
@@ -485,10 +494,10 @@ _IN_ITS_FAVOUR = (
 )
 
 
-def _page(study: Study, lists: Mapping[str, Sequence[int]], *, packaged: bool) -> str:
+def _page(study: Study, ids_by_list: Mapping[str, Sequence[int]], *, packaged: bool) -> str:
     result = study.audit.result
     index = study.audit.record.index
-    counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in lists.items()]
+    counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in ids_by_list.items()]
     without = "" if result.found_without is None else f" Without copies, {result.found_without:.3f}."
     sections = [
         f"# Which sticky tokens of {markdown(study.std.record.model.short_title)} predict harm?",
@@ -502,10 +511,10 @@ def _page(study: Study, lists: Mapping[str, Sequence[int]], *, packaged: bool) -
         f"Of {index.documents:,} documents, {COPIES} copies of a token were written into "
         f"{len(result.stuffed_ids)}, one at a time, for at most {_MOST_TOKENS} tokens of a list. "
         f"*Found*: the share of the queries that a document answers that find it among the first {TOP}."
-        f"{without} *Pushed*: in how many times as many wrong results it is. *Otherwise*: with copies "
+        f"{without} *Pushed*: in how many times as many wrong results it is. *Random*: with copies "
         f"of random tokens. The interval covers {_CONFIDENCE:.0%}.",
-        "On tasks, the texts are edited as Chen et al. do it. *Otherwise*: with copies of benign tokens. The "
-        "interval covers 90%, over queries, pairs or texts.",
+        "On tasks, the texts are edited as Chen et al. do it. *Random*: with copies of benign tokens that "
+        "were drawn for the list. The interval covers 90%, over queries, pairs or texts.",
         "A list predicts a harm if the whole interval says so.",
     ]
     if not study.stability.is_empty():

@@ -256,12 +256,14 @@ def _round_trips(
 ) -> dict[int, _RoundTrip]:
     """Decode each token after an anchor, and encode the text again.
 
-    Tokens whose text or ids no longer begin with the anchor are left out.
+    Behind an anchor, a token does not begin the text, where some tokenizers add a space; with `_NO_ANCHOR`,
+    it stands alone. Tokens whose text or ids no longer begin with the anchor are left out.
     """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
     for token_id, text in zip(token_ids, texts, strict=True):
-        # An anchor is only used where the tokenizer puts a space before every text.
+        # There are anchors only for a tokenizer that adds a space before a text, which decoding may leave
+        # before the anchor. Without one, the space may be the token's own.
         anchored_text = text.removeprefix(" ") if anchor.text else text
         if anchored_text.startswith(anchor.text):
             text_of[token_id] = anchored_text

@@ -289,7 +289,7 @@ def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sam
 
 
 def publish(monkeypatch, tokens):
-    full_table = published._table
+    full_table = published._read_table
 
     def table(name):
         if name == "published_models.csv":
@@ -297,7 +297,7 @@ def publish(monkeypatch, tokens):
         rows = [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9, 0.9, 0.8) for k, token in tokens]
         return pl.DataFrame(rows, schema=full_table(name).schema, orient="row")
 
-    monkeypatch.setattr(published, "_table", table)
+    monkeypatch.setattr(published, "_read_table", table)
 
 
 def test_the_tables_are_whole():

@@ -27,7 +27,7 @@ from stickytoken.data import (
     collect_sentences,
     load_sentences,
     pairs_from_file,
-    readable,
+    require_readable,
     sample_pairs,
     select_pairs,
     text_kinds,
@@ -269,7 +269,7 @@ def test_a_corpus_of_unknown_characters_is_refused(wordpiece, tmp_path):
     unigram.save(str(tmp_path / "tokenizer.json"))
     for texts, tokenizer in ((CHINESE, wordpiece), (EMOJI, load_tokenizer(tmp_path))):
         with pytest.raises(InputError, match=r"tiny.* (9\d|100)%.*characters.* test"):
-            readable(collect_sentences(texts, "test"), tokenizer, "tiny")
+            require_readable(collect_sentences(texts, "test"), tokenizer, "tiny")
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -296,21 +296,23 @@ def test_a_small_share_of_the_characters_is_told_and_recorded(encoder, tmp_path)
 def test_sentences_that_unknown_tokens_make_equal_are_kept_once(wordpiece):
     texts = [*tiny.sentences(60), *(f"the {word} stone" for word in ("river 今", "river 天", "River 😀"))]
     texts.append("a 今 bird")
-    found = readable(collect_sentences(texts, "test", topics=[str(k) for k in range(64)]), wordpiece, "tiny")
+    found = require_readable(
+        collect_sentences(texts, "test", topics=[str(k) for k in range(64)]), wordpiece, "tiny"
+    )
     assert found.texts == (*texts[:61], texts[63])
     assert found.topics == (*(str(k) for k in range(61)), "63")
     assert found.duplicates == 2
     # Texts that differ in case alone are two texts, as they were in published runs.
     corpus = collect_sentences([*tiny.sentences(60), tiny.sentences(60)[0].upper()], "test")
-    assert readable(corpus, wordpiece, "tiny").fingerprint == corpus.fingerprint
+    assert require_readable(corpus, wordpiece, "tiny").fingerprint == corpus.fingerprint
 
 
 def test_pairs_are_checked_too(wordpiece):
     pairs = tuple(SentencePair(text, "the river", 0.5) for text in CHINESE)
     with pytest.raises(InputError, match=naming("characters", "pairs")):
-        readable(PairCorpus(pairs, "pairs"), wordpiece, "tiny")
+        require_readable(PairCorpus(pairs, "pairs"), wordpiece, "tiny")
     plain = PairCorpus((SentencePair("a stone", "the river", 0.5),), "pairs")
-    assert readable(plain, wordpiece, "tiny").pairs == plain.pairs
+    assert require_readable(plain, wordpiece, "tiny").pairs == plain.pairs
 
 
 def test_a_tokenizer_without_spans_counts_tokens():
@@ -324,7 +326,9 @@ def test_a_tokenizer_without_spans_counts_tokens():
             return [(ids, None) for ids in self.encode_many(texts)]
 
     texts = [f"a b c d e f g h i {letter}" for letter in "jklmnopqrst"] + ["a b c d e f g h i x"]
-    assert readable(collect_sentences(texts, "test"), Spanless(), "model").unknown == pytest.approx(1 / 120)
+    assert require_readable(collect_sentences(texts, "test"), Spanless(), "model").unknown == pytest.approx(
+        1 / 120
+    )
 
 
 # Pairs: read from files, sampled evenly over similarity, chosen below the mean similarity

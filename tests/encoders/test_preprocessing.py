@@ -11,7 +11,7 @@ import tiny
 import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
-from stickytoken.data import as_read, load_sentences
+from stickytoken.data import drop_indistinguishable, load_sentences
 from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
@@ -135,7 +135,7 @@ def wordpiece_of_accents():
     ],
 )
 def test_characters_that_a_tokenizer_drops_are_unknown(tokenizer, texts, share):
-    assert as_read(load_sentences([*texts]), tokenizer).unknown == pytest.approx(share)
+    assert drop_indistinguishable(load_sentences([*texts]), tokenizer).unknown == pytest.approx(share)
 
 
 def test_entries_without_a_row_are_unreachable_and_the_others_are_measured(tmp_path):

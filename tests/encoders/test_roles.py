@@ -293,7 +293,7 @@ def test_effects_are_measured_with_query_vectors(library):
         kind=_passes.Effect.MEASURED,
         encoder=encoder_of_documents(library),
         effects=None,
-        texts=texts,
+        panel_texts=texts,
         identity="",
         keeper=_passes.Keeper(),
     )

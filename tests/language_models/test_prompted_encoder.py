@@ -205,7 +205,7 @@ def test_the_module_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt,
 @pytest.mark.parametrize(("prompt", "span"), [("echo", None), ('A: "{sentence}" is', (1, 2))])
 def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prompt, span):
     reading = read(prompt, span, 3)
-    record = LoadingRecord.model_validate(reading.prompting.saved())
+    record = LoadingRecord.model_validate(reading.prompting.as_options())
     encoder = load_encoder(folder, device="cpu", prompt=record.prompting)
     assert encoder.reading == reading
     encoder.sentence_transformer().save(str(tmp_path), create_model_card=False)

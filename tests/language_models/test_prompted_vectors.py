@@ -185,7 +185,7 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading, reuse=always)
     assert np.abs(encoder.encode(SENTENCES[::-1])[::-1] - expected).max() < tolerance
     assert vars(encoder._runner.prompt_reuse)["agrees"] or name in FAMILIES
-    module = CausalPrompt(model, tokenizer, **reading.prompting.saved())
+    module = CausalPrompt(model, tokenizer, **reading.prompting.as_options())
     with torch.inference_mode():
         padded = module(module.preprocess(SENTENCES))["sentence_embedding"].numpy()
     assert np.abs(padded - expected).max() < tolerance

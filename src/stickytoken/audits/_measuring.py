@@ -112,33 +112,15 @@ def _token_rows(
     """Return the rows of tokens.parquet, worst first.
 
     The push is measured in these documents. The erased share and the vector deviation are those of the run;
-    they are missing for a token that the run does not have. An erased share counts only if the token hides
-    these documents, too.
+    they are missing for a token that the run does not have. ``undecided`` says that a benign token's push
+    reaches the threshold while the low end of its interval does not: more documents could make it sticky.
     """
-    ids = np.array([token.id for token in stuffed.tokens], dtype=np.int64)
-    known = [name for name in _OF_RUN if name in job.run.tokens.columns]
-    of_run = pl.DataFrame({"token_id": ids}).join(
-        job.run.tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left"
-    )
-    missing = [pl.lit(None, results.TABLES["tokens.parquet"][name]).alias(name) for name in _OF_RUN]
-    of_run = of_run.with_columns(column for column in missing if column.meta.output_name() not in known)
-
-    def column(name: str) -> NDArray[np.float64]:
-        return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
-
+    of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
-    deviations = column("vector_deviation")
-    measures = RuleInputs(
-        ids=ids,
-        erased=Intervals(column("erased"), column("erased_low"), column("erased_high")),
-        push=stuffed.push,
-        vector_deviation=deviations,
-        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy()
-        & hide_here(stuffed.found, is_ordinary),
-    )
+    measures = _collect_rule_inputs(of_run, stuffed, is_ordinary)
     judged = apply_rule(measures, job.rule)
-    _, push_thresholds = thresholds(deviations, job.rule)
-    is_undecided = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
+    _, push_thresholds = thresholds(measures.vector_deviation, job.rule)
+    reaches_with_value_only = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     pushes = stuffed.push.of_each()
     found_shares = None if stuffed.found is None else stuffed.found.of_each()
@@ -163,10 +145,39 @@ def _token_rows(
             "verdict": verdict,
             "severity": judged.severities[index],
             "reason": judged.reasons[index],
-            "undecided": bool(is_undecided[index]) and verdict is Verdict.BENIGN,
+            "undecided": bool(reaches_with_value_only[index]) and verdict is Verdict.BENIGN,
         }
         rows.append(row)
     return sorted(rows, key=_badness)
+
+
+def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns `_OF_RUN` of tokens; null where the run lacks the token or the column."""
+    types = results.TABLES["tokens.parquet"]
+    known = [name for name in _OF_RUN if name in run_tokens.columns]
+    nulls = [pl.lit(None, types[name]).alias(name) for name in _OF_RUN if name not in known]
+    return (
+        pl.DataFrame({"token_id": np.array(ids, dtype=np.int64)})
+        .join(run_tokens.select("token_id", *known), on="token_id", how="left", maintain_order="left")
+        .with_columns(nulls)
+    )
+
+
+def _collect_rule_inputs(
+    of_run: pl.DataFrame, stuffed: Stuffed, is_ordinary: NDArray[np.bool_]
+) -> RuleInputs:
+    def floats(name: str) -> NDArray[np.float64]:
+        return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+    is_confirmed_by_run = of_run["confirmed"].fill_null(value=False).to_numpy()
+    return RuleInputs(
+        ids=of_run["token_id"].to_numpy(),
+        erased=Intervals(floats("erased"), floats("erased_low"), floats("erased_high")),
+        push=stuffed.push,
+        vector_deviation=floats("vector_deviation"),
+        # An erased share counts only if the token hides these documents, too.
+        confirmed=is_confirmed_by_run & hide_here(stuffed.found, is_ordinary),
+    )
 
 
 def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -62,11 +62,11 @@ class CleaningRules:
 
     def __post_init__(self) -> None:
         for name in ("allowed", "known"):
-            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+            object.__setattr__(self, name, _require_texts(name, getattr(self, name)))
         if self.normalizer is not None:
             object.__setattr__(self, "normalizer", _normalizer(self.normalizer))
-        object.__setattr__(self, "words", _texts("words", self.words))
-        object.__setattr__(self, "specials", _texts("specials", self.specials))
+        object.__setattr__(self, "words", _require_texts("words", self.words))
+        object.__setattr__(self, "specials", _require_texts("specials", self.specials))
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
     def extended(
@@ -133,7 +133,7 @@ class CleaningRules:
         return cls(**values)
 
 
-def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+def _require_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     texts = list_of("texts", name, values)
     for text in texts:
         if not isinstance(text, str) or not text.strip():

@@ -485,10 +485,10 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
 
 
 @contextmanager
-def announced(
+def cost_announced(
     encoder: stickytoken.Encoder | DeferredModel | None,
     loading: AnyModelOptions,
-    measurement: Callable[[Any, Path], object],
+    rehearse: Callable[[Any, Path], object],
     uncertain: Callable[[stickytoken.Encoder], UncertainStages | None] = lambda encoder: None,
 ) -> Iterator[ProgressCallback]:
     """Yield a progress callback. For a model behind an endpoint, also print an estimate of the cost.
@@ -498,7 +498,7 @@ def announced(
     Args:
         encoder: The encoder, which may be loaded later; None if the command uses none.
         loading: The options that the user passed.
-        measurement: Function that does the work of the command with an encoder and a folder. To estimate the
+        rehearse: Function that does the work of the command with an encoder and a folder. To estimate the
             cost, this function is called with a stand-in for the encoder, which only counts texts, and with a
             temporary folder.
         uncertain: Function that returns the stages whose texts depend on the results of earlier stages; None
@@ -509,7 +509,7 @@ def announced(
 
     def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
         if isinstance(loaded, EndpointEncoder):
-            loaded.before_sending = partial(_confirm_cost, loaded, loading, measurement, uncertain)
+            loaded.before_sending = partial(_confirm_cost, loaded, loading, rehearse, uncertain)
 
     with console.progress_bar() as progress:
         if isinstance(encoder, DeferredModel):
@@ -531,10 +531,10 @@ def announced(
 def _confirm_cost(
     endpoint: EndpointEncoder,
     loading: AnyModelOptions,
-    measurement: Callable[[Any, Path], object],
+    rehearse: Callable[[Any, Path], object],
     uncertain: Callable[[stickytoken.Encoder], UncertainStages | None],
 ) -> None:
-    """Print an estimate of the cost of a command, and ask the user whether to go on; see `announced`.
+    """Print an estimate of the cost of a command, and ask the user whether to go on; see `cost_announced`.
 
     Raises:
         InputError: The user cannot be asked, because stdin is not a terminal.
@@ -547,7 +547,7 @@ def _confirm_cost(
             temporary = Path(folder) / "rehearsal"
             try:
                 estimate = estimate_cost(
-                    endpoint, lambda stand_in: measurement(stand_in, temporary), uncertain(endpoint)
+                    endpoint, lambda stand_in: rehearse(stand_in, temporary), uncertain(endpoint)
                 )
                 console.inform(f"estimate: {_estimate_line(estimate)}")
             except StickyTokenError as error:

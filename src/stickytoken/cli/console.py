@@ -164,7 +164,7 @@ def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -
     In a table that is too wide for the terminal, long text is wrapped. Numbers stay on one line, and their
     headings are broken after each word.
     """
-    cells = [list(map(_cell, row, columns)) for row in rows]
+    cells = [list(map(_cell_as_text, row, columns)) for row in rows]
     titles = [column.title for column in columns]
     widths = [max(map(cell_len, texts)) for texts in zip(titles, *cells, strict=True)]
     console = stdout()
@@ -231,7 +231,7 @@ def stdout() -> Console:
     return console if console.is_terminal else _Console(width=160)
 
 
-def _cell(value: Any, column: Column) -> str:
+def _cell_as_text(value: Any, column: Column) -> str:
     if value is None:
         return "-"
     if column.unit:

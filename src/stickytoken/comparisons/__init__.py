@@ -563,7 +563,7 @@ def _differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str
 PER = 10_000
 
 # What the columns of the table mean.
-READING = {
+GLOSSARY = {
     "erases most": "The token whose copies leave least of a text's meaning, and how much less they leave "
     "than copies of an ordinary token. The interval describes how the share of this one token varies over "
     "texts. It does not account for the token being the largest of many.",
@@ -595,7 +595,7 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 )
 
 
-def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
+def _values_by_column(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
     if values is None:
         return dict.fromkeys(columns)
     return dict(zip(columns, values, strict=True))
@@ -650,9 +650,9 @@ class Comparison:
                 "selection": compared.examined.value,
             }
             for measure in MEASURES:
-                row |= _cells(_LARGEST[measure.key], compared.largest(measure))
+                row |= _values_by_column(_LARGEST[measure.key], compared.largest(measure))
             row["sticky"] = len(run.sticky)
-            row |= _cells(_SHARE, share_per_10000)
+            row |= _values_by_column(_SHARE, share_per_10000)
             row["confidence"] = compared.confidence
             row["repair"] = compared.repair
             rows.append(row)
@@ -696,7 +696,7 @@ class Comparison:
             "notes": self.notes,
             "agreements": [asdict(agreement) for agreement in self.agreements],
             "tokens": [_token_values(token) for token in self.tokens],
-            "reading": READING,
+            "reading": GLOSSARY,
         }
 
 

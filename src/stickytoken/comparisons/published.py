@@ -129,11 +129,11 @@ _EXAMPLES = 5
 @cache
 def published_models() -> pl.DataFrame:
     """Return the published table of models, with the tokens of highest cosine rate as examples."""
-    tokens = _table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
+    tokens = _read_table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
     examples = tokens.group_by("model", maintain_order=True).agg(
         pl.col("token").head(_EXAMPLES).str.join(" ").alias("examples")
     )
-    return _table("published_models.csv").join(examples, on="model", how="left", maintain_order="left")
+    return _read_table("published_models.csv").join(examples, on="model", how="left", maintain_order="left")
 
 
 def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
@@ -244,7 +244,7 @@ def published_tokens(name: str) -> pl.DataFrame:
 
     ``validation_rate`` is the rate by cosine distance, from which the authors decide what is sticky.
     """
-    return _table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
+    return _read_table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
 def published_list(run: Run) -> pl.DataFrame | None:
@@ -390,6 +390,6 @@ def _compare_with_paper(run: Run, published: pl.DataFrame, unknown: int) -> Besi
     )
 
 
-def _table(name: str) -> pl.DataFrame:
+def _read_table(name: str) -> pl.DataFrame:
     content = files("stickytoken.comparisons").joinpath(f"data/{name}").read_bytes()
     return pl.read_csv(content, infer_schema_length=None, schema_overrides={"token": pl.String})

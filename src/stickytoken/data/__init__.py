@@ -582,16 +582,16 @@ class SpanTokenizer(Protocol):
         """
 
 
-def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Return a corpus as the model reads it (see `as_read`), and check its share of unknown characters.
+def require_readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
+    """Return a corpus after `drop_indistinguishable`, and check its share of unknown characters.
 
     A warning is given if the share of unknown characters exceeds `NOTED_UNKNOWN`.
 
     Raises:
         InputError: The share of unknown characters exceeds `LARGEST_UNKNOWN`.
     """
-    corpus_as_read = as_read(corpus, tokenizer)
-    share = corpus_as_read.unknown or 0.0
+    distinct_corpus = drop_indistinguishable(corpus, tokenizer)
+    share = distinct_corpus.unknown or 0.0
     if share > LARGEST_UNKNOWN:
         raise InputError(
             f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, so "
@@ -600,10 +600,10 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
     if share > NOTED_UNKNOWN:
         message = f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}"
         warnings.warn(message, StickyTokenWarning, stacklevel=3)
-    return corpus_as_read
+    return distinct_corpus
 
 
-def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
+def drop_indistinguishable(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     """Return a corpus without sentences that the model cannot tell from earlier sentences.
 
     The share of characters that the tokenizer does not read is stored as `unknown`. A sentence is left out if

@@ -136,20 +136,20 @@ class Once:
             return deepcopy(self._values)  # Gradio modifies the values that it receives
 
 
-def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[Any]]) -> list[Any]:
+def on_first_visit(was_visited: bool, answer: Callable[[], list[Any]], *, output_count: int) -> list[Any]:
     """Return what a tab shows when a visitor opens it: an example on the first visit, else no change.
 
     Args:
         was_visited: Whether this visitor has opened the tab before.
-        outputs: Number of the tab's output components.
         answer: Function that returns values for the output components on the first visit.
+        output_count: Number of the tab's output components.
 
     Returns:
         True, as the new value of ``was_visited``, followed by a value for each output component. On a later
         visit, these values leave the components unchanged.
     """
     if was_visited:
-        return [True, *([gr.skip()] * outputs)]
+        return [True, *([gr.skip()] * output_count)]
     return [True, *answer()]
 
 

@@ -84,7 +84,8 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
         ]
     count = gr.HTML(_count_message(content, len(rows)), elem_id="explore-count")
     table = gr.Dataframe(
-        _table(content, rows), interactive=False, max_height=420, show_label=False, label="Tokens of the run",
+        _table_of(content, rows), interactive=False, max_height=420,
+        show_label=False, label="Tokens of the run",
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
     token = gr.Dropdown(
@@ -109,7 +110,9 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
 
     def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
         """Return the values of ``visited`` and of the evidence, which change only on the first visit."""
-        return ui.on_first_visit(was_visited, len(evidence), lambda: show_evidence(label, token_id))
+        return ui.on_first_visit(
+            was_visited, lambda: show_evidence(label, token_id), output_count=len(evidence)
+        )
 
     visited = gr.State(False)
     tab.select(open_tab, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)
@@ -162,7 +165,7 @@ class _Handlers:
         about = _first_screen(content, self._library.report_path(label)).values()
         count = _count_message(content, len(tokens))
         token_field = gr.update(choices=_token_choices(tokens), value=_first_token(content))
-        return [search, *filters, *about, count, _table(content, tokens), token_field]
+        return [search, *filters, *about, count, _table_of(content, tokens), token_field]
 
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
         """Return the count, the table and the token field for the tokens that match the search."""
@@ -172,7 +175,7 @@ class _Handlers:
         # Select the first match. Without a search, keep the current token.
         if text and len(matches):
             token["value"] = matches["token_id"][0]
-        return [_count_message(content, len(matches)), _table(content, matches), token]
+        return [_count_message(content, len(matches)), _table_of(content, matches), token]
 
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
         """Return a value for the token field, and a value that leaves the card of the evidence unchanged.
@@ -305,7 +308,7 @@ def _filter_values(column: str, values: object) -> list[str]:
     return values
 
 
-def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+def _table_of(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     columns = facts.columns(content)
     values = []
     texts = []

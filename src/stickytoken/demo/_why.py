@@ -106,7 +106,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         was_visited: bool,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        return ui.on_first_visit(was_visited, 1, lambda: example_or_error(progress))
+        return ui.on_first_visit(was_visited, lambda: example_or_error(progress), output_count=1)
 
     def unlock_form() -> list[Any]:
         """Return values that unlock the two text fields and the button, and leave the answer unchanged.

@@ -162,7 +162,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     _warn_unless_cosine(encoder)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
-    corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
+    corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     tokenizer = encoder.tokenizer
     if tokens is None and sample is None and isinstance(tokenizer, CandidateTokenizer):
@@ -371,7 +371,7 @@ def probe(
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
     _warn_unless_cosine(encoder)
-    corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
+    corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)
     if settings.inserted_as is not Insertion.IDS:

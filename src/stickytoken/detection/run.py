@@ -80,15 +80,15 @@ class Run:
             titles[column.key] = column.title
         titles["verdict"] = "verdict"
         rows = self.sticky.select(list(titles)).head(20).rows()
-        head = "".join(f"<th>{_cell(title)}</th>" for title in titles.values())
+        head = "".join(f"<th>{_cell_as_html(title)}</th>" for title in titles.values())
         body = ""
         for row in rows:
-            cells = "".join(f"<td>{_cell(value)}</td>" for value in row)
+            cells = "".join(f"<td>{_cell_as_html(value)}</td>" for value in row)
             body += f"<tr>{cells}</tr>"
         omitted = len(self.sticky) - len(rows)
         note = f"<p>{omitted:,} more in <code>run.sticky</code></p>" if omitted else ""
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{_cell(repr(self))}</p>{table}{note}"
+        return f"<p>{_cell_as_html(repr(self))}</p>{table}{note}"
 
     @property
     def path(self) -> Path:
@@ -317,7 +317,7 @@ class Run:
         }
 
 
-def _cell(value: object) -> str:
+def _cell_as_html(value: object) -> str:
     if value is None:
         return "-"
     return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))
@@ -498,12 +498,12 @@ class NextStep(NamedTuple):
     command: str  # the command line; the user replaces the names in capitals
 
 
-def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
+def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextStep, ...]:
     """Return the steps that a user can take after a run, the best step first.
 
     Args:
         run: The run.
-        repaired: The date of a verified repair of the run's model; None if the model has no verified repair.
+        repair_verified_on: The date of a verified repair of the run's model; None if it has none.
     """
     folder = quote(str(run.path))
     audit = f"stickytoken audit {folder} --documents YOUR_DOCUMENTS"
@@ -518,27 +518,30 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
         # A model behind an endpoint, or one that is read at an inner layer, cannot be repaired.
         return find, clean
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")
-    repair = NextStep(
-        "write a repaired, verified copy of the model, then encode your documents with it",
-        f"stickytoken repair {folder} --out YOUR_FOLDER",
-    )
-    if repaired is not None:
-        repair = NextStep(
-            f"encode your documents again with the repaired model (YOUR_FOLDER), verified on {repaired}",
+    find_instead = find._replace(purpose=f"or keep this model, and {find.purpose}")
+    if repair_verified_on is not None:
+        use_repaired = NextStep(
+            "encode your documents again with the repaired model (YOUR_FOLDER), verified on "
+            f"{repair_verified_on}",
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
-    elif not run.is_profile:
+        return use_repaired, find_instead, clean, check
+    if not run.is_profile:
         # Most of the tokens that the paper's method calls sticky affect texts no more than ordinary ones do.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",
         )
         return compare, find, clean, check
-    elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
+    repair = NextStep(
+        "write a repaired, verified copy of the model, then encode your documents with it",
+        f"stickytoken repair {folder} --out YOUR_FOLDER",
+    )
+    if "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
         find_first = find._replace(
             purpose="see whether your documents repeat these mild tokens, "
             "and repair the model only if they do"
         )
         repair_then = repair._replace(purpose=f"if they do, {repair.purpose}")
         return find_first, repair_then, clean._replace(purpose="or take the copies out"), check
-    return repair, find._replace(purpose=f"or keep this model, and {find.purpose}"), clean, check
+    return repair, find_instead, clean, check

@@ -60,7 +60,7 @@ class LoadingRecord(resume.Record):
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
         settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
-        prompting = {name: values[name] for name in Prompting().saved() if name in values}
+        prompting = {name: values[name] for name in Prompting().as_options() if name in values}
         others = {name: value for name, value in values.items() if name not in settings | prompting}
         return others | {"settings": settings, "prompting": prompting}
 
@@ -68,7 +68,7 @@ class LoadingRecord(resume.Record):
     def _spread_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         others: dict[str, Any] = serialize(self)
         del others["settings"], others["prompting"]
-        return asdict(self.settings) | self.prompting.saved() | others
+        return asdict(self.settings) | self.prompting.as_options() | others
 
 
 class ModelRecord(resume.Record):

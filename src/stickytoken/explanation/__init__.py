@@ -8,7 +8,7 @@ from functools import partial
 from numbers import Integral
 from pathlib import Path
 
-from stickytoken.data import SentenceSource, load_sentences, readable
+from stickytoken.data import SentenceSource, load_sentences, require_readable
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids as named_ids
 from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders.protocol import IdEncoder, require_ids
@@ -96,7 +96,7 @@ def explain(
     encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")
     inspector = inspector_of(encoder)
     if corpus is not None:
-        corpus = readable(corpus, encoder.tokenizer, encoder.name)
+        corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _choose_ids(encoder, vocabulary, tokens)
     # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.

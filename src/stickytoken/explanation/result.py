@@ -115,7 +115,7 @@ def verdict(
         # A lift inside the benign interval does not show that the token has no lift.
         clauses.insert(
             0,
-            f"over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
+            f"over {_text_count(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
             f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and "
             f"{_interval_with_zero(lift)}",
         )
@@ -167,7 +167,7 @@ def _compare_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) ->
         return quoted
     distance = "" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD"
     quoted += (
-        f" Over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign tokens "
+        f" Over {_text_count(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign tokens "
         f"{lift['benign_mean']:.3f}{distance})"
     )
     is_outside = bool(lift["outside"])  # of the interval of the benign tokens
@@ -190,7 +190,7 @@ def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
     if run.get("push") is not None:
         numbers.append(f"push {PUSH.text(run['push'])}")
     if run.get("texts"):
-        numbers.append(f"over {_texts(run['texts'])}")
+        numbers.append(f"over {_text_count(run['texts'])}")
     return numbers
 
 
@@ -200,7 +200,7 @@ def _interval_with_zero(lift: Mapping[str, Any]) -> str:
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
 
 
-def _texts(count: int) -> str:
+def _text_count(count: int) -> str:
     return "1 text" if count == 1 else f"{count} texts"
 
 

@@ -137,7 +137,7 @@ class _TaskEditor:
         if isinstance(data, Mapping):
             return {name: below if name == "train" else self.data(below) for name, below in data.items()}
         column = _EDITED_COLUMNS[self._kind]
-        return data.remove_columns(column).add_column(column, self._texts(data[column][:]))
+        return data.remove_columns(column).add_column(column, self._edit_texts(data[column][:]))
 
     def _corpus(self, data: Mapping[str, Any]) -> Any:
         corpus = data["corpus"]
@@ -149,14 +149,14 @@ class _TaskEditor:
             for score_by_document in data["relevant_docs"].values():
                 relevant |= {document for document, score in score_by_document.items() if score > 0}
         indices = [index for index, document in enumerate(corpus["id"][:]) if document not in relevant]
-        edited = self._texts([texts[index] for index in indices])
+        edited = self._edit_texts([texts[index] for index in indices])
         for index, text in zip(indices, edited, strict=True):
             texts[index] = text
         return corpus.remove_columns(["title", "text"] if has_titles else "text").add_column("text", texts)
 
-    def _texts(self, texts: list[Any]) -> list[Any]:
+    def _edit_texts(self, texts: list[Any]) -> list[Any]:
         if texts and not isinstance(texts[0], str):
-            return [self._texts(list(inner)) for inner in texts]
+            return [self._edit_texts(list(inner)) for inner in texts]
         self.edited += len(texts)
         return list(published_edits(texts, self._tokens, self._stream))
 

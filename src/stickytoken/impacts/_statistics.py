@@ -145,7 +145,7 @@ class _Groups:
             column += len(group)
         return weights
 
-    def of_kind(self, kind: Kind) -> NDArray[np.float64]:
+    def weights_of(self, kind: Kind) -> NDArray[np.float64]:
         """Return the rows of `weights` that belong to single tokens of a kind, or to clean texts.
 
         Mixtures of several tokens in a text are left out. The product of a row and the scores of all
@@ -207,7 +207,7 @@ def task_rows(
             "unit": task.unit,
             "units": task.units,
         }
-        rows["effects"].append(effect | _effect_of(resampled_scores, groups, settings.confidence, key))
+        rows["effects"].append(effect | _compute_effect(resampled_scores, groups, settings.confidence, key))
     return rows
 
 
@@ -217,8 +217,8 @@ def _condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    scores_on_all_units = resampled_scores[0]
-    (clean_weights,) = groups.of_kind(Kind.CLEAN)
+    scores_on_all_units = resampled_scores[0]  # the first row is not resampled
+    (clean_weights,) = groups.weights_of(Kind.CLEAN)
     scores = combine(groups.weights, scores_on_all_units).tolist()
     drops = contrast_intervals(resampled_scores, clean_weights - groups.weights, confidence)
     rows = []
@@ -230,50 +230,59 @@ def _condition_rows(
     return rows
 
 
-def _effect_of(
+def _compute_effect(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return columns of the table effects: mean scores, drops from the clean score, and a test of them."""
+    """Return columns of the table effects: mean scores, drops from the clean score, and a test of them.
+
+    ``resampled_scores`` has the scores on all units in its first row; see `stickytoken.intervals.resampled`.
+    """
     scores_on_all_units = resampled_scores[0]
-    clean_weights = groups.of_kind(Kind.CLEAN)
-    sticky_weights = groups.of_kind(Kind.STICKY)
-    benign_weights = groups.of_kind(Kind.BENIGN)
     # Weights that turn the scores of all conditions into the mean score over all tokens of a kind.
-    clean = clean_weights.mean(axis=0)
-    sticky = sticky_weights.mean(axis=0)
-    benign = benign_weights.mean(axis=0)
+    clean_weights = groups.weights_of(Kind.CLEAN).mean(axis=0)
+    sticky_weights = groups.weights_of(Kind.STICKY).mean(axis=0)
+    benign_weights = groups.weights_of(Kind.BENIGN).mean(axis=0)
     effect: dict[str, Any] = {}
-    means = combine(np.vstack([clean, sticky, benign]), scores_on_all_units).tolist()
-    for name, value in zip(("clean", "sticky", "benign"), means, strict=True):
-        effect[name] = present(value)
+    mean_weights = np.vstack([clean_weights, sticky_weights, benign_weights])
+    mean_scores = combine(mean_weights, scores_on_all_units).tolist()
+    for name, mean_score in zip(("clean", "sticky", "benign"), mean_scores, strict=True):
+        effect[name] = present(mean_score)
     contrasts = {
-        "drop_sticky": clean - sticky,
-        "drop_benign": clean - benign,
-        "difference": benign - sticky,
+        "drop_sticky": clean_weights - sticky_weights,
+        "drop_benign": clean_weights - benign_weights,
+        "difference": benign_weights - sticky_weights,
     }
     intervals = contrast_intervals(resampled_scores, np.vstack(list(contrasts.values())), confidence)
     for name, interval in zip(contrasts, intervals, strict=True):
         effect |= interval.as_columns(name)
     for name in ("drop_sticky", "drop_benign"):
-        defined = effect[name] is not None and effect["clean"]
-        effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
-    # If every text draws its token, no token is measured alone, and only several tasks can be tested.
-    draws_token = any(condition.draws_token for condition in groups.conditions)
-    effect |= {"tokens": 0, "benign_tokens": 0, "effect_size": None, "p_value": None}
-    if not draws_token:
-        p_value, effect_size = permutation_test(_drops_by_matched_set(groups, scores_on_all_units), key)
-        effect |= {"tokens": len(sticky_weights), "benign_tokens": len(benign_weights)}
-        effect |= {"effect_size": effect_size, "p_value": p_value}
-    return effect
+        can_be_divided = effect[name] is not None and effect["clean"]
+        effect[f"{name}_relative"] = effect[name] / effect["clean"] if can_be_divided else None
+    return effect | _test_drops(groups, scores_on_all_units, key)
+
+
+def _test_drops(groups: _Groups, scores: NDArray[np.float64], key: Sequence[int]) -> dict[str, Any]:
+    # With the edits of the paper, each text draws its token (clean texts have none to draw). So no token is
+    # measured alone, and only several tasks can be tested together.
+    if any(condition.draws_token for condition in groups.conditions):
+        return {"tokens": 0, "benign_tokens": 0, "effect_size": None, "p_value": None}
+    p_value, effect_size = permutation_test(_drops_by_matched_set(groups, scores), key)
+    return {
+        "tokens": len(groups.weights_of(Kind.STICKY)),
+        "benign_tokens": len(groups.weights_of(Kind.BENIGN)),
+        "effect_size": effect_size,
+        "p_value": p_value,
+    }
 
 
 def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    clean_weights = groups.of_kind(Kind.CLEAN)
-    sticky_drops = combine(clean_weights - groups.of_kind(Kind.STICKY), scores)
-    benign_drops = combine(clean_weights - groups.of_kind(Kind.BENIGN), scores)
-    # Each row has one match of each sticky token: in the example, S1 and T1, then S2 and T2.
+    # Example: the sticky tokens S and T, and their benign matches in the order S1, T1, S2, T2.
+    clean_weights = groups.weights_of(Kind.CLEAN)
+    sticky_drops = combine(clean_weights - groups.weights_of(Kind.STICKY), scores)
+    benign_drops = combine(clean_weights - groups.weights_of(Kind.BENIGN), scores)
+    # Each row has one match of each sticky token: S1 and T1, then S2 and T2.
     drops_by_match = benign_drops.reshape(-1, len(sticky_drops))
-    # In the example, the columns S, S1, S2 and T, T1, T2 become the rows.
+    # The columns S, S1, S2 and T, T1, T2 become the rows.
     return np.vstack([sticky_drops, drops_by_match]).T
 
 

@@ -370,14 +370,14 @@ class ModuleInspector(Inspector):
         part_labels = np.full((len(contents), length + template.overhead), around_label, dtype=np.intp)
         part_labels[:, start : start + length] = labels
         # 1 if the position belongs to the part, else 0, shape (texts, T, parts)
-        members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), part_count).float()
+        is_in_part = torch.nn.functional.one_hot(torch.from_numpy(part_labels), part_count).float()
         if template.flat:
-            return self._look_at_static_batch(contents, part_labels, members)
+            return self._look_at_static_batch(contents, part_labels, is_in_part)
         pooling = self._pooling
         pooling_inputs: list[dict[str, Any]] = []  # arguments of each call of the pooling module
         with ExitStack() as stack:
             attention_by_layer = stack.enter_context(
-                attention_of(self._backbone, self._attention_sources, members)
+                attention_of(self._backbone, self._attention_sources, is_in_part)
             )
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
                 # This setting makes sentence-transformers return the hidden states too.
@@ -395,7 +395,7 @@ class ModuleInspector(Inspector):
         pooled = None
         pooled_by_part = None
         if pooling is not None and pooling_inputs:
-            pooled, pooled_by_part = _pool_by_part(pooling, pooling_inputs[-1], members)
+            pooled, pooled_by_part = _pool_by_part(pooling, pooling_inputs[-1], is_in_part)
         output = features["sentence_embedding"].float().cpu().numpy()
         return split_texts(
             labels=part_labels,
@@ -407,15 +407,21 @@ class ModuleInspector(Inspector):
         )
 
     def _look_at_static_batch(
-        self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], members: torch.Tensor
+        self, contents: Sequence[tuple[int, ...]], part_labels: NDArray[np.intp], is_in_part: torch.Tensor
     ) -> list[Inside]:
+        """Return what `look_at_batch` does, for a static model, which pools by the mean over positions.
+
+        ``part_labels`` (texts, T) and ``is_in_part`` (texts, T, parts) say the same: which part a position
+        belongs to.
+        """
         weight = self._embeddings.weight
-        rows = weight[torch.tensor(contents, device=weight.device)].float()
-        # t: text, q: position, g: part, d: component
-        pooled_by_part = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
+        embeddings = weight[torch.tensor(contents, device=weight.device)].float()
+        # The mean over all T positions, as a sum over parts. t: text, q: position, g: part, d: component
+        pooled_by_part = torch.einsum("tqg,tqd->tgd", is_in_part.to(embeddings), embeddings)
+        pooled_by_part /= embeddings.shape[1]
         return split_texts(
             labels=part_labels,
-            hidden=rows[:, None].cpu(),
+            hidden=embeddings[:, None].cpu(),  # the only states, as a model without layers has no others
             attention_by_layer=(),
             pooled=pooled_by_part.sum(dim=1),
             pooled_by_part=pooled_by_part,
@@ -438,7 +444,7 @@ class ModuleInspector(Inspector):
 
 
 def _pool_by_part(
-    pooling: Any, inputs: dict[str, Any], members: torch.Tensor
+    pooling: Any, inputs: dict[str, Any], is_in_part: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     states = inputs["token_embeddings"]
 
@@ -446,7 +452,7 @@ def _pool_by_part(
         return pooling({**inputs, "token_embeddings": states})["sentence_embedding"].float()
 
     pooled = pool(states.clone())  # a copy, because the pooling may change its input
-    part_masks = members.to(states).unbind(dim=-1)
+    part_masks = is_in_part.to(states).unbind(dim=-1)
     pooled_by_part = torch.stack([pool(states * mask[..., None]) for mask in part_masks], dim=1)
     error = (pooled_by_part.sum(dim=1) - pooled).norm(dim=-1)
     is_sum = bool((error <= _MAX_POOLING_ERROR * pooled.norm(dim=-1)).all())

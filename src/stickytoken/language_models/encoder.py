@@ -181,7 +181,7 @@ class CausalPromptEncoder(ModelEncoder):
 
         from stickytoken.language_models.module import CausalPrompt
 
-        options = self.reading.prompting.saved() | {"prompt": self.reading.prompt}
+        options = self.reading.prompting.as_options() | {"prompt": self.reading.prompt}
         module = CausalPrompt(self._model, self.user_tokenizer, **options)
         later = [Normalize()] if self.normalizes else []
         return SentenceTransformer(modules=[module, *later], device=str(module.model.device))

@@ -45,7 +45,7 @@ class CausalPrompt(InputModule):
     # Saved models import the class by this name, so it must not change.
     __module__ = "stickytoken.encoders.causal_module"
     config_file_name = "causal_prompt_config.json"
-    config_keys = [*Prompting().saved()]  # noqa: RUF012 - as in the base class
+    config_keys = [*Prompting().as_options()]  # noqa: RUF012 - as in the base class
 
     def __init__(
         self, model: Any, tokenizer: Any, *, prompt: str | Prompt = "prompteol", **settings: Any
@@ -113,7 +113,7 @@ class CausalPrompt(InputModule):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings that `load` needs, with all presets resolved."""
-        return self.reading.prompting.saved()
+        return self.reading.prompting.as_options()
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Save the model, the user's tokenizer, and the settings of the prompt and the layers."""

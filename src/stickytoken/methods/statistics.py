@@ -15,7 +15,7 @@ from stickytoken.methods.probes import Floats
 _MEDIAN_VARIANCE = np.pi / 2
 
 
-class Relative(NamedTuple):
+class RelativeEffects(NamedTuple):
     """Effects of T tokens relative to the ordinary token.
 
     Attributes:
@@ -27,7 +27,7 @@ class Relative(NamedTuple):
     ordinary: float
 
 
-def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: float) -> Relative:
+def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: float) -> RelativeEffects:
     """Average the effect of each token over the carriers, and subtract the effect of the ordinary token.
 
     The effect of the ordinary token is the median effect of the random tokens. Some carriers raise or lower
@@ -61,7 +61,7 @@ def beyond_ordinary(values: Floats, is_random: NDArray[np.bool_], confidence: fl
     effect = means - median
     estimates = Intervals(effect, effect - half_width, effect + half_width)
     # The carrier means were subtracted from all values, so the ordinary effect adds their mean again.
-    return Relative(estimates, ordinary=float(carrier_means.mean()) + median)
+    return RelativeEffects(estimates, ordinary=float(carrier_means.mean()) + median)
 
 
 # If the carriers' squared deviations from their mean vector sum to less than this, the carriers differ only

@@ -174,7 +174,7 @@ def consequences(row: Mapping[str, Any], thresholds: Mapping[str, float], harm: 
 
 
 # Columns of the table that shows the result of a run of profile, with their types.
-ANSWER_COLUMNS = (
+RESULT_COLUMNS = (
     Column("token", "token"),
     *MEASURES,
     Column("found", "found", 0, "%"),
@@ -183,8 +183,8 @@ ANSWER_COLUMNS = (
 )
 
 
-def answer_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of `ANSWER_COLUMNS` for tokens of a run with these settings.
+def result_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `RESULT_COLUMNS` for tokens of a run with these settings.
 
     The vector is "unusual" or empty. The verdict includes the severity of a flagged token. For an unflagged
     token that was measured in the confirming carriers, it includes the first interval that reaches the
@@ -206,7 +206,7 @@ def answer_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame
                     break
         values = [row[measure.key] for measure in MEASURES]
         rows.append((row["token"], *values, row["found"], "unusual" if is_unusual else "", verdict))
-    types = {column.key: pl.String if column.digits is None else pl.Float64 for column in ANSWER_COLUMNS}
+    types = {column.key: pl.String if column.digits is None else pl.Float64 for column in RESULT_COLUMNS}
     return pl.DataFrame(rows, schema=types, orient="row")
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
-from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
+from stickytoken.data import Sentences, SentenceSource, load_sentences, require_readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run
@@ -147,7 +147,7 @@ def repair(
     ids = _choose_ids(opened, vocabulary, tokens)
     sentences_to_read, note_on_corpus = _choose_corpus(opened, sentences)
     notes = [note for note in (model.note_on_routes(), note_on_corpus) if note is not None]
-    corpus = readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
+    corpus = require_readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
         _VERSION,
         model.encoder.identify(),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import Sentences, as_read, tasks, text_kinds
+from stickytoken.data import Sentences, drop_indistinguishable, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
 from stickytoken.encoders.files.resolution import tokenizer_folder
 from stickytoken.encoders.fitting import fit_texts
@@ -134,7 +134,7 @@ def verify(
         The record of the verification, and the tokens with their measurements added.
     """
     progress = before.progress
-    kinds = as_read(text_kinds(), original.encoder.tokenizer)
+    kinds = drop_indistinguishable(text_kinds(), original.encoder.tokenizer)
     texts = list(dict.fromkeys((*kinds.texts, *corpus.texts)))
     changes = _Changes(
         original.encoder,

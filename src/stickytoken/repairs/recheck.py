@@ -357,7 +357,7 @@ class Recheck:
                 never_reached,
                 self.job.settings,
                 f"{self.name}: {which} in documents",
-                least=all_documents,
+                least_documents=all_documents,
             )
             parts.append(part)
         return join_documents(parts)

@@ -98,7 +98,7 @@ def finding(comparison: Comparison) -> str:
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
     """Return the meanings of the terms on the page, keyed by term: those of comparisons, then of methods."""
-    meanings = dict(comparisons.READING)
+    meanings = dict(comparisons.GLOSSARY)
     for compared in comparison.runs:
         for term, meaning in glossary(compared.run.method).items():
             if term not in _TERMS_OF_SINGLE_RUNS:

@@ -78,8 +78,8 @@ def strongest(content: RunContent) -> ShownTable | None:
         return None
     if run.is_profile:
         title = wording.strongest_title(run.settings)
-        columns = list(wording.ANSWER_COLUMNS)
-        rows = wording.answer_table(run.settings, rows)
+        columns = list(wording.RESULT_COLUMNS)
+        rows = wording.result_table(run.settings, rows)
     else:
         title = "Tokens that come next"
         columns = [Column("token", "token"), *run.listed(rows), Column("verdict", "verdict")]
@@ -88,10 +88,10 @@ def strongest(content: RunContent) -> ShownTable | None:
         texts = rows[column.key].drop_nulls().cast(pl.String)
         if (texts != "").any():
             shown_columns.append(column)
-    return ShownTable(title, _table(rows, shown_columns))
+    return ShownTable(title, _data_table(rows, shown_columns))
 
 
-def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
     return [column.text(row[column.key]) for column in columns]
 
 
@@ -493,7 +493,7 @@ def show_audit(audit: Audit) -> ShownAudit:
         token_sentences=[said for said in token_sentences if said != answer.sentence],
         rule=rule,
         worst=_table_of_worst(worst),
-        tokens=_table(token_rows, auditing.TOKEN_COLUMNS),
+        tokens=_data_table(token_rows, auditing.TOKEN_COLUMNS),
         document_sentences=auditing.document_conclusions(audit, names_documents=False),
         documents=[_show_copies(row) for row in shown_documents.iter_rows(named=True)],
         more=len(audit.documents) - len(shown_documents),
@@ -520,8 +520,8 @@ def _table_of_worst(token_rows: pl.DataFrame) -> DataTable:
     return DataTable(["token", *titles], rows)
 
 
-def _table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
-    cells = [_cells(row, columns) for row in rows.iter_rows(named=True)]
+def _data_table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
+    cells = [_texts_of_row(row, columns) for row in rows.iter_rows(named=True)]
     return DataTable([column.title for column in columns], cells)
 
 

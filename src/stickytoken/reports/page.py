@@ -109,12 +109,12 @@ def run_markdown(content: RunContent) -> str:
     """Render the report of a run as Markdown."""
     values = _collect_shared_values(content)
     columns = facts.columns(content)
-    rows = [_cells(row, columns) for row in values["rows"]]
+    rows = [_texts_of_row(row, columns) for row in values["rows"]]
     flagged = DataTable([column.title for column in columns], rows)
     return templating.render_markdown("run.md.j2", flagged=flagged, **values)
 
 
-def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
+def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
     values = [(column, row[column.key]) for column in columns]
     return [None if value is None else column.text(value) for column, value in values]
 

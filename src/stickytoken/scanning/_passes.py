@@ -231,7 +231,7 @@ def search(
     # Batches that wait until all earlier batches have been added to the totals, with the rows of each; keyed
     # by batch number.
     waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
-    computed = 0  # documents that were searched in this call
+    searched = 0  # documents that were searched in this call
 
     def add_in_order(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add a batch to the totals once all earlier batches have been added, and report progress.
@@ -250,7 +250,7 @@ def search(
             # The reader runs ahead of the search. So at first, ``share`` is too large, and the estimated
             # total is too small.
             total = max(done + 1, round(done / share)) if share else done + 1
-            progress(Progress(_SEARCH, done, total, computed, unit=_SEARCH_UNIT))
+            progress(Progress(_SEARCH, done, total, searched, unit=_SEARCH_UNIT))
 
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
         """Yield each batch without stored findings, with its texts; add all other batches to the totals."""
@@ -262,23 +262,23 @@ def search(
                 add_in_order(batch, values["found"])
 
     # The number of documents is unknown until they have been read.
-    progress(Progress(_SEARCH, 0, 1, unit=_SEARCH_UNIT))
+    progress(Progress(_SEARCH, done=0, total=1, unit=_SEARCH_UNIT))
     # Close the generator explicitly: an interrupt during its garbage collection would only be printed.
     with closing(examined(new_batches(), rules, workers)) as stream:
         for batch, findings in stream:
             rows = []
             for document, finding in zip(batch.documents, findings, strict=True):
                 if finding is not None:
-                    rows.append(_row(document, finding))
+                    rows.append(_finding_row(document, finding))
             keeper.save(_TOKENS, batch.number, batch.digest, {"found": rows})
-            computed += len(batch.documents)
+            searched += len(batch.documents)
             add_in_order(batch, rows)
     if tally.documents:
-        progress(Progress(_SEARCH, tally.documents, tally.documents, computed, unit=_SEARCH_UNIT))
+        progress(Progress(_SEARCH, tally.documents, tally.documents, searched, unit=_SEARCH_UNIT))
     return tally
 
 
-def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
+def _finding_row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     line = document.line
     if document.is_whole_file and line is not None:
         line += finding["line"]
@@ -376,7 +376,7 @@ class EffectPass:
     kind: Effect
     encoder: IdReader
     effects: TokenEffects | None  # pull and contraction of tokens; None if the run's method lacks them
-    texts: PanelTexts
+    panel_texts: PanelTexts
     identity: str  # identity of the run
     keeper: Keeper
     vectors: StoredVectors | None = None  # the vectors of the documents, if an index has them already
@@ -385,7 +385,7 @@ class EffectPass:
     def panel(self) -> Panel:
         """The vectors of the queries and the clean documents, and the similarities between them."""
         query_encoder = in_role(self.encoder, Role.QUERY)
-        query_ids = _tokenize(query_encoder, self.texts.queries)
+        query_ids = _tokenize(query_encoder, self.panel_texts.queries)
         queries = unit_vectors(query_encoder.encode_ids(query_ids))
         reference = self._vectors_of_reference()
         similarities = reference @ queries.T
@@ -398,39 +398,40 @@ class EffectPass:
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
     def _vectors_of_reference(self) -> Vectors:
-        documents = self.texts.reference
+        documents = self.panel_texts.reference
         if self.vectors is not None:
             return unit_vectors(self.vectors.of(documents))
         return unit_vectors(
             self.encoder.encode_ids(_tokenize(self.encoder, [document.text for document in documents]))
         )
 
-    def _compare_vectors(self, stored: StoredVectors, tally: Tally) -> int:
+    def _check_stored_vectors(self, stored: StoredVectors, tally: Tally) -> int:
         """Check that the model gives the stored vectors, and return how many texts were encoded for this.
 
         Documents with findings are compared too: an index may have them without their copies.
         """
-        clean = self.texts.reference
+        clean_documents = self.panel_texts.reference
         # A text of this length may have been cut.
-        compared = self._read_whole(clean, [len(document.text) < KEPT_TEXT for document in clean])
-        found = self._drawn_findings(tally)
-        documents = [Document(row["number"], row["id"], row["text"]) for row in found]
-        compared += self._read_whole(documents, [row["is_text_whole"] for row in found])
-        if not compared:
+        are_whole = [len(document.text) < KEPT_TEXT for document in clean_documents]
+        documents_and_ids = self._read_whole(clean_documents, are_whole)
+        findings = self._draw_findings(tally)
+        found_documents = [Document(row["number"], row["id"], row["text"]) for row in findings]
+        documents_and_ids += self._read_whole(found_documents, [row["is_text_whole"] for row in findings])
+        if not documents_and_ids:
             raise InputError(
                 f"{stored.name} cannot be compared with {self.encoder.name}, which reads more of a document "
                 f"than the {KEPT_TEXT:,} characters that a scan keeps, and all are longer: leave the vectors "
                 "out"
             )
-        chosen = [document for document, _ in compared]
+        chosen = [document for document, _ in documents_and_ids]
         stored.require_model(
             stored.of(chosen),
-            self.encoder.encode_ids([ids for _, ids in compared]),
+            self.encoder.encode_ids([ids for _, ids in documents_and_ids]),
             [document.id for document in chosen],
             Similarity.COSINE,
             self.encoder.name,
         )
-        return len(compared)
+        return len(documents_and_ids)
 
     def _read_whole(
         self, documents: Sequence[Document], are_whole: Sequence[bool]
@@ -446,7 +447,7 @@ class EffectPass:
         read = [pair for pair, is_read in zip(pairs, are_read_whole, strict=True) if is_read and pair[1]]
         return read[:COMPARED]
 
-    def _drawn_findings(self, tally: Tally) -> list[dict[str, Any]]:
+    def _draw_findings(self, tally: Tally) -> list[dict[str, Any]]:
         """Return the findings of a random sample of the documents that have some, whole texts first."""
         rows = (
             row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
@@ -459,46 +460,49 @@ class EffectPass:
         Returns:
             The number of documents whose effect depends on text that was not kept.
         """
-        done = 0
-        computed = 0
-        encoded = 0
-        unread = 0
-        progress(Progress("effects", 0, tally.rows))
-        for index, batch in enumerate(tally.digests):
-            rows = self.keeper.findings(index, batch)
-            if not rows:
+        documents_done = 0
+        documents_computed = 0  # in this call
+        texts_encoded = 0
+        documents_unread = 0
+        is_panel_encoded = False
+        progress(Progress("effects", done=0, total=tally.rows))
+        for index, batch_digest in enumerate(tally.digests):
+            findings = self.keeper.findings(index, batch_digest)
+            if not findings:
                 continue
-            key = self._key(batch)
-            columns = self.keeper.load(self.kind.value, index, key)
-            if columns is None:
-                # The first call of `_determine_effects` also encodes the queries and the clean documents.
-                if computed == 0:
-                    encoded += len(self.texts.queries)
+            key = self._key(batch_digest)
+            batch_effects = self.keeper.load(self.kind.value, index, key)
+            if batch_effects is None:
+                if not is_panel_encoded:
+                    # The first call of `_determine_effects` also encodes the queries and the clean documents.
+                    is_panel_encoded = True
+                    texts_encoded += len(self.panel_texts.queries)
                     if self.vectors is None:
-                        encoded += len(self.texts.reference)
+                        texts_encoded += len(self.panel_texts.reference)
                     else:
-                        encoded += self._compare_vectors(self.vectors, tally)
-                columns, texts = self._determine_effects(rows)
-                self.keeper.save(self.kind.value, index, key, columns, texts)
-                computed += len(rows)
-                encoded += texts
-            done += len(rows)
-            unread += columns[_UNREAD]
-            progress(Progress("effects", done, tally.rows, computed, encoded))
-        return unread
+                        texts_encoded_to_check = self._check_stored_vectors(self.vectors, tally)
+                        texts_encoded += texts_encoded_to_check
+                batch_effects, texts_of_batch = self._determine_effects(findings)
+                self.keeper.save(self.kind.value, index, key, batch_effects, texts_of_batch)
+                documents_computed += len(findings)
+                texts_encoded += texts_of_batch
+            documents_done += len(findings)
+            documents_unread += batch_effects[_UNREAD]
+            progress(Progress("effects", documents_done, tally.rows, documents_computed, texts_encoded))
+        return documents_unread
 
-    def columns(self, index: int, batch: str) -> dict[str, Any] | None:
+    def columns(self, index: int, batch_digest: str) -> dict[str, Any] | None:
         """Return what `_determine_effects` has found in a batch; None if nothing is stored."""
-        return self.keeper.load(self.kind.value, index, self._key(batch))
+        return self.keeper.load(self.kind.value, index, self._key(batch_digest))
 
-    def _key(self, batch: str) -> str:
-        return digest([batch, *self._compared_with])
+    def _key(self, batch_digest: str) -> str:
+        return digest([batch_digest, *self._compared_with])
 
     @cached_property
     def _compared_with(self) -> list[Any]:
         """Everything besides the documents of a batch that can change its effects."""
-        texts = digest([self.texts.queries, [document.text for document in self.texts.reference]])
-        parts: list[Any] = [texts, self.identity]
+        clean = [document.text for document in self.panel_texts.reference]
+        parts: list[Any] = [digest([self.panel_texts.queries, clean]), self.identity]
         queries = identity_of_queries(self.encoder)
         if queries is not None:
             parts.append(asdict(queries))
@@ -538,38 +542,45 @@ class EffectPass:
         # it for none.
         are_read = [*map(all, zip(are_texts_read, are_rests_read, strict=True))]
         # Only documents that have tokens both with and without copies have effects.
-        numbers = [
-            number
-            for number, is_read in enumerate(are_read)
-            if is_read and with_copies[number] and without[number]
+        positions = [
+            position
+            for position, is_read in enumerate(are_read)
+            if is_read and with_copies[position] and without[position]
         ]
         columns = {name: np.full(len(findings), np.nan) for name in COLUMNS}
-        if numbers:
+        if positions:
             vectors, has_vectors = self._vectors_with_copies(
-                [findings[number] for number in numbers], [with_copies[number] for number in numbers]
+                [findings[position] for position in positions],
+                [with_copies[position] for position in positions],
             )
             if self.effects is not None:
-                removed = [Counter(with_copies[number]) - Counter(without[number]) for number in numbers]
-                columns["predicted"][numbers] = predicted_shifts(vectors, removed, self.effects, panel)
+                removed = [
+                    Counter(with_copies[position]) - Counter(without[position]) for position in positions
+                ]
+                columns["predicted"][positions] = predicted_shifts(vectors, removed, self.effects, panel)
                 # If all copies lie beyond the model's input limit, the model reads the same tokens with and
                 # without them.
-                unaffected = [number for number in numbers if with_copies[number] == without[number]]
+                unaffected = [
+                    position for position in positions if with_copies[position] == without[position]
+                ]
                 columns["predicted"][unaffected] = 0.0
             if self.kind is Effect.MEASURED:
-                clean_vectors, has_clean_vectors = self._vectors([without[number] for number in numbers])
+                clean_vectors, has_clean_vectors = self._vectors(
+                    [without[position] for position in positions]
+                )
                 has_vectors &= has_clean_vectors
                 after = vectors @ panel.queries.T
                 before = clean_vectors @ panel.queries.T
                 overtaken = (_ranks(after, panel) - _ranks(before, panel)) / len(panel.reference)
-                columns["shift"][numbers] = (after - before).mean(axis=1, dtype=np.float64)
-                columns["rise"][numbers] = overtaken.mean(axis=1)
-                columns["moves_up"][numbers] = (overtaken >= _MOVES_UP).mean(axis=1)
+                columns["shift"][positions] = (after - before).mean(axis=1, dtype=np.float64)
+                columns["rise"][positions] = overtaken.mean(axis=1)
+                columns["moves_up"][positions] = (overtaken >= _MOVES_UP).mean(axis=1)
             # The effect is unknown where the model returned a zero vector.
             for values in columns.values():
-                values[numbers] = np.where(has_vectors, values[numbers], np.nan)
+                values[positions] = np.where(has_vectors, values[positions], np.nan)
         encodings = (self.vectors is None) + (self.kind is Effect.MEASURED)
         found: dict[str, Any] = {name: _null_for_nan(values) for name, values in columns.items()}
-        return found | {_UNREAD: are_read.count(False)}, len(numbers) * encodings
+        return found | {_UNREAD: are_read.count(False)}, len(positions) * encodings
 
     def _vectors_with_copies(
         self, findings: Sequence[Mapping[str, Any]], ids: Sequence[tuple[int, ...]]
@@ -651,7 +662,7 @@ def predicted_shifts(
     clean_mean = panel.reference.mean(axis=0, dtype=np.float64)
     mean_query = panel.queries.mean(axis=0, dtype=np.float64)
     shifts = np.full(len(vectors), np.nan)
-    for number, copies in enumerate(removed):
+    for position, copies in enumerate(removed):
         # Find the tokens that have measured effects, and their rows in `effects`.
         ids = np.array(sorted(copies), dtype=np.int64)
         rows = np.searchsorted(effects.ids, ids)
@@ -672,8 +683,10 @@ def predicted_shifts(
         to_point = point - clean_mean
         # Position of the document between the mean of the clean documents (0) and the point toward which
         # copies of the tokens move it (1).
-        covered = float(np.clip((vectors[number] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0))
+        covered = float(
+            np.clip((vectors[position] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0)
+        )
         # The copies have moved the document by covered * to_point. Its mean cosine to the queries changes by
         # the dot product of this movement and the mean query.
-        shifts[number] = covered * float(to_point @ mean_query)
+        shifts[position] = covered * float(to_point @ mean_query)
     return shifts

@@ -572,7 +572,7 @@ class _ScanJob:
             kind=request.kind,
             encoder=request.encoder,
             effects=request.token_effects,
-            texts=texts,
+            panel_texts=texts,
             identity=request.run_identity,
             keeper=keeper,
             vectors=request.vectors,
@@ -690,9 +690,9 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass, unread: int) ->
     unknown_effects = documents["effect"].null_count()
     return EffectRecord(
         kind=effects.kind.value,
-        queries=len(effects.texts.queries),
-        queries_from=effects.texts.queries_from,
-        reference=len(effects.texts.reference),
+        queries=len(effects.panel_texts.queries),
+        queries_from=effects.panel_texts.queries_from,
+        reference=len(effects.panel_texts.reference),
         spread=effects.panel.spread,
         agreement=agreement,
         compared=len(with_both_shifts) if is_measured else 0,

@@ -82,7 +82,7 @@ class Prompting:
                 options[name] = value
         return options
 
-    def saved(self) -> dict[str, Any]:
+    def as_options(self) -> dict[str, Any]:
         """Return the settings for saved models and records, keyed by name.
 
         ``prompt_name`` is left out, because in these settings ``prompt`` is always the text itself.

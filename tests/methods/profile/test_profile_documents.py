@@ -121,7 +121,7 @@ def test_push_and_found_equal_a_search_that_sorts_every_result(model, job, restr
     token = next(token for token in job.tokens if token.text == planted.PLANTED)
     runner = Runner.in_memory(job.encoder, ignore_progress)
     measured = measure_in_documents(
-        panel, runner, [token], {token.id: 1.5}, job.settings, "x", least={token.id: 64}
+        panel, runner, [token], {token.id: 1.5}, job.settings, "x", least_documents={token.id: 64}
     )
     push, found = slow_push(model, job, panel, planted.PLANTED, indexed)
     assert measured.push.value[0] == pytest.approx(push)
@@ -133,7 +133,7 @@ def test_tokens_that_cannot_reach_their_threshold_are_measured_in_few_documents(
     runner = Runner.in_memory(job.encoder, ignore_progress)
     tokens = job.tokens[:60]
     thresholds = dict.fromkeys([token.id for token in tokens], 50.0)
-    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x", shown=10)
+    measured = measure_in_documents(panel, runner, tokens, thresholds, job.settings, "x", displayed_count=10)
     assert sorted(set(measured.documents.tolist())) == [4, 32]
     assert (measured.documents == 32).sum() == 10  # those that are shown
     shown = measured.push.value[measured.documents == 32]
@@ -188,7 +188,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
     measured = measure_in_documents(
-        written, runner, [token], {token.id: np.inf}, job.settings, "written", least={token.id: 64}
+        written, runner, [token], {token.id: np.inf}, job.settings, "written", least_documents={token.id: 64}
     )
     assert measured.documents.tolist() == [len(panel.places)]
 

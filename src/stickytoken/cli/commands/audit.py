@@ -77,7 +77,7 @@ def audit(
         source = stand_in if run is None else run
         return measure(source, encoder=stand_in, vectors=unchecked, out=folder)
 
-    with opt.announced(encoder, loading, rehearse) as progress:
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
         finished = measure(
             encoder if run is None else run,
             encoder=encoder,

@@ -148,7 +148,7 @@ def scan(
         unchecked = None if stored is None else replace(stored, is_compared=False)
         return run_scan(encoder=stand_in, vectors=unchecked)
 
-    with opt.announced(encoder, loading, rehearse) as progress:
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
     _show_scan(finished_scan, output_format, out, limit)
     if write_known is not None:

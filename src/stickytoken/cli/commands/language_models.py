@@ -56,7 +56,9 @@ def embed(
     if prompt:
         console.inform(f"prompt: {quote_text(prompt)}")
     readable_texts = [text for text in texts if text is not None]
-    with opt.announced(encoder, loading, lambda stand_in, _: stand_in.encode(readable_texts)) as progress:
+    with opt.cost_announced(
+        encoder, loading, lambda stand_in, _: stand_in.encode(readable_texts)
+    ) as progress:
         embedded = embed_file(
             encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
         )
@@ -133,7 +135,7 @@ def evaluate(
         return [compare(stand_in, named_task) for named_task in tasks]
 
     comparisons = []
-    with opt.announced(encoder, loading, rehearse):
+    with opt.cost_announced(encoder, loading, rehearse):
         for named_task in tasks:
             console.inform(f"encoding {named_task.units:,} {named_task.unit}")
             comparisons.append(compare(encoder, named_task))

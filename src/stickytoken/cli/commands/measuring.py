@@ -206,9 +206,9 @@ def detect(
         token_count = sample or len(encoder.tokenizer.entries)
         if named is not None and sample is None:
             token_count = len(token_ids(categorize(encoder.tokenizer), named))
-        return UncertainStages(confirming_stage(1), most_texts_to_confirm(settings, token_count))
+        return UncertainStages(confirming_stage(batch=1), most_texts_to_confirm(settings, token_count))
 
-    with opt.announced(encoder, loading, rehearse, find_uncertain) as progress:
+    with opt.cost_announced(encoder, loading, rehearse, find_uncertain) as progress:
         run = run_detection(encoder, out=out, engine=engine, progress=progress)
     try:
         runs.show_run(run, output_format)
@@ -249,7 +249,7 @@ def probe(
     run_probe = partial(
         stickytoken.probe, tokens=named, sentences=sentences, pairs=corpus.pairs, settings=settings
     )
-    with opt.announced(encoder, loading, lambda stand_in, _: run_probe(stand_in)) as progress:
+    with opt.cost_announced(encoder, loading, lambda stand_in, _: run_probe(stand_in)) as progress:
         probed_tokens = run_probe(encoder, progress=progress)
     if output_format is opt.Format.JSON:
         console.print_json([asdict(probed_token) for probed_token in probed_tokens])

@@ -41,7 +41,7 @@ def explain(
     sentences: opt.Texts[str | None] = None,
     columns: Columns,
     model: opt.RunsModel = None,
-    measuring: ExplainSettings,
+    settings: ExplainSettings,
     loading: opt.ModelOptions,
     out: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -74,7 +74,7 @@ def explain(
             run=run,
             texts=text,
             sentences=corpus,
-            settings=measuring,
+            settings=settings,
             out=folder,
             progress=progress,
         )
@@ -86,7 +86,7 @@ def explain(
     if output_format is opt.Format.JSON:
         console.print_json(explanation.document())
     else:
-        _print_explanation(explanation, measuring)
+        _print_explanation(explanation, settings)
 
 
 def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> None:
@@ -231,7 +231,7 @@ def why(
         for pair in grouped.strongest(top)
     ]
     columns = ("first text", "second text", "contribution", "sticky")
-    console.print_table("Pairs that raise the cosine most", columns, pairs, (None, None, 3, None))
+    console.print_table("Pairs that raise the cosine most", columns, pairs, digits=(None, None, 3, None))
     _print_matrix(grouped)
     _print_deletions("first", grouped.first.parts)
     _print_deletions("second", grouped.second.parts)
@@ -250,7 +250,7 @@ def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
     changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
     largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
     title = f"Largest changes in the cosine when a part of the {name} text is deleted"
-    console.print_table(title, ("part", "change"), largest, (None, 3))
+    console.print_table(title, ("part", "change"), largest, digits=(None, 3))
 
 
 # Size of the printed matrix: width of labels and cells in characters, and maximum number of rows.
@@ -309,7 +309,7 @@ def impact(
     preset: opt.Texts[Preset | None] = None,
     tokens: opt.RunsTokens = None,
     model: opt.RunsModel = None,
-    measuring: ImpactSettings,
+    settings: ImpactSettings,
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     out: opt.Output[Path | None] = None,
@@ -328,11 +328,13 @@ def impact(
     from stickytoken.data.tasks import paper_tasks
 
     engine = computing.choice
-    tasks = [*(task or ()), *(paper_tasks() if preset else ())]
+    tasks = list(task or ())
+    if preset is Preset.PAPER:
+        tasks += paper_tasks()
+        settings = replace(settings, edits=Edits.PAPER)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
     encoder = opt.load_later(source, loading, None if run is None else run.record, model)
-    settings = replace(measuring, edits=Edits.PAPER) if preset else measuring
     run_impact = partial(
         stickytoken.impact,
         tokens=opt.parse_tokens_or_files(tokens),
@@ -340,9 +342,12 @@ def impact(
         run=run,
         settings=settings,
     )
-    with opt.announced(
-        encoder, loading, lambda stand_in, folder: run_impact(stand_in, out=folder)
-    ) as progress:
+
+    def rehearse(stand_in: Any, folder: Path) -> object:
+        """Measure with a stand-in for the encoder, which only counts texts, to estimate the cost."""
+        return run_impact(stand_in, out=folder)
+
+    with opt.cost_announced(encoder, loading, rehearse) as progress:
         measured_impact = run_impact(encoder, out=out, engine=engine, progress=progress)
     show_impact(measured_impact, output_format)
     if run is not None and measured_impact.path.parent == run.path:

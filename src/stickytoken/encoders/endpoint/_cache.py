@@ -64,7 +64,7 @@ class Answers:
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
         """Store vectors that are keyed by text, as unchecked ones."""
-        rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
+        rows = [(_hash_text(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
         with self._lock_connection() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
             connection.executemany("INSERT OR IGNORE INTO unchecked VALUES (?)", [row[:1] for row in rows])
@@ -91,7 +91,7 @@ class Answers:
     def keep_refusal(self, text: str, reason: str) -> None:
         """Record that the server gave no vector for a text, and why."""
         with self._lock_connection() as connection, connection:
-            connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
+            connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_hash_text(text), reason))
 
     def fact(self, name: str) -> str | None:
         """Return the value that `note` stored under a name; None if `note` stored no value under it."""
@@ -114,7 +114,7 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        by_key = {_key(text): text for text in texts}
+        by_key = {_hash_text(text): text for text in texts}
         keys = list(by_key)
         values: dict[str, Any] = {}
         for start in range(0, len(keys), _VALUES_IN_QUERY):
@@ -176,5 +176,5 @@ def _prepare_tables(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
-def _key(text: str) -> bytes:
+def _hash_text(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

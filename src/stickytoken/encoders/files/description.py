@@ -155,7 +155,7 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
         # As in sentence-transformers, the first route is the default unless `allow_empty_key` is false.
         if default is None and settings.get("allow_empty_key", True):
             default = next(iter(structure))
-        taken = route_taken(list(structure), _mappings(settings), default, route, name)
+        taken = route_taken(list(structure), _routes_by_task_and_modality(settings), default, route, name)
         types = router.get("types", {})
         for module in structure[taken]:
             yield module_folder / str(module), _class_name(types.get(module))
@@ -165,12 +165,13 @@ def _class_name(module_type: object) -> str:
     return module_type.rpartition(".")[2] if isinstance(module_type, str) else ""
 
 
-def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    mappings: dict[tuple[str | None, Any], str] = {}
-    for key, value in (settings.get("route_mappings") or {}).items():
+def _routes_by_task_and_modality(router_settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
+    # In the file, a key is a tuple of task and modality that was written as text, such as "('query', None)".
+    route_of: dict[tuple[str | None, Any], str] = {}
+    for key, route in (router_settings.get("route_mappings") or {}).items():
         with suppress(ValueError, SyntaxError):  # sentence-transformers also skips a malformed key
-            mappings[ast.literal_eval(key)] = value
-    return mappings
+            route_of[ast.literal_eval(key)] = route
+    return route_of
 
 
 def route_taken(

@@ -220,26 +220,28 @@ class _SentenceReuse:
         Args:
             contents: token ids of each sentence.
             layer_count: number of layers to run.
-            prompts_are_cached: whether `_PromptReuse`, which is used if this method returns None, would skip
-                the tokens at the start of each prompt, so that reuse of sentence prefixes saves less.
+            prompts_are_cached: whether the alternative, `_PromptReuse`, would skip the tokens at the start of
+                each prompt. Compared with it, reuse of sentence prefixes saves less.
 
         Returns:
             The vectors, shape (sentences, d); None if reuse is impossible or saves too little.
         """
-        if not self._is_exact:
+        if not self._reuse_is_exact:
             return None
         vectors_in_prompts = []
         for index, prompt in enumerate(self._prompted.prompts):
             cached = prompt.prefix_length if prompts_are_cached else 0
             vectors = self._prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
+                # The mean needs the vectors in all prompts. Those in earlier prompts are dropped, and the
+                # caller computes all of them without reuse.
                 return None
             vectors_in_prompts.append(vectors)
         means: NDArray[np.float32] = np.add.reduce(vectors_in_prompts) / np.float32(len(vectors_in_prompts))
         return means
 
     @property
-    def _is_exact(self) -> bool:
+    def _reuse_is_exact(self) -> bool:
         """Whether reuse gives the vectors exactly, because no state depends on later tokens."""
         model = self._prompted
         reading = model.reading

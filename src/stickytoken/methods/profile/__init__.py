@@ -157,12 +157,13 @@ class RandomTokens:
 
 
 def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> RandomTokens:
+    none_measured = RandomTokens(count=0, pushing=0, push=None, found=None)
     in_documents = measured.in_documents
     if in_documents is None:
-        return RandomTokens(0, 0, None, None)
+        return none_measured
     is_random = np.isin(in_documents.ids, measured.plan.pilots)
     if not is_random.any():
-        return RandomTokens(0, 0, None, None)
+        return none_measured
     measures = numbers.measures_of(in_documents.ids[is_random])
     _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
@@ -220,7 +221,7 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         "reason": judged.reasons,
         # The erased share is relative to the ordinary token; the contraction is the share of a text.
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
-        "texts": numbers.texts,
+        "texts": numbers.carrier_counts,
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}
     table = pl.DataFrame(columns, schema_overrides=types).with_columns(pl.col(pl.Float64).fill_nan(None))

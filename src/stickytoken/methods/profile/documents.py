@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import LARGEST_UNKNOWN, as_read, collect_sentences
+from stickytoken.data import LARGEST_UNKNOWN, collect_sentences, drop_indistinguishable
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import require_words, similarity_of
@@ -44,8 +44,8 @@ DOCUMENT_COUNTS = (4, 8, 16, 32, 64)
 # Share of the tokens that is measured in twice as many documents, those with the largest ratios. Without a
 # limit, the wide intervals from few documents would keep most tokens.
 _KEPT_SHARE = 0.25
-# Number of documents in which tokens that are shown are measured at least.
-_DOCUMENTS_FOR_SHOWN = 32
+# Number of documents in which tokens that are displayed are measured at least.
+_DOCUMENTS_FOR_DISPLAYED = 32
 # Fewest documents in a collection that is joined from a user's texts. In a smaller one, hardly any document
 # is a wrong result of other queries.
 _LEAST_DOCUMENTS = 40
@@ -75,7 +75,9 @@ def choose_collection(job: Job[ProfileSettings]) -> Collection | None:
     corpus = job.sentences
     if corpus.bundled:
         bundled = bundled_collection()
-        as_tokenized = as_read(collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer)
+        as_tokenized = drop_indistinguishable(
+            collect_sentences(bundled.documents, bundled.source), job.encoder.tokenizer
+        )
         if (as_tokenized.unknown or 0.0) <= LARGEST_UNKNOWN:
             return bundled
     joined = join_collection(corpus.texts, corpus.source, _MOST_DOCUMENTS)
@@ -320,9 +322,9 @@ def measure_in_documents(
     thresholds: Mapping[int, float],
     settings: ProfileSettings,
     label: str,
-    least: Mapping[int, int] | None = None,
+    least_documents: Mapping[int, int] | None = None,
     *,
-    shown: int = 0,
+    displayed_count: int = 0,
     report: Report | None = None,
 ) -> InDocuments:
     """Measure tokens in a few documents, then those that may reach their threshold in more and more.
@@ -334,12 +336,12 @@ def measure_in_documents(
         thresholds: threshold of each token, keyed by token id.
         settings: provides the confidence level and the seed.
         label: what the names of the stages begin with.
-        least: in how many documents to measure tokens whatever they do, keyed by token id.
-        shown: number of tokens with the largest ratios that are measured in at least half of the documents,
-            because they are shown.
+        least_documents: in how many documents to measure tokens whatever they do, keyed by token id.
+        displayed_count: number of tokens with the largest ratios that are measured in at least half of the
+            documents, because they are displayed.
         report: called with what is known of each token after every step.
     """
-    results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
+    wrong_results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
     found: dict[int, list[int]] = {token.id: [] for token in tokens}
     looks: dict[int, Look] = {}
     remaining = list(tokens)
@@ -354,12 +356,11 @@ def measure_in_documents(
         for token_id, is_wrong_result, is_found in zip(
             ids, stage.wrong_results(rows), rows["found"].to_list(), strict=True
         ):
-            results[token_id].append(is_wrong_result)
+            wrong_results[token_id].append(is_wrong_result)
             found[token_id] += is_found
         done = count
-        of_ids = np.stack([np.concatenate(results[token_id], axis=1) for token_id in ids])
         push = push_ratios(
-            of_ids,
+            np.stack([np.concatenate(wrong_results[token_id], axis=1) for token_id in ids]),
             panel.is_wrong_result[:, :done],
             panel.weights[:, :done],
             settings.confidence,
@@ -369,21 +370,21 @@ def measure_in_documents(
             looks[token_id] = Look(push_of_token, found[token_id])
         if report is not None:
             report(stage.name, done, {token_id: looks[token_id] for token_id in ids})
-        kept = {token_id for token_id in ids if done < (least or {}).get(token_id, 0)}
+        kept = {token_id for token_id in ids if done < (least_documents or {}).get(token_id, 0)}
         kept |= _may_push(looks, thresholds, ids)
-        if done < _DOCUMENTS_FOR_SHOWN:
-            kept |= set(sorted(ids, key=lambda token_id: -looks[token_id].push.value)[:shown])
+        if done < _DOCUMENTS_FOR_DISPLAYED:
+            kept |= set(sorted(ids, key=lambda token_id: -looks[token_id].push.value)[:displayed_count])
         remaining = [token for token in remaining if token.id in kept]
         if not remaining:
             break
     ordered_ids = sorted(looks)
-    widths = [sum(part.shape[1] for part in results[token_id]) for token_id in ordered_ids]
-    shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
+    document_counts = [sum(part.shape[1] for part in wrong_results[token_id]) for token_id in ordered_ids]
+    found_shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
     return InDocuments(
         ids=np.array(ordered_ids, dtype=np.int64),
         push=Intervals.of_tokens([looks[token_id].push for token_id in ordered_ids]),
-        found=np.array(shares, dtype=np.float64),
-        documents=np.array(widths, dtype=np.int64),
+        found=np.array(found_shares, dtype=np.float64),
+        documents=np.array(document_counts, dtype=np.int64),
         found_without=float(panel.is_found.mean()),
     )
 
@@ -444,22 +445,22 @@ class Announcer:
         panel: DocumentPanel,
         progress: ProgressCallback,
     ) -> None:
-        self._texts = {token.id: token.text for token in tokens}
+        self._text_of_token = {token.id: token.text for token in tokens}
         self._settings = settings
-        self._documents = len(panel.places)
+        self._document_count = len(panel.places)
         self._found_without = float(panel.is_found.mean())
         self._progress = progress
-        self._announced: set[int] = set()
+        self._announced_ids: set[int] = set()
 
     def __call__(self, stage: str, documents: int, looks: Mapping[int, Look]) -> None:
         """Announce the tokens that push or may hide documents, and that no earlier call has announced."""
-        is_last = documents == self._documents
+        is_last = documents == self._document_count
         pushes = "pushes" if is_last else "may push"
         searched = f"{documents} documents" if is_last else f"{documents} documents so far"
         for token_id, look in looks.items():
-            if token_id in self._announced:
+            if token_id in self._announced_ids:
                 continue
-            text = quoted(self._texts[token_id])
+            text = quoted(self._text_of_token[token_id])
             note = ""
             if look.push.low >= self._settings.smallest_push:
                 interval = PUSH.interval(look.push.low, look.push.high)
@@ -474,7 +475,7 @@ class Announcer:
                     f"({percent(self._found_without)} without, {searched})"
                 )
             if note:
-                self._announced.add(token_id)
+                self._announced_ids.add(token_id)
                 self._progress(Progress(stage, len(looks), len(looks), note=note, unit="tokens"))
 
     def _may_hide(self, found: Sequence[int]) -> bool:
@@ -489,11 +490,12 @@ class Announcer:
         return share.high <= (1 - self._settings.smallest_erased) * self._found_without
 
     def finish(self) -> None:
-        """Say so if no token was announced."""
-        if not self._announced:
-            count = counted(len(self._texts), "special token")
+        """Note that no token pushes or may hide documents, if none was announced."""
+        if not self._announced_ids:
+            count = counted(len(self._text_of_token), "special token")
             note = f"{count} measured in documents: none pushes or hides them enough to be sticky so far"
-            self._progress(Progress(SPECIAL, 1, 1, note=note))
+            # A step of its own, which is complete: it only carries the note.
+            self._progress(Progress(SPECIAL, done=1, total=1, note=note))
 
 
 # Number of tokens whose ratios are predicted at a time, which limits the memory needed.

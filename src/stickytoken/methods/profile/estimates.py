@@ -20,7 +20,7 @@ from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile.documents import InDocuments
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import RuleInputs
-from stickytoken.methods.statistics import Effects, Relative, TokenEffects, beyond_ordinary
+from stickytoken.methods.statistics import Effects, RelativeEffects, TokenEffects, beyond_ordinary
 from stickytoken.settings.profile import ProfileSettings
 
 # If the variance of an effect over tokens is at most this fraction of its mean square, the effects differ
@@ -150,12 +150,12 @@ class TokenNumbers(NamedTuple):
     Attributes:
         measures: the measures that the rule uses.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
-        texts: number of texts from which the erased share was computed, shape (T,).
+        carrier_counts: number of carriers from which the erased share was computed, shape (T,).
     """
 
     measures: RuleInputs
     ordinary_contraction: float
-    texts: NDArray[np.int64]
+    carrier_counts: NDArray[np.int64]
 
     def measures_of(self, ids: Ids) -> RuleInputs:
         """Return the measures of the tokens with these ids."""
@@ -172,6 +172,9 @@ class TokenNumbers(NamedTuple):
 def estimate(measured: MeasuredJob) -> TokenNumbers:
     """Estimate the erased share of every token relative to the ordinary token, with intervals.
 
+    The contraction of a token is the share of a text that its copies erase. Only what exceeds the ordinary
+    token's contraction counts as erased; see `as_erased_shares`.
+
     If a token was measured in the confirming carriers, its estimate is the mean over the confirming carriers,
     with a Student interval. If a token was measured only in the screening carriers, its estimate is the mean
     over the screening carriers. The width of the interval is derived from the errors of the pilots' screening
@@ -185,30 +188,33 @@ def estimate(measured: MeasuredJob) -> TokenNumbers:
     confidence = measured.job.settings.confidence
     pilots = np.array(measured.plan.pilots, dtype=np.int64)
     is_pilot = np.isin(confirmed.ids, pilots)
-    relative = compare_with_ordinary(confirmed.contractions, is_pilot, confidence)
-    contraction = _screen_estimates(
-        screened.contractions, screened.rows_of(pilots), relative.estimates.value[is_pilot], confidence
+    in_confirming, ordinary_contraction = compare_with_ordinary(confirmed.contractions, is_pilot, confidence)
+    # Contractions minus the ordinary token's. Those from the screening carriers give way to better ones.
+    beyond_ordinary_token = _screen_estimates(
+        screened.contractions, screened.rows_of(pilots), in_confirming.value[is_pilot], confidence
     )
     confirmed_rows = screened.rows_of(confirmed.ids)
-    contraction.value[confirmed_rows] = relative.estimates.value
-    contraction.low[confirmed_rows] = relative.estimates.low
-    contraction.high[confirmed_rows] = relative.estimates.high
+    beyond_ordinary_token.value[confirmed_rows] = in_confirming.value
+    beyond_ordinary_token.low[confirmed_rows] = in_confirming.low
+    beyond_ordinary_token.high[confirmed_rows] = in_confirming.high
 
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
-    texts = np.full(len(screened.ids), screened.contractions.shape[1])  # number of carriers of the last round
-    texts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
+    carrier_counts = np.full(len(screened.ids), screened.contractions.shape[1])
+    carrier_counts[confirmed_rows] = (~np.isnan(confirmed.contractions)).sum(axis=1)
     measures = RuleInputs(
         ids=screened.ids,
-        erased=as_erased_shares(contraction, relative.ordinary),
+        erased=as_erased_shares(beyond_ordinary_token, ordinary_contraction),
         push=push_of(screened.ids, measured.in_documents),
         vector_deviation=deviations_of(screened.ids, measured.vector_deviations),
         confirmed=is_confirmed,
     )
-    return TokenNumbers(measures, relative.ordinary, texts)
+    return TokenNumbers(measures, ordinary_contraction, carrier_counts)
 
 
-def compare_with_ordinary(contractions: Floats, is_random: NDArray[np.bool_], confidence: float) -> Relative:
+def compare_with_ordinary(
+    contractions: Floats, is_random: NDArray[np.bool_], confidence: float
+) -> RelativeEffects:
     """Return how much more of a text copies of each token erase than copies of the ordinary token.
 
     Args:

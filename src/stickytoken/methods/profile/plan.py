@@ -235,8 +235,8 @@ def _require_spelled_tokens(job: Job[ProfileSettings]) -> None:
 def _require_precision(encoder: Encoder, settings: ProfileSettings) -> None:
     """Try the precision of the screening round now, because a model may refuse it."""
     if settings.screen_precision is not None:
-        purpose = f"screening in {settings.screen_precision}"
-        require_ids(encoder, purpose).at(settings.screen_precision)
+        reader_of_ids = require_ids(encoder, purpose=f"screening in {settings.screen_precision}")
+        reader_of_ids.at(settings.screen_precision)  # only for the error that it may raise
 
 
 def _draw_pilots(job: Job[ProfileSettings]) -> list[int]:

@@ -201,15 +201,43 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
-    plan = preparation.plan
-    panel = preparation.panel
-    special = preparation.special
+    measured = _measure_in_carriers(job, preparation, runner, vector_deviations, confirm_all=confirm_all)
+    if preparation.panel is None:
+        return measured
+    suspects = _measure_suspects(measured, preparation, preparation.panel, runner, measure_all=confirm_all)
+    return replace(measured, in_documents=join_documents([preparation.special, suspects]))
+
+
+def _judged_ids(job: Job[ProfileSettings]) -> Ids:
+    ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
+    return np.array(ids, dtype=np.int64)
+
+
+def _tokens_by_id(job: Job[ProfileSettings]) -> dict[int, Token]:
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
-    tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
-    spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
-    job_ids = np.array(spelled_ids, dtype=np.int64)
+    return {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
+
+
+def _special_ids(preparation: ProfilePreparation) -> set[int]:
+    return set() if preparation.special is None else set(preparation.special.ids.tolist())
+
+
+def _measure_in_carriers(
+    job: Job[ProfileSettings],
+    preparation: ProfilePreparation,
+    runner: Runner,
+    vector_deviations: Mapping[int, float] | None,
+    *,
+    confirm_all: bool,
+) -> MeasuredJob:
+    """Measure the pilots, then all tokens in the screening carriers, then a selection in all other carriers.
+
+    The arguments are those of `measure_rounds`.
+    """
+    plan = preparation.plan
+    tokens = _tokens_by_id(job)
+    job_ids = _judged_ids(job)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
-    special_ids = set() if special is None else set(special.ids.tolist())
 
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> RoundResults:
         stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
@@ -219,17 +247,17 @@ def measure_rounds(
     first_carriers = list(range(carriers_at_first(job)))
     other_carriers = list(range(len(first_carriers), len(plan.carriers)))
     pilots = measure(Round.PILOT, first_carriers, pilot_ids)
-    screening_carriers = _screening_carriers(job, plan, pilots)
+    screening_carriers = _choose_screening_carriers(job, plan, pilots)
     confirming_carriers = [carrier for carrier in first_carriers if carrier not in screening_carriers]
-    # The contractions of the pilots are fitted to the screening carriers as well, those of other tokens to
-    # the confirming ones alone. For all-MiniLM-L6-v2, this makes the pilots' larger by 0.001, which is a
-    # fortieth of half an interval.
     screened = measure(Round.SCREEN, screening_carriers, np.union1d(job_ids, pilot_ids))
     measured = MeasuredJob(
         job=job,
         plan=plan,
         screening_carriers=screening_carriers,
         screened=screened,
+        # The pilots' contractions have been fitted to all first carriers together, those of other tokens are
+        # fitted to the confirming carriers alone. The difference does not matter: for all-MiniLM-L6-v2, it is
+        # 0.001, and an interval reaches 0.04 to each side.
         confirmed=pilots.in_carriers(confirming_carriers),
         unconfirmed=0,
         vector_deviations=vector_deviations,
@@ -239,47 +267,68 @@ def measure_rounds(
     # The pilots have already been measured in the confirming carriers.
     unconfirmed_ids = np.setdiff1d(job_ids, pilot_ids)
     if confirm_all:
-        measured = _with_batch(measured, unconfirmed_ids, 1, measure_batch)
+        measured = _confirm_batch(measured, unconfirmed_ids, measure_batch, number=1)
     else:
         budgeted_tokens = tokens_to_confirm(job.settings, len(job_ids))
         measured = confirm_in_batches(
-            measured, unconfirmed_ids, budgeted_tokens, measure_batch, first_ids=sorted(special_ids)
+            measured,
+            unconfirmed_ids,
+            budgeted_tokens,
+            measure_batch,
+            first_ids=sorted(_special_ids(preparation)),
         )
-    # The first carriers alone flag no token. With two chances to reach its threshold, more than one in twenty
-    # tokens that lie at theirs would be flagged.
-    possible_ids = _find_possible(measured, job_ids)
+    # A token that may reach its threshold is also measured in the other carriers, and judged by all of them
+    # together. If the first carriers alone could flag a token, each token would have two chances to be
+    # flagged by accident.
+    possible_ids = _find_ids_that_may_reach(measured, job_ids)
     if other_carriers and len(possible_ids):
         further_ids = np.union1d(possible_ids, pilot_ids)
         further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
         measured = replace(measured, confirmed=in_more_carriers(measured.confirmed, further))
-    if panel is None:
-        return measured
+    return measured
+
+
+def _measure_suspects(
+    measured: MeasuredJob,
+    preparation: ProfilePreparation,
+    panel: DocumentPanel,
+    runner: Runner,
+    *,
+    measure_all: bool,
+) -> InDocuments:
+    """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
+
+    Special tokens have already been measured there.
+    """
+    job = measured.job
+    tokens = _tokens_by_id(job)
+    job_ids = _judged_ids(job)
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
     hiding_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
-    suspect_ids = choose_suspects(measured, panel, measure_all=confirm_all).union(hiding_ids)
-    # How many queries still find a hidden document takes all documents to say: a few of them prove nothing.
-    in_all = set(hiding_ids)
-    shown = 0
+    suspect_ids = choose_suspects(measured, panel, measure_all=measure_all).union(hiding_ids)
+    # A query finds its document or not. So whether a token hides documents shows only in many of them.
+    ids_for_all_documents = set(hiding_ids)
+    displayed_count = 0
     if not documents.measures_few_tokens(job):
-        in_all |= set(ordinary_tokens(job, plan.pilots))
-        shown = verdict.DISPLAYED
-    ordered_ids = np.array(sorted(suspect_ids - special_ids), dtype=np.int64)
-    _, push_thresholds = verdict.thresholds(deviations_of(ordered_ids, vector_deviations), job.settings)
-    suspects = measure_in_documents(
+        ids_for_all_documents |= set(ordinary_tokens(job, measured.plan.pilots))
+        displayed_count = verdict.DISPLAYED
+    ordered_ids = np.array(sorted(suspect_ids - _special_ids(preparation)), dtype=np.int64)
+    deviations = deviations_of(ordered_ids, measured.vector_deviations)
+    _, push_thresholds = verdict.thresholds(deviations, job.settings)
+    return measure_in_documents(
         panel,
         runner,
         [tokens[token_id] for token_id in ordered_ids.tolist()],
         dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
         job.settings,
         _SUSPECTS,
-        least=dict.fromkeys(in_all, documents.DOCUMENT_COUNTS[-1]),
-        shown=shown,
+        least_documents=dict.fromkeys(ids_for_all_documents, documents.DOCUMENT_COUNTS[-1]),
+        displayed_count=displayed_count,
     )
-    return replace(measured, in_documents=join_documents([special, suspects]))
 
 
-def _find_possible(measured: MeasuredJob, job_ids: Ids) -> Ids:
+def _find_ids_that_may_reach(measured: MeasuredJob, job_ids: Ids) -> Ids:
     measures = estimate(measured).measures_of(job_ids)
     may_reach = verdict.may_erase_enough(measures, measured.job.settings)
     return measures.ids[measures.confirmed & may_reach]
@@ -295,14 +344,12 @@ def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all:
     """
     job = measured.job
     settings = job.settings
-    job_ids = {token.id for token in job.tokens if token.id not in job.vocabulary.unspelled}
+    ids = np.unique(_judged_ids(job))
     random_ids = set(measured.plan.pilots)
-    most_in_all = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
-    if measure_all or settings.documents is Measuring.ALL or len(job_ids) <= most_in_all:
-        return random_ids | job_ids
-    numbers = estimate(measured)
-    ids = np.array(sorted(job_ids), dtype=np.int64)
-    measures = numbers.measures_of(ids)
+    most_tokens_in_full = len(random_ids) if job.sampled else _NAMED_IN_DOCUMENTS
+    if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_tokens_in_full:
+        return random_ids.union(ids.tolist())
+    measures = estimate(measured).measures_of(ids)
     screened = measured.screened
     rows = screened.rows_of(ids)
     effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
@@ -318,10 +365,12 @@ def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all:
 MeasureBatch: TypeAlias = Callable[[Ids, str], RoundResults]
 
 
-def _with_batch(measured: MeasuredJob, ids: Ids, batch: int, measure_batch: MeasureBatch) -> MeasuredJob:
+def _confirm_batch(
+    measured: MeasuredJob, ids: Ids, measure_batch: MeasureBatch, *, number: int
+) -> MeasuredJob:
     if not len(ids):
         return measured
-    confirmed = measure_batch(np.sort(ids), confirming_stage(batch))
+    confirmed = measure_batch(np.sort(ids), confirming_stage(number))
     return replace(measured, confirmed=joined(measured.confirmed, confirmed))
 
 
@@ -351,9 +400,9 @@ def confirm_in_batches(
     may_reach_by_screen = verdict.may_erase_enough(screened.measures_of(ordered_ids), settings)
     budgeted_ids = ordered_ids[:budgeted_tokens]
     size = tokens_per_batch(measured.job)
-    for batch, start in enumerate(range(0, len(budgeted_ids), size), start=1):
+    for number, start in enumerate(range(0, len(budgeted_ids), size), start=1):
         batch_ids = budgeted_ids[start : start + size]
-        measured = _with_batch(measured, batch_ids, batch, measure_batch)
+        measured = _confirm_batch(measured, batch_ids, measure_batch, number=number)
         batch_measures = estimate(measured).measures_of(batch_ids)
         batch_may_reach = verdict.may_erase_enough(batch_measures, settings).any()
         rest_may_reach = may_reach_by_screen[start + size :].any()
@@ -370,7 +419,7 @@ def confirming_stage(batch: int) -> str:
     return f"{Round.CONFIRM}-{batch}"
 
 
-def _screening_carriers(
+def _choose_screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: RoundResults
 ) -> list[int]:
     count = job.settings.screening_texts

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from stickytoken.data import (
     LARGEST_UNKNOWN,
     Sentences,
-    as_read,
     bundled_sentences,
+    drop_indistinguishable,
     open_ended,
     text_kinds,
 )
@@ -62,7 +62,7 @@ def group_texts(encoder: Encoder, corpus: Sentences) -> list[TextGroup]:
     """
     topics: dict[str, list[str]] = {}
     if corpus.bundled:
-        kinds = as_read(text_kinds(), encoder.tokenizer)
+        kinds = drop_indistinguishable(text_kinds(), encoder.tokenizer)
         if (kinds.unknown or 0.0) <= LARGEST_UNKNOWN:
             topics["everyday"] = list(corpus.texts)
             corpus = kinds
@@ -122,7 +122,7 @@ def length_of_bundled_carriers(encoder: Encoder, settings: ProfileSettings, need
     thresholds mean the same in other texts only if these are as long. The result is None if the model
     cannot read the bundled texts, or too few of them.
     """
-    kinds = as_read(text_kinds(), encoder.tokenizer)
+    kinds = drop_indistinguishable(text_kinds(), encoder.tokenizer)
     if (kinds.unknown or 0.0) > LARGEST_UNKNOWN:
         return None
     corpus = bundled_sentences()

@@ -270,7 +270,7 @@ def compute(
         paths = validation.published_paths(
             job.encoder, settings, plan, job.vocabulary.available, candidates_in_order
         )
-        stage = replace(stage, paths=paths)
+        stage = replace(stage, gaps_of=paths)
 
     # The number of candidates is now known, so the total number of texts is no longer an estimate.
     validation_texts = len(candidates) * stage.probes_per_token

@@ -39,14 +39,15 @@ class ValidationStage:
     """Measures the distance between every carrier and its anchor, for every placement and number of copies.
 
     If several pairs have the same carrier, their texts with copies at the start or at the end are identical,
-    so these texts are encoded only once. For random placement, the places are drawn separately for each pair.
+    so these texts are encoded only once. For random placement, the gaps are drawn separately for each pair.
 
     Attributes:
         settings: settings of the method.
         carriers: one carrier per pair, possibly repeated.
         anchors: vectors of sentence1, shape (pairs, d).
         without_copies: vectors of sentence2 without copies, shape (pairs, d).
-        paths: returns the paths of a token for random placement, one per pair.
+        gaps_of: returns the gaps between words into which randomly placed copies of a token go: one path per
+            pair, with the index of a gap for each copy.
         name: name of the stage.
         precision: precision to run the model in; if None, the model's own precision.
     """
@@ -55,33 +56,34 @@ class ValidationStage:
     carriers: tuple[probes.Carrier, ...]
     anchors: NDArray[np.float32]
     without_copies: NDArray[np.float32]
-    paths: PathsOf
+    gaps_of: PathsOf
     name: str = "validate"
     precision: Precision | None = None
 
     @cached_property
-    def _distinct(self) -> list[probes.Carrier]:
+    def _distinct_carriers(self) -> list[probes.Carrier]:
         return list(dict.fromkeys(self.carriers))
 
     @property
     def probes_per_token(self) -> int:
-        return (2 * len(self._distinct) + len(self.carriers)) * self.settings.copies
+        return (2 * len(self._distinct_carriers) + len(self.carriers)) * self.settings.copies
 
     def probes(self, token: Token) -> list[Probe]:
         copies = self.settings.copies
         texts: list[Probe] = []
         for placement in (Placement.PREFIX, Placement.SUFFIX):
-            for carrier in self._distinct:
+            for carrier in self._distinct_carriers:
                 texts += copies_in(token, carrier, placement, copies)
-        for carrier, path in zip(self.carriers, self.paths(token), strict=True):
-            texts += copies_in(token, carrier, Placement.RANDOM, copies, path)
+        # Pairs with the same carrier have copies in different gaps.
+        for carrier, gaps in zip(self.carriers, self.gaps_of(token), strict=True):
+            texts += copies_in(token, carrier, Placement.RANDOM, copies, gaps)
         return texts
 
     @cached_property
     def _probe_indices(self) -> NDArray[np.intp]:
         copies = self.settings.copies
-        index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct)}
-        distinct_count = len(self._distinct)
+        index_of_carrier = {carrier: index for index, carrier in enumerate(self._distinct_carriers)}
+        distinct_count = len(self._distinct_carriers)
         carrier_indices = np.array([index_of_carrier[carrier] for carrier in self.carriers])
         # For each pair, the index of its block.
         blocks = {
@@ -124,7 +126,7 @@ class ValidationStage:
 
 
 def validation_stage(
-    encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, paths: PathsOf | None = None
+    encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, gaps_of: PathsOf | None = None
 ) -> ValidationStage:
     """Return the stage that validates candidates on the validation pairs of the plan.
 
@@ -135,16 +137,17 @@ def validation_stage(
         encoder: the model.
         settings: settings of the method.
         plan: provides the validation pairs.
-        paths: returns one path per carrier for a token: the gaps between words into which randomly placed
-            copies go. If ``paths`` is None, the gaps depend only on seed, token and pair, and not on the
-            order in which candidates are validated.
+        gaps_of: see `ValidationStage`. If ``gaps_of`` is None, the gaps depend only on seed, token and pair,
+            and not on the order in which candidates are validated.
     """
     carriers = probes.as_carriers(encoder, settings.inserted_as, [pair.sentence2 for pair in plan.validation])
-    if paths is None:
+    if gaps_of is None:
         words = [probes.word_count(carrier) for carrier in carriers]
-        paths = paths_by_token(settings.seed, words, settings.copies, settings.inserted_as).of
+        gaps_of = paths_by_token(settings.seed, words, settings.copies, settings.inserted_as).of
     anchors, without_copies = pair_vectors(encoder, plan.validation, settings.inserted_as)
-    return ValidationStage(settings, carriers, anchors=anchors, without_copies=without_copies, paths=paths)
+    return ValidationStage(
+        settings, carriers, anchors=anchors, without_copies=without_copies, gaps_of=gaps_of
+    )
 
 
 def published_paths(

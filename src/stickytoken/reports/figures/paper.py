@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -222,7 +222,7 @@ def _shares_in_words(parts: Sequence[Breakdown]) -> str:
     sentences = []
     for part in parts:
         total = sum(part.sticky)
-        shares: Mapping[str, int] = dict(zip(part.groups, part.sticky, strict=True))
-        described = [f"{count / total:.0%} {group}" for group, count in shares.items() if count]
+        sticky_counts = zip(part.groups, part.sticky, strict=True)
+        described = [f"{count / total:.0%} {group}" for group, count in sticky_counts if count]
         sentences.append(f"By {part.title}: {', '.join(described)}.")
     return " ".join(sentences)
