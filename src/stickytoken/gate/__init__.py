@@ -62,8 +62,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         max_tokens: number of sticky tokens that may count against the model before the check fails; if None,
             0.
         baseline: a run to compare with, whose model is an earlier version or another model. With a
-            baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
-            interval in the baseline.
+            baseline, a sticky token counts only if it is new, if one of its intervals lies above the
+            interval in the baseline, or if the baseline lacks a measure that flags it.
         documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
             ``fail_on_documents`` makes the check fail. A document that cannot be read makes the check
             inconclusive.
@@ -345,6 +345,11 @@ def _tokens_without_verdict(run: Run) -> int:
 
 def _notes_on_run(run: Run) -> list[str]:
     remarks = list(run.method.notes(run))
+    if run.is_profile:
+        from stickytoken.methods.profile import describe_coverage
+
+        # A check that passes says nothing of tokens whose push was not measured.
+        remarks += describe_coverage(run)
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
     defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)

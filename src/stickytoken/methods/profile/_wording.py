@@ -53,17 +53,20 @@ def lines(run: Run) -> list[str]:
     sentences = [wording.rule(settings.number("smallest_erased"), settings.number("smallest_push"))]
     if not result.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
-    if run.plan.documents is not None:
-        sentences.append(_describe_documents(run))
-    return sentences
+    return [*sentences, *describe_coverage(run)]
 
 
-def _describe_documents(run: Run) -> str:
-    """Say how many tokens were measured in documents, and what the random ones imply for the others."""
+def describe_coverage(run: Run) -> list[str]:
+    """Say how many tokens were measured in documents, and what the random ones imply for the others.
+
+    The list is empty if the run has no documents, of which `notes` tell.
+    """
     result = run.result
     documents = run.plan.documents
-    if documents is None or result.ordinary_push is None:
-        return "No token's push was measured."
+    if documents is None:
+        return []
+    if result.ordinary_push is None:
+        return ["No token's push was measured."]
     measured = counted(result.in_documents, "token was", "tokens were")
     ordinary = f"an ordinary token pushes {PUSH.text(result.ordinary_push)}"
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
@@ -75,7 +78,7 @@ def _describe_documents(run: Run) -> str:
             f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {share.high:.1%} of "
             f"the {others:,} others do (95% confidence)."
         )
-    return sentences
+    return [sentences]
 
 
 def notes(run: Run) -> list[str]:
