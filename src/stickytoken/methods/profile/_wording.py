@@ -11,6 +11,7 @@ import polars as pl
 from stickytoken.intervals import estimate_share
 from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
+from stickytoken.methods.profile.documents import PREDICTABLE
 from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ def notes(run: Run) -> list[str]:
     elif run.result.in_documents and run.result.ordinary_push is None:
         caveats.append(
             "push is unknown: without copies, no document is a wrong result of any query; use more sentences"
+        )
+    elif run.plan.documents.similarity not in PREDICTABLE and run.result.in_documents < run.result.looked_at:
+        caveats.append(
+            "which tokens may push could not be predicted, because the model compares vectors by "
+            f"{run.plan.documents.similarity}: measure all in documents with --set documents=all"
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
     if run.plan.left_out:
