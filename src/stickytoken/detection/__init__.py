@@ -377,7 +377,7 @@ def probe(
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    _warn_unless_cosine(encoder)
+    _warn_unless_cosine(encoder, name)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)

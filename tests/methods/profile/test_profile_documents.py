@@ -8,10 +8,11 @@ import pytest
 import planted
 import profiled
 import tiny
-from naming import says
+from naming import naming, says
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
+from stickytoken.errors import StickyTokenWarning
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
@@ -195,13 +196,13 @@ def test_a_prediction_for_a_dot_product_takes_documents_to_keep_their_length(job
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*compares vectors by")
 def test_without_a_prediction_suspects_are_tokens_that_erase_most_and_the_run_says_so(tmp_path):
     runs = {}
     for similarity in ("dot", "euclidean"):
         model = profiled.planted_model(4)
         model.similarity_fn_name = similarity
-        runs[similarity] = profiled.detect_in_documents(load_encoder(model), tmp_path / similarity)
+        with pytest.warns(StickyTokenWarning, match=naming(similarity, "cosine", "push", similarity)):
+            runs[similarity] = profiled.detect_in_documents(load_encoder(model), tmp_path / similarity)
     in_documents = {
         similarity: set(run.tokens.drop_nulls("documents")["token"]) for similarity, run in runs.items()
     }
