@@ -144,7 +144,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         )
     baseline_run = None if baseline is None else open_run(baseline)
     folder = DEFAULT_FOLDER if folder is None else file_path("folder", folder)
-    run, notes = find_run(source, folder, revision, progress)
+    run, _, notes = find_run(source, folder, revision, progress)
     incomplete = _reasons_incomplete(run, "the run")
     if baseline_run is not None:
         require_comparable(run, baseline_run)
