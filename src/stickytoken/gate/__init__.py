@@ -344,12 +344,8 @@ def _tokens_without_verdict(run: Run) -> int:
 
 
 def _notes_on_run(run: Run) -> list[str]:
-    remarks = list(run.method.notes(run))
-    if run.is_profile:
-        from stickytoken.methods.profile import describe_coverage
-
-        # A check that passes says nothing of tokens whose push was not measured.
-        remarks += describe_coverage(run)
+    # A check that passes says nothing of tokens whose push was not measured.
+    remarks = [*run.method.notes(run), *run.method.describe_coverage(run)]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
     defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)
