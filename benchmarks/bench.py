@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import polars as pl
@@ -44,6 +44,8 @@ PLANTED = SHARED / "planted" / "minilm_planted.npz"
 MINILM = "all-MiniLM-L6-v2"
 # Published mean cosine similarity of the sentence pairs, computed with MINILM.
 MINILM_U = 0.1998460739850998
+
+RecordKind = TypeVar("RecordKind")
 
 # Seconds between two readings of the memory of a process.
 MEMORY_INTERVAL = 0.2
@@ -142,6 +144,15 @@ def commands(
 def refuse(message: str) -> NoReturn:
     """Exit with status 1 and print a message to standard error."""
     raise SystemExit(message)
+
+
+def record_as(record: object, kind: type[RecordKind]) -> RecordKind:
+    """Return the plan or result of a run, or exit if it is that of another method."""
+    if not isinstance(record, kind):
+        refuse(
+            f"the run has a {type(record).__name__}, not a {kind.__name__}: name a run of the other method"
+        )
+    return record
 
 
 def detected(encoder: Any, **options: Any) -> stickytoken.Run:

@@ -25,7 +25,19 @@ import polars as pl
 import typer
 from numpy.typing import NDArray
 
-from bench import MINILM, PLANTED, SHARED, Results, commands, detected, json_lines, refuse, spearman, units
+from bench import (
+    MINILM,
+    PLANTED,
+    SHARED,
+    Results,
+    commands,
+    detected,
+    json_lines,
+    record_as,
+    refuse,
+    spearman,
+    units,
+)
 from models import plain_model, planted_ids
 from stickytoken import load_encoder
 from stickytoken.cli.console import progress_bar
@@ -273,7 +285,7 @@ def measure_packaged(encoder: Encoder, run: Run, tokens: list[Token], path: Path
     job = Job(encoder, ProfileSettings(), load_sentences(), vocabulary, [], restricted=True, sampled=False)
     with progress_bar() as progress:
         runner = Runner.in_memory(encoder, progress, shard_probes=SHARD)
-        panel = encode_documents(job, run.plan_of(ProfilePlanRecord).documents, runner)
+        panel = encode_documents(job, record_as(run.plan, ProfilePlanRecord).documents, runner)
         if panel is None:
             refuse("the run has no documents")
         stage = replace(panel.stage("documents", 0, len(panel.places)), precision=PRECISION)
@@ -300,7 +312,7 @@ def correlation(
     opened = open_run(run)
     encoder = require_ids(encoder_for(None, opened, "the benchmark"), "this benchmark")
     measured = opened.tokens.drop_nulls("push")
-    random_ids = opened.plan_of(ProfilePlanRecord).pilots
+    random_ids = record_as(opened.plan, ProfilePlanRecord).pilots
     drawn_ids = draw_evenly(measured, DRAWN)
     ids = sorted({*drawn_ids, *random_ids})
     rows = pl.DataFrame({"token_id": ids}).join(measured, on="token_id", maintain_order="left")

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from bench import ROOT, commands
+from bench import ROOT, commands, record_as
 from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, open_run
 from stickytoken.errors import InputError
@@ -58,8 +58,8 @@ def measures(row: dict[str, Any]) -> list[str]:
 
 def introduction(run: Run, title: str) -> list[str]:
     """Return paragraphs on when and how the model was measured, and on the numbers of a run."""
-    plan = run.plan_of(ProfilePlanRecord)
-    result = run.result_of(ProfileResultRecord)
+    plan = record_as(run.plan, ProfilePlanRecord)
+    result = record_as(run.result, ProfileResultRecord)
     sticky = counted(result.sticky, "sticky token") if result.sticky else "no sticky tokens"
     texts_per_token = result.sequences / len(run.tokens)
     return [
@@ -109,7 +109,7 @@ def sticky_section(run: Run) -> list[str]:
     if rows:
         paragraphs.append("## Sticky tokens")
         paragraphs.append(markdown_table(("token", "erased", "push", "vector", "severity"), rows))
-    left_out = run.result_of(ProfileResultRecord).sticky - MOST_STICKY_ROWS
+    left_out = record_as(run.result, ProfileResultRecord).sticky - MOST_STICKY_ROWS
     if left_out > 0:
         paragraphs.append(f"The table leaves out {left_out} sticky tokens.")
     return paragraphs

@@ -34,6 +34,7 @@ from bench import (
     commands,
     detected,
     published_table,
+    record_as,
     refuse,
     watched,
 )
@@ -176,7 +177,7 @@ def replayed_rates(
 def compare_run(results: Results, run: stickytoken.Run, published_candidates: pl.DataFrame) -> None:
     """Check the candidates, rates, sticky tokens and number of texts of a run on the whole vocabulary."""
     candidates = run.tokens.filter(pl.col("validation_rate").is_not_null())
-    result = run.result_of(StdResultRecord)
+    result = record_as(run.result, StdResultRecord)
     compare_candidates(results, candidates, published_candidates, result.score_threshold)
     shared = published_candidates.select("token_id").join(
         candidates, on="token_id", how="inner", maintain_order="left"

@@ -130,7 +130,11 @@ def _escape(text: str) -> str:
 
 
 def junit(
-    findings: Iterable[Finding], rules: Sequence[Rule], suite: str, incomplete: Sequence[str] = ()
+    findings: Iterable[Finding],
+    rules: Sequence[Rule],
+    suite: str,
+    incomplete: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """Return JUnit XML.
 
@@ -143,6 +147,7 @@ def junit(
         suite: name of the test suite.
         incomplete: the reasons why some checks could not be carried out. If some checks could not be carried
             out, rules without findings are left out instead of being reported as passed tests.
+        notes: remarks that do not affect the outcome; they are the output of the suite.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -163,7 +168,10 @@ def junit(
         "skipped": "0",
     }
     root = ET.Element("testsuites", {"name": "stickytoken", **counts})
-    ET.SubElement(root, "testsuite", {"name": visible(suite), **counts}).extend(cases)
+    test_suite = ET.SubElement(root, "testsuite", {"name": visible(suite), **counts})
+    test_suite.extend(cases)
+    if notes:
+        ET.SubElement(test_suite, "system-out").text = "\n".join(map(visible, notes))
     ET.indent(root)
     content: bytes = ET.tostring(root, encoding="us-ascii", xml_declaration=True)
     return content.decode("ascii") + "\n"
@@ -235,7 +243,11 @@ _GITHUB_FINGERPRINT = "primaryLocationLineHash"
 
 
 def sarif(
-    findings: Iterable[Finding], rules: Sequence[Rule], tool_version: str, incomplete: Sequence[str] = ()
+    findings: Iterable[Finding],
+    rules: Sequence[Rule],
+    tool_version: str,
+    incomplete: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a SARIF log that GitHub code scanning accepts.
 
@@ -247,9 +259,11 @@ def sarif(
         rules: the rules that were checked.
         tool_version: version of stickytoken.
         incomplete: the reasons why some checks could not be carried out.
+        notes: remarks that do not affect the outcome.
     """
     listed_findings = list(findings)
     notifications = [_notification("error", message) for message in incomplete]
+    notifications += [_notification("note", message) for message in notes]
     if len(listed_findings) > _MOST_RESULTS:
         left_out = len(listed_findings) - _MOST_RESULTS
         gravest_first = list(Level)

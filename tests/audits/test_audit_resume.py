@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ import planted
 from audited import SMALL
 from interrupted import started, wait_for_shards
 from naming import naming
+from stickytoken import audits, load_encoder
 from stickytoken.audits import Audit, audit, audits_in, open_audit
+from stickytoken.detection import finding, run
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.documents import DocumentStage
 
@@ -31,6 +34,22 @@ def test_a_finished_audit_is_opened_and_found_in_its_run(finished, tampered_run,
     assert finished.path in [audit_found.path for audit_found in audits_found]
     assert unread == ()
     assert isinstance(open_audit(finished.path), Audit)
+
+
+def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, queries, monkeypatch):
+    loaded = []
+
+    def counting_load(model, **options):
+        if isinstance(model, (str, Path)):
+            loaded.append(model)
+        return load_encoder(model, **options)
+
+    for module in (audits, finding, run):
+        monkeypatch.setattr(module, "load_encoder", counting_load)
+    model = tampered_run.parent / "model"
+    measured = audit(model, texts, queries=queries, runs=tampered_run.parent, settings=SMALL)
+    assert measured.path == finished.path
+    assert loaded == [model]
 
 
 class InterruptionError(Exception):

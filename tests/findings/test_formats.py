@@ -165,6 +165,18 @@ def test_without_findings_a_check_has_passed_only_if_it_is_complete(sarif_schema
     )
 
 
+def test_notes_are_told_and_fail_nothing(sarif_schema):
+    document = sarif([], RULES, "1.2.3", notes=["30 tokens were measured"])
+    sarif_schema.validate(document)
+    invocation = document["runs"][0]["invocations"][0]
+    assert invocation["executionSuccessful"]
+    (notification,) = invocation["toolExecutionNotifications"]
+    assert (notification["level"], notification["message"]["text"]) == ("note", "30 tokens were measured")
+    suite = ET.fromstring(junit([], RULES, "mini", notes=["30 tokens\x1b", "a second"]))
+    assert suite.get("failures") == suite.get("errors") == "0"
+    assert [output.text for output in suite.iter("system-out")] == ["30 tokens\\x1b\na second"]
+
+
 def test_only_errors_fail_in_junit():
     notes = [Finding("copies", level, f"a {level.value}") for level in Level]
     suite = ET.fromstring(junit(notes, RULES, "mini"))

@@ -309,6 +309,41 @@ def test_overlapping_intervals_are_no_change(altered, runs):
     assert planted.PLANTED in named(check(runs(2), baseline=altered(lower(1.1))))
 
 
+def test_a_push_that_the_baseline_did_not_measure_is_new(runs, altered):
+    is_planted = pl.col("token") == planted.PLANTED
+    names = ("push", "push_low", "push_high")
+
+    def with_push(*values):
+        def change(table):
+            planted_values = zip(names, values, strict=True)
+            return table.with_columns(
+                pl.when(is_planted).then(pl.lit(value, pl.Float64)).otherwise(name).alias(name)
+                for name, value in planted_values
+            )
+
+        return change
+
+    unmeasured = altered(with_push(None, None, None))
+    for run, change in (
+        (with_push(9.0, 8.0, 10.0), "new"),  # the threshold of these runs is 5
+        (with_push(1.2, 0.9, 1.4), "known"),
+    ):
+        findings = check(altered(run), baseline=unmeasured).findings
+        (finding,) = (found for found in findings if found.properties["token"] == planted.PLANTED)
+        assert finding.properties["change"] == change
+        assert finding.level is (Level.ERROR if change == "new" else Level.NOTE)
+
+
+def test_a_check_says_how_many_tokens_were_measured_in_documents(runs):
+    run = runs(0)
+    result = check(run)
+    assert result.passed
+    (sentence,) = (line for line in run.method.lines(run) if says(line, "measured in"))
+    assert says(sentence, run.result.in_documents, run.result.random_in_documents)
+    assert sentence in result.notes
+    assert sentence in result.summary()["notes"]
+
+
 @pytest.mark.slow
 def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small_run, tmp_path):
     encoder = stickytoken.load_encoder(profiled.planted_model(0))

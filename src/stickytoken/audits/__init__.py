@@ -117,8 +117,8 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if encoder is not None:
         encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
         settings = _with_insertion(settings, encoder)
-    run, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
-    model = encoder_for(encoder, run, "audit")
+    run, loaded, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
+    model = encoder_for(encoder or loaded, run, "audit")
     settings = _with_insertion(settings, model)
     reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings, tokens)

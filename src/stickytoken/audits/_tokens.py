@@ -14,11 +14,10 @@ from stickytoken.detection.naming import TokenSource, available_tokens, token_id
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.insertion import Insertion, Joining, Token
-from stickytoken.methods.profile.documents import DocumentPanel, predict_push
+from stickytoken.methods.profile.documents import PREDICTABLE, DocumentPanel, predict_push
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, read_effects
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.audit import AuditSettings
-from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import Vocabulary, categorize, special_tokens
 
 
@@ -59,7 +58,7 @@ def read_candidates(
     effects = None
     if not run.is_profile:
         notes.append(f"the run of {run.record.method} measured nothing from which a push can be predicted")
-    elif similarity is not Similarity.COSINE:
+    elif similarity not in PREDICTABLE:
         notes.append(f"no push can be predicted, because the model compares vectors by {similarity}")
     elif not (run.path / EFFECTS_FILE).is_file():
         notes.append(f"no push can be predicted, because the run has no {EFFECTS_FILE}")

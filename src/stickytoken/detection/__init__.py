@@ -159,7 +159,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     if out is not None:
         run_folder.require_usable(out, name, settings)
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    _warn_unless_cosine(encoder)
+    _warn_unless_cosine(encoder, name)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
@@ -218,15 +218,19 @@ def _write_evidence(
     folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
 
 
-def _warn_unless_cosine(encoder: Encoder) -> None:
+def _warn_unless_cosine(encoder: Encoder, method: str) -> None:
     similarity = similarity_of(encoder)
-    if similarity is not Similarity.COSINE:
-        warnings.warn(
-            f"{encoder.name} compares vectors by {similarity}, but detection measures cosine similarity, "
-            "which ignores the norm of vectors",
-            StickyTokenWarning,
-            stacklevel=3,
+    if similarity is Similarity.COSINE:
+        return
+    message = f"{encoder.name} compares vectors by {similarity}, but "
+    if method == "profile":
+        message += (
+            "erased shares are measured by the cosine, which ignores the lengths of vectors (push is "
+            f"measured by {similarity})"
         )
+    else:
+        message += f"{method} measures the cosine, which ignores the lengths of vectors"
+    warnings.warn(message, StickyTokenWarning, stacklevel=3)
 
 
 def _prepare(
@@ -251,6 +255,9 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
     parts = identity_parts(model, method, job.settings, fingerprint, tokens, queries)
     if isinstance(job.corpus, readers.Sentences) and not job.corpus.bundled and method == "profile":
         parts["carriers"] = "as long as those of the bundled corpus"
+    similarity = similarity_of(encoder)
+    if method == "profile" and similarity is not Similarity.COSINE:
+        parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
     if job.restricted and job.sampled and method == "profile":
         parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
     if method == "profile":
@@ -370,7 +377,7 @@ def probe(
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    _warn_unless_cosine(encoder)
+    _warn_unless_cosine(encoder, name)
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import stickytoken.measurement as store
 from stickytoken.detection import detect
@@ -25,13 +25,27 @@ from stickytoken.measurement.ray_engine import EngineChoice
 DEFAULT_FOLDER = Path("runs")
 
 
+class FoundRun(NamedTuple):
+    """A run, and what was needed to find it.
+
+    Attributes:
+        run: the run.
+        encoder: its model, if it was loaded to find the run; None if the run was named.
+        notes: one note for each run that cannot be read.
+    """
+
+    run: Run
+    encoder: Encoder | None
+    notes: list[str]
+
+
 def find_run(
     source: AnyModel | Run,
     runs: Path = DEFAULT_FOLDER,
     revision: str | None = None,
     progress: ProgressCallback = ignore_progress,
     engine: EngineChoice = "local",
-) -> tuple[Run, list[str]]:
+) -> FoundRun:
     """Return the run that was passed, or the newest run of a model over its whole vocabulary.
 
     If the model has no such run, its sticky tokens are detected.
@@ -43,21 +57,18 @@ def find_run(
         progress: Called after every step of a detection.
         engine: Where a detection computes, as in `detect`.
 
-    Returns:
-        The run, and one note for each run that cannot be read.
-
     Raises:
         InputError: The model is behind an endpoint and has no run.
         ModelError: The model cannot be found or used.
         RunError: The run is damaged or not finished, or ``runs`` is a run folder of another model.
     """
     if isinstance(source, Run):
-        return source, []
+        return FoundRun(source, None, [])
     if isinstance(source, (str, Path)) and is_run(source):
-        return open_run(source), []
+        return FoundRun(open_run(source), None, [])
     candidates, notes = _whole_runs(runs)
     if isinstance(source, str) and names_endpoint(source):
-        return _run_of_endpoint(source, runs, candidates), notes
+        return FoundRun(*_run_of_endpoint(source, runs, candidates), notes)
     progress(Progress("load", 0, 1))
     # The revision is passed only if there is one, because load_encoder rejects it for a loaded model.
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
@@ -66,11 +77,12 @@ def find_run(
     identity = encoder.identify()
     for path, record in candidates.items():
         if model_difference(record, identity) == []:
-            return open_run(path), notes
+            return FoundRun(open_run(path), encoder, notes)
     if encoder.device == "endpoint":
         raise _no_run_of_endpoint(encoder.name, runs)
     folder = _new_folder(encoder, runs)
-    return detect(encoder, out=folder, progress=progress, engine=engine), notes
+    run = detect(encoder, out=folder, progress=progress, engine=engine)
+    return FoundRun(run, encoder, notes)
 
 
 def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
@@ -100,7 +112,7 @@ def _whole_runs(runs: Path) -> tuple[dict[Path, RunRecord], list[str]]:
     return {path: records[path] for path in newest_first}, notes
 
 
-def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord]) -> Run:
+def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord]) -> tuple[Run, Encoder]:
     for path, record in candidates.items():
         if record.model.name != model:
             continue
@@ -109,7 +121,7 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Mapping[Path, RunRecord
         if is_same and isinstance(encoder, EndpointEncoder):
             # The identity comes from cached answers, so check that the server still gives these answers.
             encoder.require_same_model()
-            return open_run(path)
+            return open_run(path), encoder
     raise _no_run_of_endpoint(model, runs)
 
 

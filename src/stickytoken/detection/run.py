@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -23,14 +23,12 @@ from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences
 from stickytoken.methods import Column, base, method_named, wording
-from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
+from stickytoken.methods.measures import Severity, thresholds_of_row
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
-
-RecordKind = TypeVar("RecordKind")
 
 
 class Run:
@@ -181,14 +179,8 @@ class Run:
         """
         if not self.is_profile:
             return {}
-        settings = self.settings
-        deviation = None if row is None else row["vector_deviation"]
-        is_unusual = deviation is not None and deviation >= settings.number("unusual")
-        share = UNUSUAL_SHARE if is_unusual else 1.0
-        return {
-            measure.key: float(measure.lowered(settings.number(measure.setting), share))
-            for measure in MEASURES
-        }
+        usual = {"vector_deviation": None}
+        return thresholds_of_row(usual if row is None else row, self.settings.number)
 
     @property
     def vocabulary(self) -> pl.DataFrame:
@@ -263,29 +255,6 @@ class Run:
             if sentence is not None:
                 sentences.append(sentence)
         return sentences
-
-    def plan_of(self, kind: type[RecordKind]) -> RecordKind:
-        """Return the plan, which must be a record of the given type.
-
-        Raises:
-            RunError: The run used another method, or has no plan.
-        """
-        return self._require_kind(self.plan, kind)
-
-    def result_of(self, kind: type[RecordKind]) -> RecordKind:
-        """Return the result, which must be a record of the given type.
-
-        Raises:
-            RunError: The run used another method.
-        """
-        return self._require_kind(self.result, kind)
-
-    def _require_kind(self, record: object, kind: type[RecordKind]) -> RecordKind:
-        if not isinstance(record, kind):
-            raise RunError(
-                f"{self.path} contains a run of the method {self.record.method}, which has no {kind.__name__}"
-            )
-        return record
 
     def token(self, token: int | str) -> pl.DataFrame:
         """Return the rows of a token that is named by its id, vocabulary string or decoded text.

@@ -170,7 +170,7 @@ class RunRecord(resume.MeasurementRecord):
 
 # Text columns of token tables. Only columns of the second group may be null.
 _TEXT_COLUMNS = ("token", "decoded")
-_NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision")
+_NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "reason")
 # Maximum length, in characters, of a text in a token table. A longer text means that the file is damaged.
 _LONGEST_TEXT = 10_000
 

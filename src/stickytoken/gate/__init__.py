@@ -62,8 +62,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         max_tokens: number of sticky tokens that may count against the model before the check fails; if None,
             0.
         baseline: a run to compare with, whose model is an earlier version or another model. With a
-            baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
-            interval in the baseline.
+            baseline, a sticky token counts only if it is new, if one of its intervals lies above the
+            interval in the baseline, or if the baseline lacks a measure that flags it.
         documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
             ``fail_on_documents`` makes the check fail. A document that cannot be read makes the check
             inconclusive.
@@ -144,7 +144,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         )
     baseline_run = None if baseline is None else open_run(baseline)
     folder = DEFAULT_FOLDER if folder is None else file_path("folder", folder)
-    run, notes = find_run(source, folder, revision, progress)
+    run, _, notes = find_run(source, folder, revision, progress)
     incomplete = _reasons_incomplete(run, "the run")
     if baseline_run is not None:
         require_comparable(run, baseline_run)
@@ -344,7 +344,8 @@ def _tokens_without_verdict(run: Run) -> int:
 
 
 def _notes_on_run(run: Run) -> list[str]:
-    remarks = list(run.method.notes(run))
+    # A check that passes says nothing of tokens whose push was not measured.
+    remarks = [*run.method.notes(run), *run.method.describe_coverage(run)]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
     defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
 from stickytoken.intervals import Interval
-from stickytoken.methods.measures import PUSH
+from stickytoken.methods.measures import MEASURES, PUSH
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.words import percent, quoted
 
@@ -54,18 +54,14 @@ def require_comparable(run: Run, baseline: Run) -> None:
         )
 
 
-# Columns of tokens.parquet whose measures have intervals.
-_MEASURES = ("erased", "push")
-
-
 def _effects_of(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
     effects = {}
-    for name in _MEASURES:
-        value = row.get(name)
-        low = row.get(f"{name}_low")
-        high = row.get(f"{name}_high")
+    for measure in MEASURES:
+        value = row.get(measure.key)
+        low = row.get(measure.low.key)
+        high = row.get(measure.high.key)
         if value is not None and low is not None and high is not None:
-            effects[name] = Interval(value, low, high)
+            effects[measure.key] = Interval(value, low, high)
     return effects
 
 
@@ -112,7 +108,11 @@ def judge_tokens(
         effects = _effects_of(row)
         baseline_row = baseline_rows.get(row["token"])
         baseline_effects = {} if baseline_row is None else _effects_of(baseline_row)
-        change = None if baseline is None else _change(baseline_row, effects, baseline_effects)
+        change = None
+        if baseline is not None:
+            thresholds = run.thresholds(row)
+            flagging = [measure.key for measure in MEASURES if measure.is_reached(row, thresholds)]
+            change = _change(baseline_row, effects, baseline_effects, flagging)
         is_counted = change != "known" and (grades is None or row.get("severity") in grades)
         judged.append(_JudgedToken(row, effects, baseline_effects, change, is_counted))
     judged.sort(key=lambda token: not token.is_counted)
@@ -151,16 +151,17 @@ def _change(
     baseline_row: Mapping[str, Any] | None,
     effects: dict[str, Interval[float]],
     baseline_effects: dict[str, Interval[float]],
+    flagging: Sequence[str],
 ) -> str:
     """Return how a sticky token has changed since the baseline.
 
     Returns:
-        ``known`` if no interval lies above the interval of the same measure in the baseline. Otherwise
-        ``worse`` if the token is sticky in the baseline, and ``new`` if not. A token is also ``new`` if the
-        two runs have no measure of it in common.
+        ``new`` if the baseline lacks one of the measures that flag the token (``flagging``), or all that the
+        run has of it. Otherwise ``known`` if no interval lies above the interval of the same measure in the
+        baseline, ``worse`` if the token is sticky in the baseline, and ``new`` if not.
     """
     shared = effects.keys() & baseline_effects.keys()
-    if baseline_row is None or not shared:
+    if baseline_row is None or not shared or not baseline_effects.keys() >= set(flagging):
         return "new"
     if all(effects[name].low <= baseline_effects[name].high for name in shared):
         return "known"
@@ -170,15 +171,15 @@ def _change(
 def _properties(token: _JudgedToken) -> dict[str, Any]:
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
-    for name in _MEASURES:
-        effect = token.effects.get(name)
-        properties[name] = row.get(name)
-        properties[f"{name}_low"] = None if effect is None else effect.low
-        properties[f"{name}_high"] = None if effect is None else effect.high
+    for measure in MEASURES:
+        effect = token.effects.get(measure.key)
+        properties[measure.key] = row.get(measure.key)
+        properties[measure.low.key] = None if effect is None else effect.low
+        properties[measure.high.key] = None if effect is None else effect.high
     properties |= {"reason": row.get("reason"), "change": token.change}
-    for name in _MEASURES:
-        effect = token.baseline_effects.get(name)
-        properties[f"baseline_{name}"] = None if effect is None else effect.value
+    for measure in MEASURES:
+        effect = token.baseline_effects.get(measure.key)
+        properties[f"baseline_{measure.key}"] = None if effect is None else effect.value
     return properties
 
 

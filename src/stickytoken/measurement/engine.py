@@ -389,40 +389,6 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Number of texts to encode between two progress reports. Even if the texts are long documents, a CPU core
-# encodes this number of texts in a few seconds.
-_TEXTS_PER_REPORT = 128
-# Number of texts to encode between two progress reports on a GPU, which needs large batches. The number also
-# applies to an encoder that reads only texts, because such an encoder may send a separate request for every
-# call.
-_MOST_TEXTS_PER_REPORT = 4096
-
-
-def encode_texts(
-    encoder: Encoder, texts: Sequence[str], title: str, progress: ProgressCallback
-) -> NDArray[np.float32]:
-    """Encode texts and report progress. Return the vectors in the order of the texts.
-
-    Args:
-        encoder: the model.
-        texts: the texts, at least one.
-        title: name of the stage in progress reports.
-        progress: called before the first text, and then at regular intervals.
-    """
-    is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
-    size = _TEXTS_PER_REPORT if is_on_cpu else _MOST_TEXTS_PER_REPORT
-    progress(Progress(title, 0, len(texts)))
-    # Batches of similarly long texts need the least padding.
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    vectors = np.empty((len(texts), encoder.dimension), np.float32)
-    for start in range(0, len(texts), size):
-        indices = order[start : start + size]
-        vectors[indices] = encoder.encode([texts[index] for index in indices])
-        done = start + len(indices)
-        progress(Progress(title, done, len(texts), done, done))
-    return vectors
-
-
 @dataclass(frozen=True)
 class Rows(Generic[S]):
     """Defines which rows the stored table of a shard must have.

@@ -449,6 +449,9 @@ class Method(Protocol):
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
         """Return the caveats that a reader should know before relying on the run."""
 
+    def describe_coverage(self, run: FinishedRun[Any, Any]) -> list[str]:
+        """Say which tokens were measured in part only, and what is known of them; empty if there are none."""
+
     def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
         """Return the method's own numbers for the top of a report."""
 

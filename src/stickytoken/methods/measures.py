@@ -5,10 +5,13 @@ In tokens.parquet, the ends of the interval of a measure are in the columns ``<k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stickytoken import words
 from stickytoken.methods import Column
@@ -116,6 +119,25 @@ MEASURES = (ERASED, PUSH)
 # were altered erase at least 20% of a text, even if they were altered to point toward texts that no run
 # measures. Natural tokens with unusual vectors hardly ever do.
 UNUSUAL_SHARE = 0.5
+
+
+def thresholds(vector_deviation: Any, setting: Callable[[str], float]) -> dict[str, NDArray[np.float64]]:
+    """Return the thresholds of tokens, keyed by column; each has the shape of ``vector_deviation``.
+
+    Args:
+        vector_deviation: how unusual the vector of each token is; NaN if it cannot be compared.
+        setting: returns a setting of `ProfileSettings` by its name.
+    """
+    is_unusual = np.asarray(vector_deviation) >= setting("unusual")  # false if the deviation is NaN
+    share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
+    return {measure.key: measure.lowered(setting(measure.setting), share) for measure in MEASURES}
+
+
+def thresholds_of_row(row: Mapping[str, Any], setting: Callable[[str], float]) -> dict[str, float]:
+    """Return the thresholds of a token by its row of tokens.parquet, keyed by column; see `thresholds`."""
+    deviation = row["vector_deviation"]
+    values = thresholds(np.nan if deviation is None else deviation, setting)
+    return {key: float(value) for key, value in values.items()}
 
 
 class Severity(StrEnum):

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from stickytoken.methods import Column
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH, UNUSUAL_SHARE, Measure, severities_in_words
+from stickytoken.methods.measures import (
+    ERASED,
+    MEASURES,
+    PUSH,
+    UNUSUAL_SHARE,
+    Measure,
+    severities_in_words,
+    thresholds_of_row,
+)
 from stickytoken.words import percent, quoted, sentence
 
 if TYPE_CHECKING:
@@ -188,7 +196,7 @@ def result_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame
 
     The vector is "unusual" or empty. The verdict includes the severity of a flagged token. For an unflagged
     token that was measured in the confirming carriers, it includes the first interval that reaches the
-    threshold, such as "benign, 39% to 42%".
+    token's threshold, such as "benign, 39% to 42%".
     """
     rows = []
     for row in tokens.iter_rows(named=True):
@@ -198,10 +206,11 @@ def result_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame
         if row["severity"] is not None:
             verdict = f"{verdict}, {row['severity']}"
         elif row["confirmed"]:
+            thresholds = thresholds_of_row(row, settings.number)
             for measure in MEASURES:
                 low = row[measure.low.key]
                 high = row[measure.high.key]
-                if high is not None and high >= settings.number(measure.setting):
+                if high is not None and high >= thresholds[measure.key]:
                     verdict = f"benign, {measure.interval(low, high)}"
                     break
         values = [row[measure.key] for measure in MEASURES]

@@ -8,10 +8,11 @@ import pytest
 import planted
 import profiled
 import tiny
-from naming import says
+from naming import naming, says
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.data import collect_sentences
 from stickytoken.data.collection import bundled_collection, join_collection
+from stickytoken.errors import StickyTokenWarning
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
@@ -27,7 +28,9 @@ from stickytoken.methods.profile.documents import (
 )
 from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.statistics import TokenEffects
+from stickytoken.search import ExactSearch
 from stickytoken.settings.profile import Measuring
+from stickytoken.unit_vectors import Similarity
 
 CORPUS = collect_sentences(profiled.sentences(1200), "test")
 
@@ -164,6 +167,53 @@ def test_a_prediction_counts_the_pairs_that_the_linear_model_lifts_above_their_l
             after = (1 - effects.contraction[row]) * before + panel.search.queries @ effects.pull[row]
             count += ((after > panel.limits.first[:, column]) & ~panel.is_answer[:, column]).sum()
         assert predicted[row] == pytest.approx(count / panel.is_wrong_result.sum(), rel=1e-3)
+
+
+def test_a_prediction_for_a_dot_product_takes_documents_to_keep_their_length(job, panel):
+    generator = np.random.default_rng(1)
+    dimension = panel.search.queries.shape[1]
+    vectors = panel.search.documents * generator.uniform(0.5, 2, (len(panel.search.documents), 1))
+    search = ExactSearch(2 * panel.search.queries, vectors, Similarity.DOT)
+    panel = replace(panel, search=search)
+    effects = TokenEffects(
+        np.arange(5), generator.uniform(0, 0.5, 5), 0.3 * generator.normal(size=(5, dimension))
+    )
+    predicted = predict_push(effects, panel)
+    for row in range(5):
+        counts = {"with": 0, "without": 0}
+        for place in panel.places:
+            length = np.linalg.norm(vectors[place])
+            unit = (1 - effects.contraction[row]) * vectors[place] / length + effects.pull[row]
+            for which, vector in (("with", length * unit), ("without", vectors[place])):
+                index = vectors.copy()
+                index[place] = vector
+                similarities = search.queries @ index.T
+                others = np.delete(similarities, place, axis=1)
+                limit = np.sort(others, axis=1)[:, -panel.depth]
+                is_answer = panel.is_answer[:, panel.places.index(place)]
+                counts[which] += ((similarities[:, place] > limit) & ~is_answer).sum()
+        assert predicted[row] == pytest.approx(counts["with"] / counts["without"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_without_a_prediction_suspects_are_tokens_that_erase_most_and_the_run_says_so(tmp_path):
+    runs = {}
+    for similarity in ("dot", "euclidean"):
+        model = profiled.planted_model(4)
+        model.similarity_fn_name = similarity
+        with pytest.warns(StickyTokenWarning, match=naming(similarity, "cosine", "push", similarity)):
+            runs[similarity] = profiled.detect_in_documents(load_encoder(model), tmp_path / similarity)
+    in_documents = {
+        similarity: set(run.tokens.drop_nulls("documents")["token"]) for similarity, run in runs.items()
+    }
+    assert planted.PLANTED in in_documents["euclidean"]  # it erases most
+    assert len(in_documents["euclidean"]) < len(in_documents["dot"])
+    notes = {
+        similarity: [note for note in run.method.notes(run) if says(note, similarity)]
+        for similarity, run in runs.items()
+    }
+    assert (len(notes["dot"]), len(notes["euclidean"])) == (0, 1)
+    assert says(notes["euclidean"][0], "--set documents=all")
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from stickytoken.methods.profile.plan import (
     carriers_at_first,
     carriers_needed,
     cells,
+    choose_texts,
     pilots_needed,
     tokens_to_confirm,
 )
@@ -99,6 +100,16 @@ def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
     topics = [f"rare {k}" if k < 2 else topic for k, topic in enumerate(corpus.topics)]
     plan = planned(foreign, replace(corpus, topics=tuple(topics)))
     assert len(plan.carriers) == 26
+
+
+def test_a_corpus_that_is_used_up_or_too_small_is_refused(encoder):
+    corpus = profiled.corpus(60)
+    job = Job(encoder, profiled.SMALL, corpus, analyze_vocabulary(encoder), [], restricted=True, sampled=True)
+    with pytest.raises(InputError, match=naming(60, corpus.source, "--sentences")):
+        choose_texts(job, carriers=24, is_allowed=lambda text: False)
+    few = profiled.corpus(8)
+    with pytest.raises(InputError, match=naming(8, few.source, carriers_needed(profiled.SMALL))):
+        planned(encoder, few)
 
 
 def test_carriers_are_as_long_as_asked(encoder):

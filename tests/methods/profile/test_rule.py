@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
@@ -16,6 +17,7 @@ from stickytoken.methods.profile.verdict import (
     order_to_confirm,
     thresholds,
 )
+from stickytoken.methods.wording import answer_table
 from stickytoken.settings.profile import ProfileSettings
 
 EXAMPLE = Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2"
@@ -152,3 +154,14 @@ def test_what_a_run_says_of_its_thresholds_is_the_rule():
     assert [each["erased"] for each in said] == pytest.approx(erased.tolist())
     assert [each["push"] for each in said] == pytest.approx(push.tolist())
     assert said[0] == {"erased": pytest.approx(0.2), "push": pytest.approx(1.25)}
+
+
+def test_a_benign_token_is_shown_with_the_interval_that_includes_its_own_threshold():
+    run = stickytoken.open_run(EXAMPLE)
+    erased = {"erased": 0.18, "erased_low": 0.15, "erased_high": 0.22}
+    changes = erased | {"push": None, "push_low": None, "push_high": None, "severity": None}
+    row = run.tokens.to_dicts()[0] | changes | {"verdict": "benign", "confirmed": True}
+    rows = [row | {"vector_deviation": deviation} for deviation in (7.0, 5.0, None)]
+    shown = answer_table(run.settings, pl.DataFrame(rows, schema=run.tokens.schema))
+    assert shown["verdict"].to_list() == ["benign, 15% to 22%", "benign", "benign"]
+    assert shown["vector"].to_list() == ["unusual", "", ""]

@@ -286,6 +286,7 @@ def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check
     results: Any = ()
     rules: Any = ()
     incomplete: Any
+    notes: Any = ()
     if isinstance(outcome, str):
         incomplete = (outcome,)
         summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [outcome], "findings": []}
@@ -293,13 +294,14 @@ def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check
         results = outcome.findings
         rules = outcome.rules
         incomplete = outcome.incomplete
+        notes = outcome.notes
         summary = outcome.summary()
     if output_format is CheckFormat.JUNIT:
-        text = findings.junit(results, rules, "stickytoken check", incomplete)
+        text = findings.junit(results, rules, "stickytoken check", incomplete, notes)
     elif output_format is CheckFormat.GITHUB:
         text = "".join(f"{line}\n" for line in findings.github_annotations(results, incomplete))
     elif output_format is CheckFormat.SARIF:
-        text = console.as_json(findings.sarif(results, rules, __version__, incomplete))
+        text = console.as_json(findings.sarif(results, rules, __version__, incomplete, notes))
     else:
         text = console.as_json(summary)
     if out is None:

@@ -11,6 +11,7 @@ import polars as pl
 from stickytoken.intervals import estimate_share
 from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH
+from stickytoken.methods.profile.documents import PREDICTABLE
 from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
@@ -53,17 +54,20 @@ def lines(run: Run) -> list[str]:
     sentences = [wording.rule(settings.number("smallest_erased"), settings.number("smallest_push"))]
     if not result.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
-    if run.plan.documents is not None:
-        sentences.append(_describe_documents(run))
-    return sentences
+    return [*sentences, *describe_coverage(run)]
 
 
-def _describe_documents(run: Run) -> str:
-    """Say how many tokens were measured in documents, and what the random ones imply for the others."""
+def describe_coverage(run: Run) -> list[str]:
+    """Say how many tokens were measured in documents, and what the random ones imply for the others.
+
+    The list is empty if the run has no documents, of which `notes` tell.
+    """
     result = run.result
     documents = run.plan.documents
-    if documents is None or result.ordinary_push is None:
-        return "No token's push was measured."
+    if documents is None:
+        return []
+    if result.ordinary_push is None:
+        return ["No token's push was measured."]
     measured = counted(result.in_documents, "token was", "tokens were")
     ordinary = f"an ordinary token pushes {PUSH.text(result.ordinary_push)}"
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
@@ -75,7 +79,7 @@ def _describe_documents(run: Run) -> str:
             f"{'pushes' if result.random_pushing <= 1 else 'push'} enough, so at most {share.high:.1%} of "
             f"the {others:,} others do (95% confidence)."
         )
-    return sentences
+    return [sentences]
 
 
 def notes(run: Run) -> list[str]:
@@ -95,6 +99,11 @@ def notes(run: Run) -> list[str]:
     elif run.result.in_documents and run.result.ordinary_push is None:
         caveats.append(
             "push is unknown: without copies, no document is a wrong result of any query; use more sentences"
+        )
+    elif run.plan.documents.similarity not in PREDICTABLE and run.result.in_documents < run.result.looked_at:
+        caveats.append(
+            "which tokens may push could not be predicted, because the model compares vectors by "
+            f"{run.plan.documents.similarity}: measure all in documents with --set documents=all"
         )
     caveats += _notes_on_missing_verdicts(run.tokens)
     if run.plan.left_out:

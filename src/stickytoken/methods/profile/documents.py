@@ -109,6 +109,7 @@ def plan_documents(
         documents=searched,
         queries=len(collection.queries),
         depth=depth_of(searched),
+        similarity=similarity_of(job.encoder),
         chosen=chosen,
         indexed=indexed,
     )
@@ -498,6 +499,8 @@ class Announcer:
             self._progress(Progress(SPECIAL, done=1, total=1, note=note))
 
 
+# The ways of comparing vectors by which a push can be predicted. Both are linear in the vector of a document.
+PREDICTABLE = (Similarity.COSINE, Similarity.DOT)
 # Number of tokens whose ratios are predicted at a time, which limits the memory needed.
 _BLOCK_ROWS = 256
 
@@ -506,9 +509,14 @@ def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.floa
     """Predict the push of each token from what its copies do to sentences, shape (T,).
 
     With copies, the similarity of a document to a query is (1 - k) times that without, plus the dot product
-    of the query and the pull p; see `stickytoken.methods.statistics.Effects`. Copies in a sentence do more
-    than in a document, so the prediction only ranks tokens.
+    of the query and the pull p; see `stickytoken.methods.statistics.Effects`. The pull was fitted to vectors
+    of length 1. If vectors of other lengths are compared by their dot product, it is multiplied by the length
+    of the document's, which copies are taken not to change. Copies in a sentence do more than in a document,
+    so the prediction only ranks tokens.
+
+    The similarity of the panel must be one of `PREDICTABLE`.
     """
+    lengths = np.linalg.norm(panel.search.documents[list(panel.places)], axis=1).astype(np.float32)
     before = panel.similarities.astype(np.float32)
     limits = panel.limits.first.astype(np.float32)
     weights = np.where(panel.is_answer, 0.0, panel.weights).astype(np.float32)
@@ -519,6 +527,6 @@ def predict_push(effects: TokenEffects, panel: DocumentPanel) -> NDArray[np.floa
         block = slice(start, start + _BLOCK_ROWS)
         pulls = effects.pull[block].astype(np.float32) @ queries.T  # shape (tokens, M)
         kept = (1 - effects.contraction[block]).astype(np.float32)
-        after = kept[:, None, None] * before + pulls[:, :, None]
+        after = kept[:, None, None] * before + pulls[:, :, None] * lengths
         predictions[block] = ((after > limits) * weights).sum(axis=(1, 2)) / wrong_without
     return predictions

@@ -186,7 +186,8 @@ def choose_texts(
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
         carriers: number of carriers. If ``carriers`` is None, as many carriers are chosen as the rounds need.
-        is_allowed: returns whether a text may be used. If ``is_allowed`` is None, all texts may be used.
+        is_allowed: returns whether a text may be used: whether a run has not used it. If ``is_allowed`` is
+            None, all texts may be used.
 
     Raises:
         InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in
@@ -204,6 +205,11 @@ def choose_texts(
     groups = texts.group_texts(encoder, corpus)
     if is_allowed is not None:
         groups = texts.keep_allowed(groups, is_allowed)
+        if not groups:
+            raise InputError(
+                f"the run has used all {len(corpus)} sentences of {corpus.source}, but others are needed: "
+                "pass other sentences (--sentences)"
+            )
     length = None if corpus.bundled else texts.length_of_bundled_carriers(encoder, settings, needed)
     source_of_carrier = texts.choose_carriers(encoder, settings, groups, needed, corpus.source, length)
     # A text must not be compared with a carrier that was taken from it.

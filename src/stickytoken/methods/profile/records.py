@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stickytoken.measurement.resume import Record
 from stickytoken.methods.base import PlanRecord, ResultRecord
+from stickytoken.unit_vectors import Similarity
 
 
 class DocumentsRecord(Record):
@@ -15,6 +16,7 @@ class DocumentsRecord(Record):
         documents: number of documents that are searched.
         queries: number of queries.
         depth: number of results of a query that count as its first.
+        similarity: how the model compares queries with documents.
         chosen: indices of the documents that receive copies.
         indexed: indices of the documents that are searched; None if all are.
     """
@@ -24,6 +26,7 @@ class DocumentsRecord(Record):
     documents: int
     queries: int
     depth: int
+    similarity: Similarity = Similarity.COSINE
     chosen: list[int]
     indexed: list[int] | None = None
 

@@ -338,9 +338,9 @@ def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all:
     """Return the ids of the tokens to measure in documents.
 
     These are random tokens, which define what is ordinary; and of the job's tokens, those with an unusual
-    vector, those that erase most, and those that are expected to push most. All of the job's tokens are
-    chosen if a user named so few, if they are no more than the random ones, or if ``measure_all`` or the
-    settings say so.
+    vector, those that erase most, and those that are expected to push most, if this can be predicted. All of
+    the job's tokens are chosen if a user named so few, if they are no more than the random ones, or if
+    ``measure_all`` or the settings say so.
     """
     job = measured.job
     settings = job.settings
@@ -350,14 +350,14 @@ def choose_suspects(measured: MeasuredJob, panel: DocumentPanel, *, measure_all:
     if measure_all or settings.documents is Measuring.ALL or len(ids) <= most_tokens_in_full:
         return random_ids.union(ids.tolist())
     measures = estimate(measured).measures_of(ids)
-    screened = measured.screened
-    rows = screened.rows_of(ids)
-    effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
-    expected_push = predict_push(effects, panel)
     count = suspects_needed(job)
     suspects = set(ids[measures.vector_deviation >= settings.unusual].tolist())
     suspects |= set(verdict.ids_of_largest(ids, measures.erased.value, count))
-    suspects |= set(verdict.ids_of_largest(ids, expected_push, count))
+    if panel.search.similarity in documents.PREDICTABLE:
+        screened = measured.screened
+        rows = screened.rows_of(ids)
+        effects = TokenEffects(ids, screened.effects.contraction[rows], screened.effects.pull[rows])
+        suspects |= set(verdict.ids_of_largest(ids, predict_push(effects, panel), count))
     return random_ids | suspects
 
 

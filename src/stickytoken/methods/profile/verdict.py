@@ -8,14 +8,15 @@ For a token with an unusual vector, 20% or 1.25 times is enough. "At least" mean
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.intervals import Intervals
-from stickytoken.methods import Verdict, wording
-from stickytoken.methods.measures import ERASED, PUSH, UNUSUAL_SHARE, Severity
+from stickytoken.methods import Verdict, measures, wording
+from stickytoken.methods.measures import ERASED, PUSH, Severity
 from stickytoken.methods.probes import Floats
 from stickytoken.settings.profile import ProfileSettings
 
@@ -99,9 +100,8 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
 
 def thresholds(vector_deviation: Floats, settings: ProfileSettings) -> tuple[Floats, Floats]:
     """Return the thresholds of T tokens for the erased share and the push, each of shape (T,)."""
-    is_unusual = vector_deviation >= settings.unusual  # false if the deviation is NaN
-    share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
-    return ERASED.lowered(settings.smallest_erased, share), PUSH.lowered(settings.smallest_push, share)
+    by_column = measures.thresholds(vector_deviation, partial(getattr, settings))
+    return by_column[ERASED.key], by_column[PUSH.key]
 
 
 def order_to_confirm(

@@ -58,6 +58,7 @@ __all__ = [
     "candidate_threshold",
     "compute",
     "describe",
+    "describe_coverage",
     "distances",
     "evidence_stage",
     "figures",
@@ -375,6 +376,11 @@ def lines(run: Run) -> list[str]:
     )
     sentences.append(f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}")
     return sentences
+
+
+def describe_coverage(run: Run) -> list[str]:
+    """Return nothing: `lines` say how many tokens were validated."""
+    return []
 
 
 def notes(run: Run) -> list[str]:
