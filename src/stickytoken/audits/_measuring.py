@@ -25,6 +25,7 @@ from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import counted
 
 
@@ -133,12 +134,11 @@ def _token_rows(
         erased=Intervals(column("erased"), column("erased_low"), column("erased_high")),
         push=stuffed.push,
         vector_deviation=deviations,
-        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy()
-        & hide_here(stuffed.found, is_ordinary),
+        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy(),
     )
-    judged = apply_rule(measures, job.rule)
-    _, push_thresholds = thresholds(deviations, job.rule)
-    is_undecided = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
+    is_undecided = find_undecided(measures, stuffed.found, is_ordinary, job.rule)
+    is_hiding = measures.confirmed & hide_here(stuffed.found, is_ordinary)
+    judged = apply_rule(measures._replace(confirmed=is_hiding), job.rule)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     pushes = stuffed.push.of_each()
     found_shares = None if stuffed.found is None else stuffed.found.of_each()
@@ -184,6 +184,30 @@ def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArra
     if found is None or not is_ordinary.any():
         return np.ones(len(is_ordinary), dtype=np.bool_)
     return np.asarray(found.high < found.value[is_ordinary].mean())
+
+
+def find_undecided(
+    measures: RuleInputs, found: Intervals | None, is_ordinary: NDArray[np.bool_], rule: ProfileSettings
+) -> NDArray[np.bool_]:
+    """Return which tokens may push or hide these documents, although their intervals don't show it.
+
+    The push of such a token reaches its threshold, but not the whole interval of the push does. Or its erased
+    share reaches its threshold, and fewer queries find documents with its copies than with ordinary ones, but
+    the interval includes the mean of the random tokens.
+
+    Args:
+        measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
+        found: share of the queries that a document answers which find it; None if it answers none.
+        is_ordinary: which tokens are the random ones, shape (T,).
+        rule: provides the thresholds.
+    """
+    erased_thresholds, push_thresholds = thresholds(measures.vector_deviation, rule)
+    may_push = (measures.push.value >= push_thresholds) & (measures.push.low < push_thresholds)
+    if found is None or not is_ordinary.any():
+        return may_push
+    erases = measures.confirmed & (measures.erased.low >= erased_thresholds)
+    is_found_less = found.value < found.value[is_ordinary].mean()
+    return may_push | (erases & is_found_less & ~hide_here(found, is_ordinary))
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:

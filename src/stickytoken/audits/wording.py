@@ -117,7 +117,7 @@ def _name_undecided(audit: Audit) -> list[str]:
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     stuffed = len(audit.result.stuffed_ids)
     return [
-        f"{names}{more} may push documents, but the interval is too wide to tell: measure more "
+        f"{names}{more} may hide or push documents, but the intervals are too wide to tell: measure more "
         f"documents with `--set stuffed={4 * stuffed}`."
     ]
 
