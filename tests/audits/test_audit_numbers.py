@@ -12,6 +12,7 @@ from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_ru
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
 from stickytoken.audits._measuring import find_undecided, hide_here
+from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
 from stickytoken.methods.profile.verdict import RuleInputs
 from stickytoken.settings.profile import ProfileSettings
@@ -157,6 +158,16 @@ def test_a_token_that_may_hide_or_push_is_undecided(erased_low, confirmed, found
     shares = Intervals(np.array([found, 0.8]), np.array([0.3, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
     assert find_undecided(measures, shares, is_ordinary, ProfileSettings()).tolist() == [expected, False]
+
+
+def test_the_interval_of_no_or_every_query_is_exact():
+    """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
+    is_answer = np.eye(24, dtype=bool)
+    is_found = np.stack([is_answer & (np.arange(24) < count) for count in (0, 12, 24)])
+    none, half, every = estimate_found(is_found, is_answer, 0.9, [1]).of_each()
+    assert none == pytest.approx((0, 0, 1 - 0.05 ** (1 / 24)))
+    assert every == pytest.approx((1, 0.05 ** (1 / 24), 1))
+    assert 0.2 < half.low < half.value == 0.5 < half.high < 0.8
 
 
 def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
