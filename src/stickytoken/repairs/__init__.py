@@ -65,7 +65,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 9
+_VERSION = 10
 
 # Minimum number of benign tokens that a run must have for its own median erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.

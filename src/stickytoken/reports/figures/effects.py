@@ -250,6 +250,8 @@ _REPAIRED = (
         for measure in MEASURES
         for side in _SIDES
     ),
+    Column("found_before", "found before", 0, "%"),
+    Column("found_after", "found after", 0, "%"),
     Column("verdict_after", "verdict after"),
     Column("reason", "why"),
 )
