@@ -1,4 +1,4 @@
-"""A model measured again, in texts that its run has not used."""
+"""A model measured again, in other texts than those of its run."""
 
 from dataclasses import replace
 

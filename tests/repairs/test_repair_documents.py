@@ -104,6 +104,12 @@ def test_the_erased_share_of_pieces_is_missing():
     assert "| 45% | – | 1.9× | 0.7× |" in document
 
 
+def test_the_document_says_what_the_verification_shares_with_the_detection():
+    document = repair_document(repaired.repair_record("river"))
+    assert all(phrase in document for phrase in ("queries of the detection", "others receive copies"))
+    assert "slightly worse in others" in document
+
+
 def test_a_rounded_zero_has_no_minus_sign():
     document = repair_document(changed(repaired.repair_record("river"), push=0.001, erased=-0.001))
     assert "| 45% | 0% | 1.9× | 0.0× |" in document

@@ -304,7 +304,7 @@ class _RepairJob:
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
         settings: settings of the repair.
-        recheck: measures tokens of the model before the repair, on texts that the run has not used.
+        recheck: measures tokens of the model before the repair, in other texts than those of the run.
         build_folder: folder to build the repaired model in.
         written: strategy of each repair in the model in the build folder, keyed by token id.
         loaded: the model in the build folder; None if it is not loaded.

@@ -119,7 +119,7 @@ def verify(
     corpus: Sentences,
     task: tasks.AnyTask,
 ) -> tuple[result.VerificationRecord, list[RepairedTokenRecord]]:
-    """Compare a model before and after its repair, on texts that the run has not used and on a task.
+    """Compare a model before and after its repair, in other texts than those of the run and on a task.
 
     Args:
         original: the model before the repair.

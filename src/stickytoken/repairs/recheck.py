@@ -1,4 +1,9 @@
-"""Measure tokens in texts that the run has not used, and judge them by the rule of the run."""
+"""Measure tokens in texts into which the run put no copies, and judge them by the rule of the run.
+
+Carriers, anchors and, of the packaged documents, those that receive copies differ from those of the run. The
+queries are the same. Documents that are joined from other texts are drawn again, so that some may be the
+same. Strategies of a repair are compared in the texts in which the one that is kept is verified.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +110,7 @@ def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RecheckedToken:
-    """The effect of copies of a token in texts that the run has not used."""
+    """The effect of copies of a token, measured again."""
 
     # In how many times as many wrong results a document with eight copies is. None if the run's texts do not
     # suffice for documents.
@@ -144,7 +149,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Recheck:
-    """Measures tokens of one model in texts that a run has not used.
+    """Measures tokens of one model again, in other texts than those of its run.
 
     Attributes:
         job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
@@ -437,7 +442,7 @@ def make_recheck(
     excluded: Collection[int],
     progress: ProgressCallback,
 ) -> Recheck:
-    """Return a recheck of the run's model before a repair, with texts that the run has not used.
+    """Return a recheck of the run's model before a repair, in other texts than those of the run.
 
     Args:
         run: the run, whose texts the recheck avoids. If the run used the method `profile`, the recheck uses

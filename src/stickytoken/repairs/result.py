@@ -43,7 +43,7 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
 
 class MeasuredRecord(resume.Record):
-    """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
+    """The effect of copies of a token, measured again, in the units of the rule."""
 
     # In how many times as many wrong results a document with eight copies is. Null if there are no documents.
     push: float | None
@@ -122,7 +122,7 @@ class VerificationRecord(resume.Record):
     vectors_compared: bool  # whether the rule on unusual vectors applied
     carriers: int  # number of texts into which copies were inserted
     anchors: int  # number of texts with which the carriers were compared
-    source: str  # where the texts come from; the run used none of these texts
+    source: str  # where the texts come from; the run used none of these carriers and anchors
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
