@@ -115,8 +115,8 @@ def _checks(verification: VerificationRecord) -> list[str]:
         f"Measured by inserting copies into {verification.carriers} texts and comparing these with "
         f"{verification.anchors} unrelated texts, from {markdown(verification.source)} and the bundled kinds "
         "of text. The detection used none of these texts. Push and found are measured with the queries of "
-        "the detection; of the packaged documents, others receive copies. If strategies were compared, it was "
-        "in the same texts, so the chosen one may do slightly worse in others."
+        "the detection; of the packaged documents, others receive copies. If strategies were compared, it "
+        "was in the same texts, so the chosen one may do slightly worse in others."
     )
     return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
 
