@@ -111,7 +111,7 @@ class Harm(NamedTuple):
         return f"{said} ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
 
 
-_UNUSUAL = "no trained token has a vector like it: it was altered, or never trained"
+_UNUSUAL = "few tokens have a vector like it; it may have been altered, or never trained"
 
 
 def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
