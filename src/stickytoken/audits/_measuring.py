@@ -202,7 +202,7 @@ def find_undecided(
         rule: provides the thresholds.
     """
     erased_thresholds, push_thresholds = thresholds(measures.vector_deviation, rule)
-    may_push = (measures.push.value >= push_thresholds) & (measures.push.low < push_thresholds)
+    may_push = np.asarray((measures.push.value >= push_thresholds) & (measures.push.low < push_thresholds))
     if found is None or not is_ordinary.any():
         return may_push
     erases = measures.confirmed & (measures.erased.low >= erased_thresholds)

@@ -235,6 +235,12 @@ class Run:
         """
         return run_folder.read_evidence(self._folder)
 
+    @property
+    def most_documents(self) -> int | None:
+        """The largest number of documents in which a token was measured; None if none was in any."""
+        documents: list[int] = self.tokens["documents"].drop_nulls().to_list()
+        return max(documents, default=None)
+
     def harm(self, token_id: int) -> Harm | None:
         """Return what copies of a token do to documents; None if the run did not measure it."""
         result: Any = self.result

@@ -244,15 +244,15 @@ class Recheck:
             if in_documents is not None:
                 place = int(np.searchsorted(in_documents.ids, token_id))
                 found = present(float(in_documents.found[place]))
-            if in_documents is not None and found is not None and token_id in split_ids:
-                queries = int(in_documents.queries[place])
-                hidden = surely_hidden(
-                    round(found * queries), queries, in_documents.found_without, settings.confidence
-                )
-                # `fmax` ignores a reach that is unknown, NaN.
-                reach = float(np.fmax(reach, hidden / settings.smallest_erased))
-                if hidden >= settings.smallest_erased:
-                    verdict = Verdict.STICKY
+                if found is not None and token_id in split_ids:
+                    queries = int(in_documents.queries[place])
+                    hidden = surely_hidden(
+                        round(found * queries), queries, in_documents.found_without, settings.confidence
+                    )
+                    # `fmax` ignores a reach that is unknown, NaN.
+                    reach = float(np.fmax(reach, hidden / settings.smallest_erased))
+                    if hidden >= settings.smallest_erased:
+                        verdict = Verdict.STICKY
             tokens[token_id] = RecheckedToken(
                 push=present(float(estimates.push.value[row])),
                 erased=present(float(estimates.erased.value[row])),

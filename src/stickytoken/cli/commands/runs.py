@@ -221,7 +221,8 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     if not run.is_profile:
         print_rows(title, run, rows)
     elif not rows.is_empty():
-        console.print_columns(title, wording.ANSWER_COLUMNS, wording.answer_table(run.settings, rows))
+        answers = wording.answer_table(run.settings, rows, run.most_documents)
+        console.print_columns(title, wording.ANSWER_COLUMNS, answers)
 
 
 def _effort_line(run: stickytoken.Run) -> str:
