@@ -202,12 +202,14 @@ def find_undecided(
         rule: provides the thresholds.
     """
     erased_thresholds, push_thresholds = thresholds(measures.vector_deviation, rule)
-    may_push = np.asarray((measures.push.value >= push_thresholds) & (measures.push.low < push_thresholds))
+    may_push: NDArray[np.bool_] = measures.push.value >= push_thresholds
+    may_push &= measures.push.low < push_thresholds
     if found is None or not is_ordinary.any():
         return may_push
     erases = measures.confirmed & (measures.erased.low >= erased_thresholds)
     is_found_less = found.value < found.value[is_ordinary].mean()
-    return may_push | (erases & is_found_less & ~hide_here(found, is_ordinary))
+    may_hide: NDArray[np.bool_] = erases & is_found_less & ~hide_here(found, is_ordinary)
+    return may_push | may_hide
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:

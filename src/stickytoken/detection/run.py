@@ -26,6 +26,7 @@ from stickytoken.methods import Column, base, method_named, wording
 from stickytoken.methods.measures import MEASURES, UNUSUAL_SHARE, Severity
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
@@ -484,6 +485,12 @@ def restored_settings(run: Run) -> base.MethodSettings:
         return run.settings.restored()
     except (TypeError, InputError) as error:
         raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
+
+
+def rule_of(run: Run) -> ProfileSettings:
+    """Return the settings of a run of `profile`, whose thresholds are the rule; else the default ones."""
+    settings = restored_settings(run)
+    return settings if isinstance(settings, ProfileSettings) else ProfileSettings()
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from stickytoken.data import Sentences, open_ended
 from stickytoken.data.collection import bundled_collection
-from stickytoken.detection.run import Run, restored_settings
+from stickytoken.detection.run import Run, rule_of
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
@@ -457,10 +457,8 @@ def make_recheck(
     Raises:
         InputError: too few texts are left.
     """
-    run_settings = restored_settings(run)
-    settings = run_settings if isinstance(run_settings, ProfileSettings) else ProfileSettings()
     # A recheck measures few tokens, so it needs no lower precision for speed.
-    settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
+    settings = replace(rule_of(run), insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in list_used_texts(run)}
     beginnings = tuple(used)
