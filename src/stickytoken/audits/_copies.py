@@ -19,9 +19,8 @@ from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.measurement import engine as engines
-from stickytoken.methods.wording import TOP
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
-from stickytoken.search import ExactSearch
+from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 
 # Name of the stage that encodes each document both with its copies and without them.

@@ -20,8 +20,7 @@ from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.methods.base import Runner
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
-from stickytoken.methods.wording import COPIES, TOP
-from stickytoken.search import ExactSearch, depth_of, push_ratios
+from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted
 

@@ -13,7 +13,8 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.wording import COPIES, TOP, Harm, describe_found, describe_push, harm_sentence
+from stickytoken.methods.wording import Harm, describe_found, describe_push, harm_sentence
+from stickytoken.search import COPIES, TOP
 from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
 from stickytoken.words import counted, interval, number, percent, quoted, sentence

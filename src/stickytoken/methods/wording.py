@@ -9,14 +9,11 @@ import polars as pl
 
 from stickytoken.methods import Column
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH, UNUSUAL_SHARE, Measure, severities_in_words
+from stickytoken.search import COPIES, TOP
 from stickytoken.words import percent, quoted, sentence
 
 if TYPE_CHECKING:
     from stickytoken.methods.base import StoredSettings
-
-# Number of copies in a document, and of results that a user is assumed to look at.
-COPIES = 8
-TOP = 10
 
 
 def rule(smallest_erased: float, smallest_push: float) -> str:

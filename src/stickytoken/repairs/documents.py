@@ -12,6 +12,7 @@ from stickytoken.methods import wording
 from stickytoken.methods.measures import PUSH
 from stickytoken.repairs import result
 from stickytoken.repairs.result import DOCUMENT_FILE, MeasuredRecord, RepairRecord, VerificationRecord
+from stickytoken.search import TOP
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import markdown, markdown_table
 from stickytoken.words import MINUS, counted, percent
@@ -173,7 +174,7 @@ def _meaning_of_found(verification: VerificationRecord) -> str:
         without = f" (without copies, {percent(verification.found_without)} do)"
     return (
         "Found: how many of the queries that a document answers still find it among the first "
-        f"{wording.TOP} results, with eight copies in it{without}. A token that is read as several pieces is "
+        f"{TOP} results, with eight copies in it{without}. A token that is read as several pieces is "
         f"sticky, too, if surely at least {percent(verification.smallest_erased)} fewer do."
     )
 

@@ -458,7 +458,8 @@ def make_recheck(
         InputError: too few texts are left.
     """
     # A recheck measures few tokens, so it needs no lower precision for speed.
-    settings = replace(rule_of(run), insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
+    settings = rule_of(run)
+    settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in list_used_texts(run)}
     beginnings = tuple(used)

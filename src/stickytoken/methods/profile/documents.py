@@ -32,8 +32,7 @@ from stickytoken.methods.measures import PUSH
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
 from stickytoken.methods.statistics import TokenEffects
-from stickytoken.methods.wording import COPIES, TOP
-from stickytoken.search import ExactSearch, ResultLimits, depth_of, push_ratios
+from stickytoken.search import COPIES, TOP, ExactSearch, ResultLimits, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.words import counted, percent, quoted
