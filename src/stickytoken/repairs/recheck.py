@@ -137,7 +137,7 @@ def describe_effect(token: RecheckedToken) -> str:
     return ", ".join(parts)
 
 
-class Judged(NamedTuple):
+class RecheckedTokens(NamedTuple):
     """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
 
     tokens: dict[int, RecheckedToken]
@@ -216,7 +216,7 @@ class Recheck:
         """Whether the rule considers how unusual a token's vector is, for which it needs token vectors."""
         return self._vector_deviations is not None
 
-    def judge(self, copies: Copies) -> Judged:
+    def judge(self, copies: Copies) -> RecheckedTokens:
         """Measure tokens and judge them against the ordinary tokens.
 
         A token that is now read as several pieces has no erased share. It is sticky if it pushes documents,
@@ -264,7 +264,7 @@ class Recheck:
         if self._ordinary_in_documents is not None:
             ordinary_push = float(np.median(self._ordinary_in_documents.push.value))
         found_without = None if in_documents is None else in_documents.found_without
-        return Judged(tokens, ordinary_push, found_without, ordinary_contraction)
+        return RecheckedTokens(tokens, ordinary_push, found_without, ordinary_contraction)
 
     def _estimates(
         self, copies: Copies, in_documents: InDocuments | None, split_ids: Collection[int]
