@@ -1,4 +1,4 @@
-"""Check a repaired model, on texts that the run has not used.
+"""Check a repaired model, in other texts than those of the run.
 
 After a repair, no repaired token may be sticky, and scores may hardly change. If the tokens were planted,
 the model before planting shows what a perfect repair would do. With --truth, the effects of the repaired
@@ -71,7 +71,7 @@ def main(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the result file, without its ending.")] = "repair",
 ) -> None:
-    """Repair a model, and check it on texts that the run has not used.
+    """Repair a model, and check it in other texts than those of the run.
 
     Repairs the tokens of --planted, those of --tokens, or all sticky tokens. With --truth, compares them with
     those of the model before planting: by their effects, and by rank agreement. Rank agreement is the

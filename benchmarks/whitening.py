@@ -23,8 +23,7 @@ from stickytoken.detection.run import encoder_for
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
-from stickytoken.methods.wording import COPIES, TOP
-from stickytoken.search import ExactSearch
+from stickytoken.search import COPIES, TOP, ExactSearch
 from stickytoken.unit_vectors import Similarity, exact_unit_vectors
 from stickytoken.vocabulary import categorize
 

@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from stickytoken.intervals import Intervals, bootstrap_samples
 from stickytoken.unit_vectors import Similarity
 
+# Number of copies in a document, and of results that a user is assumed to look at.
+COPIES = 8
+TOP = 10
+
 # Share of a collection that counts as its first results. Push is a matter of the first ranks: copies of an
 # ordinary word take a document out of them, and the closer one looks, the more.
 DEPTH_SHARE = 0.01

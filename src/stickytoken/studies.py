@@ -38,8 +38,8 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.measurement.ray_engine import EngineChoice
-from stickytoken.methods.wording import COPIES, TOP
 from stickytoken.reports import report
+from stickytoken.search import COPIES, TOP
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.settings.std import PUBLISHED_SEED, Scores, StdSettings
 from stickytoken.validation import file_path, list_of, markdown, markdown_table, visible, whole_number

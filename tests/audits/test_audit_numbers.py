@@ -11,8 +11,11 @@ import scanned
 from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
-from stickytoken.audits._measuring import hide_here
+from stickytoken.audits._measuring import find_undecided, hide_here
+from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
+from stickytoken.methods.profile.verdict import RuleInputs
+from stickytoken.settings.profile import ProfileSettings
 
 
 def test_the_planted_word_is_sticky_and_named_first(finished):
@@ -80,9 +83,12 @@ def test_the_verdict_is_that_of_the_rule(finished):
         is_unusual = (row["vector_deviation"] or 0.0) >= 6
         threshold = 1.25 if is_unusual else 1.5
         erases = row["confirmed"] and row["erased_low"] >= (0.2 if is_unusual else 0.4)
+        hides = erases and row["found_high"] < finished.result.ordinary_found
         pushes = row["push_low"] >= threshold
-        assert row["verdict"] == ("sticky" if erases or pushes else "benign")
-        assert row["undecided"] is (row["verdict"] == "benign" and row["push"] >= threshold)
+        assert row["verdict"] == ("sticky" if hides or pushes else "benign")
+        may_hide = erases and row["found"] < finished.result.ordinary_found
+        may_act = may_hide or row["push"] >= threshold
+        assert row["undecided"] is (row["verdict"] == "benign" and may_act)
 
 
 def test_erased_shares_are_those_of_the_run(finished, tampered_run):
@@ -130,6 +136,40 @@ def test_an_erased_share_counts_only_where_the_token_hides_documents():
     assert hide_here(None, is_ordinary).all()
 
 
+@pytest.mark.parametrize(
+    ("erased_low", "confirmed", "found", "found_high", "push", "expected"),
+    [
+        (0.5, True, 0.6, 0.9, 1.0, True),  # may hide: the interval includes the 80% of the random token
+        (0.5, True, 0.6, 0.7, 1.0, False),  # surely hides
+        (0.5, True, 0.85, 0.9, 1.0, False),  # is found as often as with ordinary copies
+        (0.3, True, 0.6, 0.9, 1.0, False),  # does not erase enough
+        (0.5, False, 0.6, 0.9, 1.0, False),  # was only screened
+        (0.3, True, 0.6, 0.9, 1.6, True),  # may push
+    ],
+)
+def test_a_token_that_may_hide_or_push_is_undecided(erased_low, confirmed, found, found_high, push, expected):
+    measures = RuleInputs(
+        ids=np.array([3, 5]),
+        erased=Intervals(np.array([0.6, 0.0]), np.array([erased_low, -0.1]), np.array([0.9, 0.1])),
+        push=Intervals(np.array([push, 0.9]), np.array([0.8, 0.7]), np.array([2.0, 1.1])),
+        vector_deviation=np.array([0.0, np.nan]),
+        confirmed=np.array([confirmed, True]),
+    )
+    shares = Intervals(np.array([found, 0.8]), np.array([0.3, 0.6]), np.array([found_high, 0.95]))
+    is_ordinary = np.array([False, True])
+    assert find_undecided(measures, shares, is_ordinary, ProfileSettings()).tolist() == [expected, False]
+
+
+def test_the_interval_of_no_or_every_query_is_exact():
+    """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
+    is_answer = np.eye(24, dtype=bool)
+    is_found = np.stack([is_answer & (np.arange(24) < count) for count in (0, 12, 24)])
+    none, half, every = estimate_found(is_found, is_answer, 0.9, [1]).of_each()
+    assert none == pytest.approx((0, 0, 1 - 0.05 ** (1 / 24)))
+    assert every == pytest.approx((1, 0.05 ** (1 / 24), 1))
+    assert 0.2 < half.low < half.value == 0.5 < half.high < 0.8
+
+
 def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_found(
     tampered_run, judged, judged_folder, tmp_path
 ):
@@ -152,3 +192,4 @@ def test_a_token_that_the_run_says_erases_is_benign_where_its_documents_are_foun
     assert row["erased_low"] == 0.85
     assert row["found_high"] >= measured.result.ordinary_found
     assert row["verdict"] == "benign"
+    assert row["undecided"] is (row["found"] < measured.result.ordinary_found)

@@ -127,10 +127,12 @@ def test_the_answer_is_no_with_the_largest_push(finished):
     assert f"{benign.tokens['push'].max():.2f}× as many" in answer.sentence
 
 
-def test_the_answer_is_perhaps_if_a_token_may_push(finished):
+def test_the_answer_is_perhaps_if_a_token_may_hide_or_push(finished):
     uncertain = without_copies(with_verdicts(finished))
     uncertain.tokens = uncertain.tokens.with_columns(undecided=pl.int_range(pl.len()) == 0)
-    assert wording.answer(uncertain).word == "Perhaps"
+    answer = wording.answer(uncertain)
+    assert answer.word == "Perhaps"
+    assert says(answer.sentence, "hide", "push", "stuffed=64")
 
 
 def test_the_answer_names_a_topic_that_the_average_hides(by_topic):

@@ -104,7 +104,7 @@ class Chosen:
 
 
 def rechecked(reach):
-    return RecheckedToken(push=1 + 0.5 * reach, erased=None, verdict=Verdict.BENIGN, reach=reach)
+    return RecheckedToken(push=1 + 0.5 * reach, erased=None, found=None, verdict=Verdict.BENIGN, reach=reach)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
-"""A model measured again, in texts that its run has not used."""
+"""A model measured again, in other texts than those of its run."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import planted
 import profiled
 import repaired
+import tiny
 from stickytoken import load_encoder
 from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
@@ -100,6 +102,30 @@ def test_what_pieces_erase_is_not_judged(recheck, vocabulary):
     as_pieces = Token(other.id, f"{repaired.WORD}{repaired.WORD}", Joining.WORDS)
     judged = recheck.judge(Copies([], [as_pieces])).tokens[other.id]
     assert judged.erased is None
+
+
+def test_pieces_that_hide_documents_are_sticky(run, vocabulary):
+    """Copies of a piece point away from what all texts have in common: no query finds a document with any."""
+    model = repaired.planted_words(repaired.WORD)
+    rows = model[0].embedding.weight.detach().clone()
+    hiding_piece = repaired.OTHER[:2]
+    rows[model.tokenizer.token_to_id(hiding_piece)] = -20 * torch.eye(rows.shape[1])[0]
+    encoder = load_encoder(tiny.static_model(model.tokenizer, rows), device="cpu")
+    measuring = make_recheck(
+        run, encoder, vocabulary, profiled.corpus(1500), seed=1, excluded=[], progress=ignore_progress
+    )
+    other = token_of(vocabulary, repaired.OTHER)
+    hiding = Copies([], [Token(other.id, hiding_piece, Joining.WORDS)])
+    harmless = Copies([], [Token(other.id, repaired.WORD[:2], Joining.WORDS)])
+    judged = measuring.judge(hiding)
+    token = judged.tokens[other.id]
+    assert (token.erased, token.found, token.verdict) == (None, 0.0, Verdict.STICKY)
+    assert token.push < 1
+    assert token.reach >= 1
+    assert judged.found_without > 0.2
+    spared = measuring.judge(harmless).tokens[other.id]
+    assert (spared.erased, spared.verdict) == (None, Verdict.BENIGN)
+    assert spared.found > 0
 
 
 def test_another_model_is_measured_in_the_same_texts(recheck, encoder, vocabulary):

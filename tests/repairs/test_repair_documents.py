@@ -27,7 +27,7 @@ def test_hostile_tokens_break_no_table_and_stay_visible(name):
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "<b>" not in text
     tables = [line for line in text.split("\n") if line.startswith("|") and "copies" not in line]
-    assert {line.replace(r"\|", "").count("|") for line in tables} <= {4, 5, 6, 9}
+    assert {line.replace(r"\|", "").count("|") for line in tables} <= {4, 5, 6, 11}
 
 
 def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
@@ -73,20 +73,22 @@ def test_a_repair_is_a_table_in_the_units_of_the_rule():
     (row,) = result.token_rows(repaired.repair_record("river"))
     assert (row["erased_before"], row["erased_after"]) == (0.45, 0.02)
     assert (row["push_before"], row["push_after"]) == (1.9, 0.7)
+    assert (row["found_before"], row["found_after"]) == (0.6, 0.9)
     assert (row["verdict_before"], row["verdict_after"]) == ("sticky", "benign")
 
 
-def test_the_document_shows_both_measures_before_and_after():
+def test_the_document_shows_all_measures_before_and_after():
     document = repair_document(repaired.repair_record("river"))
-    assert "| 45% | 2% | 1.9× | 0.7× |" in document
+    assert "| 45% | 2% | 1.9× | 0.7× | 60% | 90% |" in document
     assert "40%" in document
+    assert "93%" in document
 
 
 def test_numbers_that_were_not_measured_are_missing():
     unseen = repaired.repair_record("river", passed=None)
     (row,) = result.token_rows(unseen)
     assert row["push_after"] is None
-    assert "| – | – | – | – |" in repair_document(unseen)
+    assert "| – | – | – | – | – | – |" in repair_document(unseen)
     assert mean_curves(unseen) is None
 
 
@@ -100,6 +102,12 @@ def changed(record, **after):
 def test_the_erased_share_of_pieces_is_missing():
     document = repair_document(changed(repaired.repair_record("river"), erased=None))
     assert "| 45% | – | 1.9× | 0.7× |" in document
+
+
+def test_the_document_says_what_the_verification_shares_with_the_detection():
+    document = repair_document(repaired.repair_record("river"))
+    assert all(phrase in document for phrase in ("queries of the detection", "others receive copies"))
+    assert "slightly worse in others" in document
 
 
 def test_a_rounded_zero_has_no_minus_sign():
@@ -133,7 +141,7 @@ LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 2}')),
+        *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 3}')),
         ('{"schema_version": 1}', naming("version", 1, "repair")),
         (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), naming(99, "upgrade")),
     ],

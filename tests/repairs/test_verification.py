@@ -20,33 +20,43 @@ from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRec
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 
-def rechecked(push, erased, verdict=Verdict.BENIGN):
-    return RecheckedToken(push, erased, verdict, reach=0.0)
+def rechecked(push, erased, verdict=Verdict.BENIGN, found=None):
+    return RecheckedToken(push, erased, found, verdict, reach=0.0)
 
 
 def test_repaired_tokens_give_the_largest_push_and_erased_share_beside_an_ordinary_token():
-    check = check_repaired({"a": rechecked(0.9, 0.01), "b": rechecked(0.4, 0.05)}, ordinary_push=0.7)
+    check = check_repaired({"a": rechecked(0.9, 0.01), "b": rechecked(0.4, 0.05)}, 0.7, None)
     assert check.passed
     assert all(number in check.finding for number in ("5%", "0.9×", "0.7×"))
     assert "0.4×" not in check.finding
 
 
 def test_the_erased_share_of_pieces_is_not_told():
-    check = check_repaired({"a": rechecked(0.9, None)}, ordinary_push=None)
+    check = check_repaired({"a": rechecked(0.9, None)}, None, None)
     assert "0.9×" in check.finding
     assert "%" not in check.finding
 
 
+def test_what_queries_find_is_told_beside_what_they_find_without_copies():
+    measured = {"a": rechecked(0.9, None, found=0.62), "b": rechecked(0.4, 0.05, found=0.9)}
+    finding = check_repaired(measured, 0.7, 0.93).finding
+    assert says(finding, "62%", "93% without")
+    hiding = {"a": rechecked(0.9, None, Verdict.STICKY, found=0.2)}
+    failed = check_repaired(hiding, 0.7, 0.93)
+    assert not failed.passed
+    assert says(failed.finding, "'a'", "20% of queries")
+
+
 def test_a_token_that_is_still_sticky_fails():
     measured = {"a": rechecked(0.1, 0.6, Verdict.STICKY), "b": rechecked(0.0, 0.0)}
-    check = check_repaired(measured, ordinary_push=0.7)
+    check = check_repaired(measured, 0.7, None)
     assert not check.passed
     assert all(part in check.finding for part in ("1 of 2", "'a'", "60% erased", "0.1×"))
 
 
 def neighbour(before, after):
     sides = {
-        side: MeasuredRecord(push=push, erased=erased, verdict=verdict)
+        side: MeasuredRecord(push=push, erased=erased, found=None, verdict=verdict)
         for side, (push, erased, verdict) in (("before", before), ("after", after))
     }
     return NeighbourRecord(token_id=1, token="river", near="rivers", in_run="benign", **sides)

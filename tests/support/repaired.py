@@ -51,8 +51,8 @@ def task_file(folder: Path) -> Path:
 def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
     """A record with tokens of these names; their verification failed if not passed, None without one."""
     measured = {
-        "before": {"push": 1.9, "erased": 0.45, "verdict": "sticky"},
-        "after": {"push": 0.7, "erased": 0.02, "verdict": "benign"},
+        "before": {"push": 1.9, "erased": 0.45, "found": 0.6, "verdict": "sticky"},
+        "after": {"push": 0.7, "erased": 0.02, "found": 0.9, "verdict": "benign"},
     }
     curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
     record = {} if passed is None else measured | {"curve": curve}
@@ -61,6 +61,7 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
     score = {"task": "kinds of text", "metric": "accuracy", "texts": 800, "before": 0.65, "after": 0.64}
     verification = {
         "ordinary_push": 0.7,
+        "found_without": 0.93,
         "ordinary_contraction": 0.3,
         "smallest_push": 1.5,
         "smallest_erased": 0.4,

@@ -13,7 +13,7 @@ from stickytoken.audits.results import Audit, AuditRecord, RuleRecord, audits_in
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
-from stickytoken.detection.run import Run, encoder_for, restored_settings
+from stickytoken.detection.run import Run, encoder_for, rule_of
 from stickytoken.encoders import protocol
 from stickytoken.encoders.roles import Role, identity_of_queries, in_role
 from stickytoken.insertion import Insertion
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 6
+_IDENTITY_VERSION = 7
 
 
 def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -122,7 +122,7 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
     settings = _with_insertion(settings, model)
     reading = protocol.require_words(model, "audit")
     candidates = _tokens.read_candidates(run, reading, settings, tokens)
-    rule = _rule_of(run)
+    rule = rule_of(run)
     index = _index.read_index(documents, queries, column, source_column, reading, settings, stored)
     _stuffing.require_queries(index, settings)
     record = _record(run, reading, index, documents, column, candidates.named_ids, settings, rule)
@@ -186,8 +186,3 @@ def _record(
         hardware=resume.hardware(encoder.device),
         started=resume.now(),
     )
-
-
-def _rule_of(run: Run) -> ProfileSettings:
-    settings = restored_settings(run)
-    return settings if isinstance(settings, ProfileSettings) else ProfileSettings()

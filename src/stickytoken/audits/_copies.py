@@ -19,9 +19,8 @@ from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.measurement import engine as engines
-from stickytoken.methods.wording import TOP
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
-from stickytoken.search import ExactSearch
+from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 
 # Name of the stage that encodes each document both with its copies and without them.
@@ -38,12 +37,10 @@ class CopiesNow:
     """The documents that already contain copies.
 
     Attributes:
-        scan: the scan of all documents for copies.
         ranked: number of documents whose ranks were measured.
         rows: rows of documents.parquet, one per document with findings.
     """
 
-    scan: Scan
     ranked: int
     rows: list[dict[str, Any]]
 
@@ -62,7 +59,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     after its copies have been removed.
 
     Returns:
-        The scan, the number of ranked documents, and one row for each document with findings. Those whose
+        The number of ranked documents, and one row for each document with findings. Those whose
         copies change their number of top 10 lists most come first, losses before gains, followed by all
         others in the order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks
         are None.
@@ -93,7 +90,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
         rows.append(_describe_finding(finding, index) | ranks_of_document)
     # `change` is None for a document that was not ranked.
     rows.sort(key=lambda row: (-abs(row["change"] or 0), (row["change"] or 0) > 0))
-    return CopiesNow(scan, len(ranks_by_number), rows)
+    return CopiesNow(len(ranks_by_number), rows)
 
 
 @dataclass(frozen=True)

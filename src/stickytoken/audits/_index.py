@@ -23,9 +23,8 @@ from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder, engine as engines
-from stickytoken.methods.wording import TOP
 from stickytoken.scanning.vectors import COMPARED, StoredVectors
-from stickytoken.search import ExactSearch
+from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of

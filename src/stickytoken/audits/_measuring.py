@@ -25,6 +25,7 @@ from stickytoken.methods.measures import Severity
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import counted
 
 
@@ -112,15 +113,16 @@ def _token_rows(
     """Return the rows of tokens.parquet, worst first.
 
     The push is measured in these documents. The erased share and the vector deviation are those of the run;
-    they are missing for a token that the run does not have. ``undecided`` says that a benign token's push
-    reaches the threshold while the low end of its interval does not: more documents could make it sticky.
+    they are missing for a token that the run does not have. ``undecided`` says that a benign token may push
+    or hide these documents: more of them could make it sticky.
     """
     of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
-    measures = _collect_rule_inputs(of_run, stuffed, is_ordinary)
-    judged = apply_rule(measures, job.rule)
-    _, push_thresholds = thresholds(measures.vector_deviation, job.rule)
-    reaches_with_value_only = (stuffed.push.value >= push_thresholds) & (stuffed.push.low < push_thresholds)
+    measures = _collect_rule_inputs(of_run, stuffed)
+    is_undecided = find_undecided(measures, stuffed.found, is_ordinary, job.rule)
+    # An erased share counts only if the token hides these documents, too.
+    is_hiding = measures.confirmed & hide_here(stuffed.found, is_ordinary)
+    judged = apply_rule(measures._replace(confirmed=is_hiding), job.rule)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     pushes = stuffed.push.of_each()
     found_shares = None if stuffed.found is None else stuffed.found.of_each()
@@ -145,7 +147,7 @@ def _token_rows(
             "verdict": verdict,
             "severity": judged.severities[index],
             "reason": judged.reasons[index],
-            "undecided": bool(reaches_with_value_only[index]) and verdict is Verdict.BENIGN,
+            "undecided": bool(is_undecided[index]) and verdict is Verdict.BENIGN,
         }
         rows.append(row)
     return sorted(rows, key=_badness)
@@ -163,20 +165,16 @@ def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _collect_rule_inputs(
-    of_run: pl.DataFrame, stuffed: Stuffed, is_ordinary: NDArray[np.bool_]
-) -> RuleInputs:
+def _collect_rule_inputs(of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
     def floats(name: str) -> NDArray[np.float64]:
         return of_run[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
-    is_confirmed_by_run = of_run["confirmed"].fill_null(value=False).to_numpy()
     return RuleInputs(
         ids=of_run["token_id"].to_numpy(),
         erased=Intervals(floats("erased"), floats("erased_low"), floats("erased_high")),
         push=stuffed.push,
         vector_deviation=floats("vector_deviation"),
-        # An erased share counts only if the token hides these documents, too.
-        confirmed=is_confirmed_by_run & hide_here(stuffed.found, is_ordinary),
+        confirmed=of_run["confirmed"].fill_null(value=False).to_numpy(),
     )
 
 
@@ -195,6 +193,32 @@ def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArra
     if found is None or not is_ordinary.any():
         return np.ones(len(is_ordinary), dtype=np.bool_)
     return np.asarray(found.high < found.value[is_ordinary].mean())
+
+
+def find_undecided(
+    measures: RuleInputs, found: Intervals | None, is_ordinary: NDArray[np.bool_], rule: ProfileSettings
+) -> NDArray[np.bool_]:
+    """Return which tokens may push or hide these documents, although their intervals don't show it.
+
+    The push of such a token reaches its threshold, but not the whole interval of the push does. Or its erased
+    share reaches its threshold, and fewer queries find documents with its copies than with ordinary ones, but
+    the interval includes the mean of the random tokens.
+
+    Args:
+        measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
+        found: share of the queries that a document answers which find it; None if it answers none.
+        is_ordinary: which tokens are the random ones, shape (T,).
+        rule: provides the thresholds.
+    """
+    erased_thresholds, push_thresholds = thresholds(measures.vector_deviation, rule)
+    may_push: NDArray[np.bool_] = measures.push.value >= push_thresholds
+    may_push &= measures.push.low < push_thresholds
+    if found is None or not is_ordinary.any():
+        return may_push
+    erases = measures.confirmed & (measures.erased.low >= erased_thresholds)
+    is_found_less = found.value < found.value[is_ordinary].mean()
+    may_hide: NDArray[np.bool_] = erases & is_found_less & ~hide_here(found, is_ordinary)
+    return may_push | may_hide
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:

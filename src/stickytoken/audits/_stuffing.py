@@ -16,12 +16,11 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.intervals import Interval, Intervals
+from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.methods.base import Runner
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
-from stickytoken.methods.wording import COPIES, TOP
-from stickytoken.search import ExactSearch, depth_of, push_ratios
+from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted
 
@@ -198,9 +197,7 @@ def measure_stuffed(
     if panel.is_answer.any():
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
         is_found[:, panel.is_answer] = np.array(rows["found"].to_list(), dtype=np.bool_)
-        # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
-        equal = np.ones(panel.is_answer.shape)
-        found = push_ratios(is_found[answered], panel.is_answer, equal, confidence, key)
+        found = estimate_found(is_found[answered], panel.is_answer, confidence, key)
     is_asked = panel.weights[:, 0] > 0
     return Stuffed(
         tokens=[measurable[index] for index in answered],
@@ -210,6 +207,30 @@ def measure_stuffed(
         by_topic=by_topic,
         unanswered=dict(runner.unanswered),
     )
+
+
+def estimate_found(
+    is_found: NDArray[np.bool_], is_answer: NDArray[np.bool_], confidence: float, key: Sequence[int]
+) -> Intervals:
+    """Return the share of the queries that find a document that answers them, for T tokens.
+
+    Queries and documents are resampled, as for the push. If all samples agree, because no query or each one
+    finds its document, they know nothing of other queries. The interval is then the exact one of a share,
+    which takes each pair of a query and a document for a trial of its own.
+
+    Args:
+        is_found: whether each query finds each document that answers it, shape (T, Q, n).
+        is_answer: whether each document answers each query, shape (Q, n).
+        confidence: coverage of the two-sided intervals.
+        key: seed of the random draw.
+    """
+    # Each pair of a query and its answer counts the same, so the ratio to all of them is a share.
+    shares = push_ratios(is_found, is_answer, np.ones(is_answer.shape), confidence, key).of_each()
+    pairs = int(is_answer.sum())
+    for index, share in enumerate(shares):
+        if share.low == share.high:
+            shares[index] = estimate_share(int(is_found[index].sum()), pairs, confidence)
+    return Intervals.of_tokens(shares)
 
 
 # Maximum number of topics that are measured separately: those with the most wrong results.

@@ -11,7 +11,6 @@ from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
 from stickytoken.methods import Verdict
 from stickytoken.scanning import scan
-from stickytoken.settings.audit import AuditSettings
 from stickytoken.settings.reading import Columns
 from stickytoken.validation import file_path
 
@@ -201,12 +200,6 @@ class AuditRecord(resume.MeasurementRecord):
     hardware: dict[str, str]
     started: str
     result: AuditResultRecord | None = None
-
-    def measured_with(self) -> AuditSettings:
-        """Return the settings of the audit."""
-        field_names = AuditSettings.__dataclass_fields__
-        values = {name: value for name, value in self.settings.items() if name in field_names}
-        return AuditSettings(**values)
 
 
 class Audit:

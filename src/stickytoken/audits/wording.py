@@ -13,7 +13,8 @@ from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.methods import Column, wording
 from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.wording import COPIES, TOP, Harm, describe_found, describe_push, harm_sentence
+from stickytoken.methods.wording import Harm, describe_found, describe_push, harm_sentence
+from stickytoken.search import COPIES, TOP
 from stickytoken.settings.reading import columns_of
 from stickytoken.validation import beginning
 from stickytoken.words import counted, interval, number, percent, quoted, sentence
@@ -117,7 +118,7 @@ def _name_undecided(audit: Audit) -> list[str]:
     more = f" and {len(undecided) - _NAMED} more" if len(undecided) > _NAMED else ""
     stuffed = len(audit.result.stuffed_ids)
     return [
-        f"{names}{more} may push documents, but the interval is too wide to tell: measure more "
+        f"{names}{more} may hide or push documents, but the intervals are too wide to tell: measure more "
         f"documents with `--set stuffed={4 * stuffed}`."
     ]
 

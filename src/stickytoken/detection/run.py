@@ -26,6 +26,7 @@ from stickytoken.methods import Column, base, method_named, wording
 from stickytoken.methods.measures import Severity, thresholds_of_row
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import file_path, visible, whole_number
 from stickytoken.vocabulary import NormalizingTokenizer, RoundTripTokenizer
@@ -226,6 +227,12 @@ class Run:
             RunError: A file is damaged.
         """
         return run_folder.read_evidence(self._folder)
+
+    @property
+    def most_documents(self) -> int | None:
+        """The largest number of documents in which a token was measured; None if none was in any."""
+        documents: list[int] = self.tokens["documents"].drop_nulls().to_list()
+        return max(documents, default=None)
 
     def harm(self, token_id: int) -> Harm | None:
         """Return what copies of a token do to documents; None if the run did not measure it."""
@@ -447,6 +454,12 @@ def restored_settings(run: Run) -> base.MethodSettings:
         return run.settings.restored()
     except (TypeError, InputError) as error:
         raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
+
+
+def rule_of(run: Run) -> ProfileSettings:
+    """Return the settings of a run of `profile`, whose thresholds are the rule; else the default ones."""
+    settings = restored_settings(run)
+    return settings if isinstance(settings, ProfileSettings) else ProfileSettings()
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:

@@ -17,14 +17,11 @@ from stickytoken.methods.measures import (
     severities_in_words,
     thresholds_of_row,
 )
+from stickytoken.search import COPIES, TOP
 from stickytoken.words import percent, quoted, sentence
 
 if TYPE_CHECKING:
     from stickytoken.methods.base import StoredSettings
-
-# Number of copies in a document, and of results that a user is assumed to look at.
-COPIES = 8
-TOP = 10
 
 
 def rule(smallest_erased: float, smallest_push: float) -> str:
@@ -119,7 +116,7 @@ class Harm(NamedTuple):
         return f"{said} ({PUSH.text(self.ordinary_push)} with copies of an ordinary token)"
 
 
-_UNUSUAL = "no trained token has a vector like it: it was altered, or never trained"
+_UNUSUAL = "few tokens have a vector like it; it may have been altered, or never trained"
 
 
 def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
@@ -191,8 +188,11 @@ RESULT_COLUMNS = (
 )
 
 
-def result_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame:
+def result_table(settings: StoredSettings, tokens: pl.DataFrame, documents: int | None) -> pl.DataFrame:
     """Return the rows of `RESULT_COLUMNS` for tokens of a run with these settings.
+
+    The share of queries that find their document has no interval here and can rest on eight queries. So it
+    is left out for a token that was not measured in all ``documents`` that receive copies.
 
     The vector is "unusual" or empty. The verdict includes the severity of a flagged token. For an unflagged
     token that was measured in the confirming carriers, it includes the first interval that reaches the
@@ -214,7 +214,8 @@ def result_table(settings: StoredSettings, tokens: pl.DataFrame) -> pl.DataFrame
                     verdict = f"benign, {measure.interval(low, high)}"
                     break
         values = [row[measure.key] for measure in MEASURES]
-        rows.append((row["token"], *values, row["found"], "unusual" if is_unusual else "", verdict))
+        found = row["found"] if row["documents"] == documents else None
+        rows.append((row["token"], *values, found, "unusual" if is_unusual else "", verdict))
     types = {column.key: pl.String if column.digits is None else pl.Float64 for column in RESULT_COLUMNS}
     return pl.DataFrame(rows, schema=types, orient="row")
 
@@ -230,7 +231,8 @@ GLOSSARY = {
     "push": f"{PUSH.definition} A high push means: {PUSH.meaning}. Only suspicious and random tokens are "
     "measured in documents.",
     "found": "How many of the queries that a document answers still find it among the first "
-    "ten results, with eight copies in it.",
+    "ten results, with eight copies in it. Beside a verdict, it is left out for tokens that were measured in "
+    "only some of the documents: a few queries say little.",
     "documents": "In how many documents the token was measured.",
     "vector": "How many median absolute deviations the token's own vector lies above the median in the "
     f"directions in which vectors hardly vary. From 6 on it is unusual: {_UNUSUAL}.",

@@ -65,7 +65,7 @@ __all__ = ["Repair", "open_repair", "repair"]
 
 # Version of the repair code, which is part of a repair's identity. Increment it when a change to the code
 # produces a different model or different numbers for the same inputs.
-_VERSION = 9
+_VERSION = 10
 
 # Minimum number of benign tokens that a run must have for its own median erased share to be used. If
 # it has fewer, the medians come from the random tokens that the recheck measures.
@@ -304,7 +304,7 @@ class _RepairJob:
         vocabulary: vocabulary of the model before the repair.
         ids: ids of the tokens to repair.
         settings: settings of the repair.
-        recheck: measures tokens of the model before the repair, on texts that the run has not used.
+        recheck: measures tokens of the model before the repair, in other texts than those of the run.
         build_folder: folder to build the repaired model in.
         written: strategy of each repair in the model in the build folder, keyed by token id.
         loaded: the model in the build folder; None if it is not loaded.

@@ -119,7 +119,7 @@ def verify(
     corpus: Sentences,
     task: tasks.AnyTask,
 ) -> tuple[result.VerificationRecord, list[RepairedTokenRecord]]:
-    """Compare a model before and after its repair, on texts that the run has not used and on a task.
+    """Compare a model before and after its repair, in other texts than those of the run and on a task.
 
     Args:
         original: the model before the repair.
@@ -193,7 +193,9 @@ def verify(
     progress(Progress("compare", 0, 1))
     checks = [
         check_repaired(
-            {token.token: judged_after.tokens[token.token_id] for token in tokens}, judged_after.ordinary_push
+            {token.token: judged_after.tokens[token.token_id] for token in tokens},
+            judged_after.ordinary_push,
+            judged_after.found_without,
         ),
         check_neighbours(measured_neighbours),
         changes.check_other_texts(texts),
@@ -205,6 +207,7 @@ def verify(
     settings = after.job.settings
     record = result.VerificationRecord(
         ordinary_push=judged_after.ordinary_push,
+        found_without=judged_after.found_without,
         ordinary_contraction=judged_after.ordinary_contraction,
         smallest_erased=settings.smallest_erased,
         smallest_push=settings.smallest_push,
@@ -220,7 +223,9 @@ def verify(
 
 
 def _make_record(token: RecheckedToken) -> MeasuredRecord:
-    return MeasuredRecord(push=token.push, erased=token.erased, verdict=token.verdict.value)
+    return MeasuredRecord(
+        push=token.push, erased=token.erased, found=token.found, verdict=token.verdict.value
+    )
 
 
 @dataclass(frozen=True)
@@ -272,12 +277,15 @@ class _Changes:
         ]
 
 
-def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float | None) -> CheckRecord:
+def check_repaired(
+    measured: Mapping[str, RecheckedToken], ordinary_push: float | None, found_without: float | None
+) -> CheckRecord:
     """Check that no repaired token is still sticky.
 
     Args:
         measured: effect of each repaired token in the repaired model, keyed by vocabulary string.
         ordinary_push: push of an ordinary token.
+        found_without: share of the queries that find the document that answers them without copies.
     """
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
@@ -304,6 +312,12 @@ def check_repaired(measured: Mapping[str, RecheckedToken], ordinary_push: float 
     if pushes:
         ordinary = "" if ordinary_push is None else f" ({PUSH.text(ordinary_push)} with an ordinary token)"
         findings.append(f"documents in at most {PUSH.text(max(pushes))} as many wrong results{ordinary}")
+    found_shares = [after.found for after in measured.values() if after.found is not None]
+    if found_shares and found_without is not None:
+        least = percent(min(found_shares))
+        findings.append(
+            f"found by at least {least} of their queries ({percent(found_without)} without copies)"
+        )
     finding = f"the {subject} not sticky: {', '.join(findings)}" if findings else f"the {subject} not sticky"
     return CheckRecord(name=name, passed=True, finding=finding)
 

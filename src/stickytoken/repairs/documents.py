@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
 from stickytoken.methods.measures import PUSH
 from stickytoken.repairs import result
 from stickytoken.repairs.result import DOCUMENT_FILE, MeasuredRecord, RepairRecord, VerificationRecord
+from stickytoken.search import TOP
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import markdown, markdown_table
 from stickytoken.words import MINUS, counted, percent
@@ -114,13 +115,16 @@ def _checks(verification: VerificationRecord) -> list[str]:
     basis = (
         f"Measured by inserting copies into {verification.carriers} texts and comparing these with "
         f"{verification.anchors} unrelated texts, from {markdown(verification.source)} and the bundled kinds "
-        "of text. The detection used none of these texts."
+        "of text. The detection used none of these texts. Push and found are measured with the queries of "
+        "the detection; of the packaged documents, others receive copies. If strategies were compared, it "
+        "was in the same texts, so the chosen one may do slightly worse in others."
     )
     return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
 
 
 def _tokens(record: RepairRecord) -> str:
     headings = ["token", "strategy", "why", "erased before", "erased after", "push before", "push after"]
+    headings += ["found before", "found after"]
     shows_pieces = any(token.pieces for token in record.tokens)
     if shows_pieces:
         headings.append("read as")
@@ -128,8 +132,9 @@ def _tokens(record: RepairRecord) -> str:
     for token in record.tokens:
         sides = (token.before, token.after)
         row = [markdown(token.token), token.strategy, markdown(token.reason)]
-        row += [_format_erased(measured) for measured in sides]
+        row += [_share("erased", measured) for measured in sides]
         row += [_push(measured) for measured in sides]
+        row += [_share("found", measured) for measured in sides]
         if shows_pieces:
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
         rows.append(row)
@@ -139,10 +144,9 @@ def _tokens(record: RepairRecord) -> str:
 _MISSING = "\N{EN DASH}"
 
 
-def _format_erased(measured: MeasuredRecord | None) -> str:
-    if measured is None or measured.erased is None:
-        return _MISSING
-    return percent(measured.erased)
+def _share(name: Literal["erased", "found"], measured: MeasuredRecord | None) -> str:
+    share: float | None = getattr(measured, name, None)
+    return _MISSING if share is None else percent(share)
 
 
 def _push(measured: MeasuredRecord | None) -> str:
@@ -156,11 +160,23 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
         "meaning. The share is missing for a token that is now read as several pieces, because more pieces "
         "erase more, whichever tokens they are.",
         "Push: in how many times as many wrong results a document with eight copies is.",
+        _meaning_of_found(verification),
         wording.rule(verification.smallest_erased, verification.smallest_push),
     ]
     if not verification.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)
     return " ".join(sentences)
+
+
+def _meaning_of_found(verification: VerificationRecord) -> str:
+    without = ""
+    if verification.found_without is not None:
+        without = f" (without copies, {percent(verification.found_without)} do)"
+    return (
+        "Found: how many of the queries that a document answers still find it among the first "
+        f"{TOP} results, with eight copies in it{without}. A token that is read as several pieces is "
+        f"sticky, too, if surely at least {percent(verification.smallest_erased)} fewer do."
+    )
 
 
 def _curves(curves: MeanCurves) -> list[str]:

@@ -1,8 +1,12 @@
-"""Measure tokens in texts that the run has not used, and judge them by the rule of the run."""
+"""Measure tokens in texts into which the run put no copies, and judge them by the rule of the run.
+
+Carriers, anchors and, of the packaged documents, those that receive copies differ from those of the run. The
+queries are the same. Documents that are joined from other texts are drawn again, so that some may be the
+same. Strategies of a repair are compared in the texts in which the one that is kept is verified.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -12,11 +16,11 @@ import numpy as np
 
 from stickytoken.data import Sentences, open_ended
 from stickytoken.data.collection import bundled_collection
-from stickytoken.detection.run import Run, restored_settings
+from stickytoken.detection.run import Run, rule_of
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Insertion, Joining, Token
-from stickytoken.intervals import Intervals
+from stickytoken.intervals import Intervals, present
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Job, Runner
@@ -30,6 +34,7 @@ from stickytoken.methods.profile.documents import (
     encode_documents,
     join_documents,
     measure_in_documents,
+    surely_hidden,
 )
 from stickytoken.methods.profile.estimates import (
     RoundResults,
@@ -47,6 +52,7 @@ from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary, count_copies_read
+from stickytoken.words import percent
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
@@ -104,7 +110,7 @@ def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RecheckedToken:
-    """The effect of copies of a token in texts that the run has not used."""
+    """The effect of copies of a token, measured again."""
 
     # In how many times as many wrong results a document with eight copies is. None if the run's texts do not
     # suffice for documents.
@@ -112,32 +118,38 @@ class RecheckedToken:
     # Erased share: how much less of a text's meaning copies of this token leave than copies of an ordinary
     # token do. None if the tokenizer reads the copies as other tokens.
     erased: float | None
+    # Share of the queries that still find the document that answers them. None if there are no documents.
+    found: float | None
     verdict: Verdict
-    # The larger effect as a multiple of its threshold: 1 just reaches it. NaN if neither could be measured.
+    # The larger effect as a multiple of its threshold: 1 just reaches it. NaN if none could be measured.
     reach: float
 
 
 def describe_effect(token: RecheckedToken) -> str:
-    """Return the measures in words, such as "35% erased, push 0.8×"."""
+    """Return the measures that decide in words, such as "35% erased, push 0.8×"."""
     parts = []
     if token.erased is not None:
         parts.append(f"{ERASED.text(token.erased)} erased")
     if token.push is not None:
         parts.append(f"push {PUSH.text(token.push)}")
+    if token.erased is None and token.found is not None:
+        parts.append(f"found by {percent(token.found)} of queries")
     return ", ".join(parts)
 
 
-class Judged(NamedTuple):
+class RecheckedTokens(NamedTuple):
     """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
 
     tokens: dict[int, RecheckedToken]
     ordinary_push: float | None  # None if nothing was measured in documents
+    # Share of the queries that find the document that answers them without copies; None likewise.
+    found_without: float | None
     ordinary_contraction: float  # share of a text that copies erase, from 0 to 1
 
 
 @dataclass(frozen=True)
 class Recheck:
-    """Measures tokens of one model in texts that a run has not used.
+    """Measures tokens of one model again, in other texts than those of its run.
 
     Attributes:
         job: the model, its vocabulary, the corpus, and the settings with the thresholds of the rule. It names
@@ -204,8 +216,12 @@ class Recheck:
         """Whether the rule considers how unusual a token's vector is, for which it needs token vectors."""
         return self._vector_deviations is not None
 
-    def judge(self, copies: Copies) -> Judged:
+    def judge(self, copies: Copies) -> RecheckedTokens:
         """Measure tokens and judge them against the ordinary tokens.
+
+        A token that is now read as several pieces has no erased share. It is sticky if it pushes documents,
+        or if surely so many fewer queries find documents with its copies than without as the threshold for
+        the erased share says.
 
         Args:
             copies: the tokens to measure.
@@ -214,27 +230,51 @@ class Recheck:
             The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
         """
         settings = self.job.settings
-        estimates, ordinary_contraction = self._estimates(copies)
+        in_documents = self._measure_documents(copies)
+        split_ids = self._split_ids(copies)
+        estimates, ordinary_contraction = self._estimates(copies, in_documents, split_ids)
         verdicts = apply_rule(estimates, settings).verdicts
         reaches = _reach(estimates, settings)
         tokens = {}
         for token_id in copies.ids:
             row = int(np.searchsorted(estimates.ids, token_id))
-            push = float(estimates.push.value[row])
-            erased = float(estimates.erased.value[row])
+            verdict = verdicts[row]
+            reach = float(reaches[row])
+            found = None
+            if in_documents is not None:
+                place = int(np.searchsorted(in_documents.ids, token_id))
+                found = present(float(in_documents.found[place]))
+                if found is not None and token_id in split_ids:
+                    queries = int(in_documents.queries[place])
+                    hidden = surely_hidden(
+                        round(found * queries), queries, in_documents.found_without, settings.confidence
+                    )
+                    # `fmax` ignores a reach that is unknown, NaN.
+                    reach = float(np.fmax(reach, hidden / settings.smallest_erased))
+                    if hidden >= settings.smallest_erased:
+                        verdict = Verdict.STICKY
             tokens[token_id] = RecheckedToken(
-                push=None if math.isnan(push) else push,
-                erased=None if math.isnan(erased) else erased,
-                verdict=verdicts[row],
-                reach=float(reaches[row]),
+                push=present(float(estimates.push.value[row])),
+                erased=present(float(estimates.erased.value[row])),
+                found=found,
+                verdict=verdict,
+                reach=reach,
             )
         ordinary_push = None
         if self._ordinary_in_documents is not None:
             ordinary_push = float(np.median(self._ordinary_in_documents.push.value))
-        return Judged(tokens, ordinary_push, ordinary_contraction)
+        found_without = None if in_documents is None else in_documents.found_without
+        return RecheckedTokens(tokens, ordinary_push, found_without, ordinary_contraction)
 
-    def _estimates(self, copies: Copies) -> tuple[RuleInputs, float]:
-        """Measure tokens, and compare them with the ordinary tokens.
+    def _estimates(
+        self, copies: Copies, in_documents: InDocuments | None, split_ids: Collection[int]
+    ) -> tuple[RuleInputs, float]:
+        """Measure tokens in the carriers, and compare them with the ordinary tokens.
+
+        Args:
+            copies: the tokens.
+            in_documents: what they do to documents.
+            split_ids: ids of those that are read as several pieces.
 
         Returns:
             The measures that the rule uses, of the tokens and of the ordinary tokens, and the contraction of
@@ -245,14 +285,14 @@ class Recheck:
         relative = compare_with_ordinary(measured.contractions, is_ordinary, self.job.settings.confidence)
         erased = as_erased_shares(relative.estimates, relative.ordinary)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
-        # token do, and therefore erase more, whatever the pieces are. So such a token is judged by push
-        # alone: an unknown erased share reaches no threshold.
-        is_split = np.isin(measured.ids, self._split_ids(copies))
-        in_documents = join_documents([self._ordinary_in_documents, self._measure_documents(copies)])
+        # token do, and therefore erase more, whatever the pieces are. So the erased share of such a token is
+        # unknown and reaches no threshold.
+        is_split = np.isin(measured.ids, list(split_ids))
+        documents_of_all = join_documents([self._ordinary_in_documents, in_documents])
         estimates = RuleInputs(
             ids=measured.ids,
             erased=Intervals(*(np.where(is_split, np.nan, end) for end in erased)),
-            push=push_of(measured.ids, in_documents),
+            push=push_of(measured.ids, documents_of_all),
             vector_deviation=deviations_of(measured.ids, self._vector_deviations),
             # All tokens are measured in all carriers, as a run does in its last round only.
             confirmed=np.ones(len(measured.ids), dtype=np.bool_),
@@ -402,7 +442,7 @@ def make_recheck(
     excluded: Collection[int],
     progress: ProgressCallback,
 ) -> Recheck:
-    """Return a recheck of the run's model before a repair, with texts that the run has not used.
+    """Return a recheck of the run's model before a repair, in other texts than those of the run.
 
     Args:
         run: the run, whose texts the recheck avoids. If the run used the method `profile`, the recheck uses
@@ -417,9 +457,8 @@ def make_recheck(
     Raises:
         InputError: too few texts are left.
     """
-    run_settings = restored_settings(run)
-    settings = run_settings if isinstance(run_settings, ProfileSettings) else ProfileSettings()
     # A recheck measures few tokens, so it needs no lower precision for speed.
+    settings = rule_of(run)
     settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
     # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in list_used_texts(run)}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-REPAIR_SCHEMA_VERSION = 2
+REPAIR_SCHEMA_VERSION = 3
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
 
@@ -43,7 +43,7 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
 
 class MeasuredRecord(resume.Record):
-    """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
+    """The effect of copies of a token, measured again, in the units of the rule."""
 
     # In how many times as many wrong results a document with eight copies is. Null if there are no documents.
     push: float | None
@@ -51,6 +51,9 @@ class MeasuredRecord(resume.Record):
     # token do. Null if the tokenizer splits each copy into several pieces: a longer
     # insertion erases more, whatever its tokens are, so the share would say nothing about the token.
     erased: float | None
+    # Share of the queries that still find the document that answers them, with eight copies in it. Null if
+    # there are no documents.
+    found: float | None
     verdict: str
 
 
@@ -112,13 +115,14 @@ class VerificationRecord(resume.Record):
     """The measurements and checks of a repaired model."""
 
     ordinary_push: float | None  # push of an ordinary token
+    found_without: float | None  # share of the queries that find their document without copies
     ordinary_contraction: float  # share of a text that copies of the ordinary token erase, from 0 to 1
     smallest_erased: float  # threshold of the rule on the erased share
     smallest_push: float  # threshold of the rule on the push
     vectors_compared: bool  # whether the rule on unusual vectors applied
     carriers: int  # number of texts into which copies were inserted
     anchors: int  # number of texts with which the carriers were compared
-    source: str  # where the texts come from; the run used none of these texts
+    source: str  # where the texts come from; the run used none of these carriers and anchors
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
@@ -354,6 +358,7 @@ def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
         for side, measured in (("before", token.before), ("after", token.after)):
             row[f"erased_{side}"] = None if measured is None else measured.erased
             row[f"push_{side}"] = None if measured is None else measured.push
+            row[f"found_{side}"] = None if measured is None else measured.found
             row[f"verdict_{side}"] = None if measured is None else measured.verdict
         rows.append(row)
     return rows

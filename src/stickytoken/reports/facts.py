@@ -79,7 +79,7 @@ def strongest(content: RunContent) -> ShownTable | None:
     if run.is_profile:
         title = wording.strongest_title(run.settings)
         columns = list(wording.RESULT_COLUMNS)
-        rows = wording.result_table(run.settings, rows)
+        rows = wording.result_table(run.settings, rows, run.most_documents)
     else:
         title = "Tokens that come next"
         columns = [Column("token", "token"), *run.listed(rows), Column("verdict", "verdict")]

@@ -25,6 +25,7 @@ from stickytoken.methods.profile.documents import (
     measure_in_documents,
     plan_documents,
     predict_push,
+    surely_hidden,
 )
 from stickytoken.methods.profile.rounds import prepare
 from stickytoken.methods.statistics import TokenEffects
@@ -252,6 +253,14 @@ def test_all_tokens_can_be_measured_in_documents(encoder, tmp_path):
     assert some.result.in_documents == len(some.tokens) - some.tokens["documents"].null_count()
     assert some.result.random_in_documents == 128
     assert some.record.identity != every.record.identity
+
+
+def test_queries_are_surely_hidden_by_the_exact_interval():
+    """None of n has the upper end 1 - (tail)^(1/n): Clopper and Pearson 1934."""
+    assert surely_hidden(0, 8, 0.9, 0.9) == pytest.approx(1 - (1 - 0.05 ** (1 / 8)) / 0.9)
+    assert surely_hidden(8, 8, 0.9, 0.9) == 0
+    assert surely_hidden(0, 0, 0.9, 0.9) == 0
+    assert surely_hidden(0, 8, 0.0, 0.9) == 0
 
 
 def test_special_tokens_are_announced_once_their_interval_says_so(panel):

@@ -221,7 +221,9 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     if not run.is_profile:
         print_rows(title, run, rows)
     elif not rows.is_empty():
-        console.print_columns(title, wording.RESULT_COLUMNS, wording.result_table(run.settings, rows))
+        console.print_columns(
+            title, wording.RESULT_COLUMNS, wording.result_table(run.settings, rows, run.most_documents)
+        )
 
 
 def _effort_line(run: stickytoken.Run) -> str:

@@ -37,6 +37,8 @@ _TOKENS = (
     Column("erased_after", "after", 0, "%"),
     Column("push_before", "push before", 1, "×"),
     Column("push_after", "after", 1, "×"),
+    Column("found_before", "found before", 0, "%"),
+    Column("found_after", "after", 0, "%"),
     Column("verdict_after", "verdict"),
 )
 

@@ -32,8 +32,7 @@ from stickytoken.methods.measures import PUSH
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
 from stickytoken.methods.statistics import TokenEffects
-from stickytoken.methods.wording import COPIES, TOP
-from stickytoken.search import ExactSearch, ResultLimits, depth_of, push_ratios
+from stickytoken.search import COPIES, TOP, ExactSearch, ResultLimits, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.words import counted, percent, quoted
@@ -289,6 +288,7 @@ class InDocuments:
         ids: token ids, ascending, shape (T,).
         push: in how many times as many wrong results documents with copies are, shape (T,).
         found: share of the queries that still find the document that answers them, shape (T,).
+        queries: number of queries that the documents with copies of each token answer, shape (T,).
         documents: number of documents in which each token was measured, shape (T,).
         found_without: share of the queries that find the document that answers them without copies.
     """
@@ -296,6 +296,7 @@ class InDocuments:
     ids: NDArray[np.int64]
     push: Intervals
     found: NDArray[np.float64]
+    queries: NDArray[np.int64]
     documents: NDArray[np.int64]
     found_without: float
 
@@ -385,6 +386,7 @@ def measure_in_documents(
         ids=np.array(ordered_ids, dtype=np.int64),
         push=Intervals.of_tokens([looks[token_id].push for token_id in ordered_ids]),
         found=np.array(found_shares, dtype=np.float64),
+        queries=np.array([len(found[token_id]) for token_id in ordered_ids], dtype=np.int64),
         documents=np.array(document_counts, dtype=np.int64),
         found_without=float(panel.is_found.mean()),
     )
@@ -421,9 +423,28 @@ def join_documents(parts: Sequence[InDocuments | None]) -> InDocuments | None:
         ids=ids[order],
         push=push.of_rows(order),
         found=np.concatenate([part.found for part in present])[order],
+        queries=np.concatenate([part.queries for part in present])[order],
         documents=np.concatenate([part.documents for part in present])[order],
         found_without=present[0].found_without,
     )
+
+
+def surely_hidden(found: int, queries: int, found_without: float, confidence: float) -> float:
+    """Return the share of the queries that copies of a token surely keep from their documents.
+
+    It is 0.4 if the upper end of the interval of those that find them is 60% of those without copies. So the
+    copies act like ones that erase 40%.
+
+    Args:
+        found: number of queries that find the document that answers them.
+        queries: number of queries that the documents with copies answer.
+        found_without: share of the queries that find the document that answers them without copies.
+        confidence: coverage of the two-sided interval.
+    """
+    if not queries or not found_without:
+        return 0.0
+    share = estimate_share(found, queries, confidence)
+    return max(0.0, 1 - share.high / found_without)
 
 
 class Announcer:
@@ -480,15 +501,8 @@ class Announcer:
                 self._progress(Progress(stage, len(looks), len(looks), note=note, unit="tokens"))
 
     def _may_hide(self, found: Sequence[int]) -> bool:
-        """Return whether surely too few queries find their document.
-
-        A token is sticky if its copies erase, say, 40%. So too few are at most 60% of those without copies.
-        That they are too few is sure if the upper end of the interval of their share says so.
-        """
-        if not found:
-            return False
-        share = estimate_share(sum(found), len(found), self._settings.confidence)
-        return share.high <= (1 - self._settings.smallest_erased) * self._found_without
+        hidden = surely_hidden(sum(found), len(found), self._found_without, self._settings.confidence)
+        return hidden >= self._settings.smallest_erased
 
     def finish(self) -> None:
         """Note that no token pushes or may hide documents, if none was announced."""

@@ -250,6 +250,8 @@ _REPAIRED = (
         for measure in MEASURES
         for side in _SIDES
     ),
+    Column("found_before", "found before", 0, "%"),
+    Column("found_after", "found after", 0, "%"),
     Column("verdict_after", "verdict after"),
     Column("reason", "why"),
 )
@@ -278,7 +280,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
         "What a repair changed",
         plot,
         f"{state} {summary}",
-        f"Each repaired token, measured on texts that this run has not used, with another seed. {findings}",
+        f"Each repaired token, measured in other texts than those of this run, with another seed. {findings}",
         DataTable([column.title for column in _REPAIRED], cells),
         narrow,
         in_markdown=True,
