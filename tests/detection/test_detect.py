@@ -4,6 +4,7 @@ import itertools
 import random
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,8 +20,10 @@ from sklearn.metrics.pairwise import (
 )
 
 import planted
+import stickytoken
 import tiny
-from stickytoken import detect, load_encoder
+from naming import says
+from stickytoken import detect, load_encoder, open_run
 from stickytoken.data import SentencePair
 from stickytoken.detection import probe
 from stickytoken.insertion import Insertion
@@ -316,3 +319,9 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
         for metric, ending in ENDINGS.items():
             assert evidence.validation_rate[metric] == row[f"validation_rate{ending}"]
     assert len({evidence.validation_rate["cosine"] for evidence in probes}) > 3
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "tampered"])
+def test_the_worst_harm_is_that_of_the_token_that_does_most_to_documents(name):
+    run = open_run(Path(stickytoken.__file__).parent / "demo" / "example" / name)
+    assert says(run.worst_harm(), "[CLS]", "2.3×", "0.8×")

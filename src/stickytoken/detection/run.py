@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -251,17 +252,17 @@ class Run:
             found_without=result.found,
         )
 
-    def harm_sentences(self, limit: int) -> list[str]:
-        """Return a sentence for each of the worst ``limit`` sticky tokens: what its copies do in a search.
+    def worst_harm(self) -> str | None:
+        """Return a sentence, without a full stop, on the sticky token that does most to documents.
 
-        The sentences have no full stops. A token whose effect was not measured has no sentence.
+        It is about the first sticky token if none was measured in documents, and None without any.
         """
-        sentences = []
-        for row in self.sticky.head(limit).iter_rows(named=True):
-            sentence = wording.harm_sentence(row, self.harm(row["token_id"]))
-            if sentence is not None:
-                sentences.append(sentence)
-        return sentences
+        if self.sticky.is_empty():
+            return None
+        rows = self.sticky.to_dicts()
+        harms = [self.harm(row["token_id"]) for row in rows]
+        worst = max(range(len(rows)), key=lambda index: _extent(harms[index]))
+        return wording.harm_sentence(rows[worst], harms[worst])
 
     def token(self, token: int | str) -> pl.DataFrame:
         """Return the rows of a token that is named by its id, vocabulary string or decoded text.
@@ -527,3 +528,7 @@ def next_steps(run: Run, repair_verified_on: str | None = None) -> tuple[NextSte
         repair_then = repair._replace(purpose=f"if they do, {repair.purpose}")
         return find_first, repair_then, clean._replace(purpose="or take the copies out"), check
     return repair, find_instead, clean, check
+
+
+def _extent(harm: Harm | None) -> float:
+    return -math.inf if harm is None else max(harm.shares)

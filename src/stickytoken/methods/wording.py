@@ -101,6 +101,15 @@ class Harm(NamedTuple):
     found_without: float
 
     @property
+    def shares(self) -> tuple[float, float]:
+        """How far copies hide and push documents, each as a share of the way to a severe token.
+
+        Hidden from are the queries that an ordinary token leaves, and no longer find their document.
+        """
+        lost = 1 - self.found / self.ordinary_found if self.ordinary_found else 0.0
+        return lost / ERASED.severe, (self.push - PUSH.none) / (PUSH.severe - PUSH.none)
+
+    @property
     def hides(self) -> str:
         """How often a document with copies is found by the queries that it answers."""
         return (
@@ -131,7 +140,7 @@ def harm_sentence(row: Mapping[str, Any], harm: Harm | None) -> str | None:
     """
     erased = row.get("erased")
     if harm is not None:
-        hidden, pushed = harm_shares(row)
+        hidden, pushed = harm.shares
         return harm.pushes if pushed > hidden else harm.hides
     if erased is None:
         return None

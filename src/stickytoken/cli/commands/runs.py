@@ -185,8 +185,9 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     from stickytoken.repairs.result import last_verified, repairs_in
 
     console.print_line(run.method.headline(run))
-    for sentence in run.harm_sentences(limit=1):
-        console.print_line(f"{sentence}.")
+    worst_harm = run.worst_harm()
+    if worst_harm is not None:
+        console.print_line(f"{worst_harm}.")
     console.print_line("")
     if len(run.tokens) <= min(_FEW, run.available - 1):
         _print_tokens("Tokens that were asked for", run, worst_first(run.tokens))
