@@ -105,7 +105,8 @@ def test_the_table_of_models_says_what_their_pages_say():
         flagged, examined = sticky.split(" of ")
         examined = examined.removesuffix(" (a random sample)")
         noun = "token" if flagged == "1" else "tokens"
-        assert f"found {flagged} sticky {noun} among {examined} examined tokens" in page
+        number = "no" if flagged == "0" else flagged
+        assert f"found {number} sticky {noun} among {examined} examined tokens" in page
         assert cost.split(", ")[0].removesuffix(" texts") in page
         for cell in (hides, pushes):
             token, _, value = cell.partition("' ")
