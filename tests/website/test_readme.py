@@ -149,8 +149,8 @@ def test_what_typed_copies_do_is_said_as_it_was_measured():
     eos = [gemma[label]["top_tens"] for label in ("without copies", "<eos> before", "<eos> after")]
     method = flat((ROOT / "docs" / "method.md").read_text("utf-8"))
     cls_after = rows["at the end"][1]["top_tens"]
-    assert f"Of 225 queries, {without:.2f} have a Cranfield abstract in their top 10." in method
-    assert f"With eight `[CLS]` in front, it is {cls:.2f}, and at the end {cls_after:.2f}" in method
+    assert f"a Cranfield abstract is in the top 10 of {without:.2f} of 225 queries" in method
+    assert f"in front, it is in {cls:.2f}, and with eight at the end in {cls_after:.2f}" in method
     assert (
         f"of 120 queries, {eos[0]:.1f} without copies, {eos[1]:.1f} (in front) and {eos[2]:.1f} (at the end)"
         in (method)
