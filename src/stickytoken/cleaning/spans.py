@@ -197,20 +197,35 @@ class SpanFinder:
             is_link = match[0].startswith("[") and text.startswith("(", end)
             is_fixable = (is_whole or not is_protected) and not is_tag and not is_link
             fix = Fix.SAFE if is_fixable else Fix.NONE
-            yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, fix)
+            yield Span(
+                start=start, end=end, kind=SpanKind.SPECIAL, what=match[0], count=1, first_end=end, fix=fix
+            )
 
-    def _find_specials_as_entities(self, text: str, looked_at: str) -> Iterator[Span]:
+    def _find_specials_as_entities(self, text: str, padded: str) -> Iterator[Span]:
+        """Yield special tokens that are written with entities of HTML, such as ``&lt;/s&gt;`` for ``</s>``.
+
+        ``padded`` is the text with its entities decoded. It is as long as ``text``, because fillers follow
+        each decoded character.
+        """
         if self._specials is None:
             return
         fillers = (_markup.PAD, _markup.UNTOUCHABLE)
-        offsets = [offset for offset, character in enumerate(looked_at) if character not in fillers]
-        decoded = "".join(looked_at[offset] for offset in offsets)
+        offsets = [offset for offset, character in enumerate(padded) if character not in fillers]
+        decoded = "".join(padded[offset] for offset in offsets)
         offsets.append(len(text))
         for match in self._specials.finditer(decoded):
             start, end = offsets[match.start()], offsets[match.end()]
             is_written_so = text[start:end] != match[0] and html.unescape(text[start:end]) == match[0]
             if is_written_so:
-                yield Span(start, end, SpanKind.SPECIAL, match[0], 1, end, Fix.NONE)
+                yield Span(
+                    start=start,
+                    end=end,
+                    kind=SpanKind.SPECIAL,
+                    what=match[0],
+                    count=1,
+                    first_end=end,
+                    fix=Fix.NONE,
+                )
 
     def _find_protected(self, text: str, start: int, end: int) -> Iterator[Span]:
         part = text[start:end]

@@ -146,9 +146,12 @@ def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.in
     return np.array([index_of[value] for value in values], dtype=np.intp)
 
 
-def _draw(gold: NDArray[Any], predictions: NDArray[Any], sample: Sample) -> tuple[NDArray[Any], NDArray[Any]]:
+def _resample(
+    gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
+) -> tuple[NDArray[Any], NDArray[Any]]:
     if sample is None:
         return gold, predictions
+    # The predictions have one row per condition, and the same units are drawn from each.
     return gold[sample], predictions[:, sample]
 
 
@@ -195,7 +198,7 @@ class PairClassificationTask(_PairTask):
         """Compute the average precision; NaN if the sample has only one label."""
         from sklearn.metrics import average_precision_score
 
-        gold, similarities = _draw(self._gold, outcomes[:, :, 0], sample)
+        gold, similarities = _resample(self._gold, outcomes[:, :, 0], sample)
         if not 0 < gold.sum() < len(gold):
             return np.full(len(similarities), np.nan)
         return np.array([average_precision_score(gold, row) for row in similarities])
@@ -237,7 +240,7 @@ class ClusteringTask(Task):
         The metric ``nmi``, the mutual information divided by the arithmetic mean of the two entropies, is
         equal to the V-measure.
         """
-        gold, clusters = _draw(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
+        gold, clusters = _resample(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
 
     @cached_property
@@ -339,7 +342,9 @@ class ClassificationTask(Task):
         return np.asarray(model.predict(similarity.prepared(vectors["test"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        gold, predicted = _draw(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
+        # The axes of the outcomes are condition, text and column; the only column has the predicted labels.
+        labels = outcomes[:, :, 0].astype(np.intp)
+        gold, predicted = _resample(self._gold, labels, sample)
         if metric == "accuracy":
             return np.asarray((predicted == gold).mean(axis=1))
         return macro_f1(gold, predicted, len(self._names))

@@ -100,15 +100,17 @@ class ModelRecord(resume.Record):
     def reading(self) -> str:
         """The layer and dimensions that the user chose, such as ``layer 6, 64 dimensions``.
 
-        The text is empty if the user chose neither, or if the encoder was made from a model object.
+        The text is empty if the user chose neither, or if the encoder was made from a model object. The layer
+        of a language model with a prompt is never named.
         """
         if self.loading is None:
             return ""
         phrases = []
-        # ``layer_choice`` is None for a model without a prompt. Such a model has a layer only if the user
-        # chose one. With a prompt, the vector is always read from some layer, which is not named here.
+        # For a language model with a prompt, the layer is a setting of the prompt, which titles do not name
+        # either. Any other model has a layer only if the user chose one.
+        has_prompt = self.loading.layer_choice is not None
         layer = self.loading.prompting.layer
-        if layer is not None and self.loading.layer_choice is None:
+        if layer is not None and not has_prompt:
             phrases.append(f"layer {layer}")
         dimensions = self.loading.settings.truncate_dim
         if dimensions is not None:

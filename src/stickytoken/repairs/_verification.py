@@ -366,7 +366,7 @@ def _check_unreachable(
     every_text = list(texts)
     for token in tokens:
         if token.token_id in names:
-            every_text += _spellings(token.text)
+            every_text += _make_test_texts(token.text)
     for text, ids in zip(every_text, repaired.tokenizer.encode_many(every_text), strict=True):
         reached = [names[token_id] for token_id in ids if token_id in names]
         if reached:
@@ -377,9 +377,10 @@ def _check_unreachable(
     return [CheckRecord(name="unreachable", passed=True, finding=finding)]
 
 
-def _spellings(text: str) -> list[str]:
-    bare = text.strip()
-    forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
+def _make_test_texts(token_text: str) -> list[str]:
+    """Return texts that a tokenizer is most likely to read as the token, or to read in different ways."""
+    bare = token_text.strip()
+    forms = dict.fromkeys((token_text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
     return [frame.replace("{}", form) for form in forms for frame in frames]
 
@@ -396,8 +397,8 @@ def _check_fresh_process(
         A check that the model loads and gives the same vectors. If the model loads, the list also has a check
         that all ways to load its tokenizer give the same token ids.
     """
-    spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
-    tokenized = [*spellings, *texts[:_TOKENIZED_TEXTS]]
+    texts_with_tokens = [text for token in tokens for text in _make_test_texts(token.text)]
+    tokenized = [*texts_with_tokens, *texts[:_TOKENIZED_TEXTS]]
     all_ids = repaired.encoder.content_ids(texts)
     fitting = [text for text, ids in zip(texts, all_ids, strict=True) if repaired.encoder.fits(ids)]
     encoded = fitting[:_ENCODED_TEXTS]

@@ -161,7 +161,7 @@ def write_rows(
     folded_tables = [table for table in tables if table.folded]
     if folded_tables:
         (folded_table,) = folded_tables
-        _write_unfolded(target, folded_table, rows_by_table[folded_table.matrix.name])
+        _write_as_plain_matrix(target, folded_table, rows_by_table[folded_table.matrix.name])
     else:
         shutil.copyfile(source, target)
         with target.open("r+b") as stream:
@@ -187,17 +187,18 @@ def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> 
     return converted_rows
 
 
-def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Tensor]) -> None:
+def _write_as_plain_matrix(target: Path, table: TokenRows, new_rows: Mapping[int, torch.Tensor]) -> None:
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(source)
+    # `TokenRows.read` applies the mapping and the weights to the rows, so neither is stored any more.
     for dropped_tensor in (table.mapping, table.weights):
         if dropped_tensor is not None:
             del tensors[dropped_tensor.name]
     dtype = getattr(torch, FLOATING_TYPES[table.dtype])
     matrix = torch.from_numpy(table.read(0, len(table))).to(dtype)
-    for token_id, row in rows.items():
+    for token_id, row in new_rows.items():
         matrix[token_id] = row
     tensors[table.matrix.name] = matrix.contiguous()
     save_file(tensors, target, metadata=metadata)

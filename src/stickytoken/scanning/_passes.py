@@ -279,11 +279,14 @@ def search(
 
 
 def _finding_row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
-    line = document.line
-    if document.is_whole_file and line is not None:
-        line += finding["line"]
+    line_in_file = document.line
+    # A record, such as one of JSONL, keeps the line on which it begins: line breaks of its text may be
+    # escaped in the file, so lines of the text are not lines of the file.
+    if document.is_whole_file and line_in_file is not None:
+        line_in_text = finding["line"]  # counted from 0
+        line_in_file += line_in_text
     place = {"number": document.number, "id": document.id, "source": document.source, "path": document.path}
-    return place | finding | {"line": line}
+    return place | finding | {"line": line_in_file}
 
 
 # Maximum number of clean documents whose first words serve as queries.
@@ -412,11 +415,13 @@ class EffectPass:
         """
         clean_documents = self.panel_texts.reference
         # A text of this length may have been cut.
-        are_whole = [len(document.text) < KEPT_TEXT for document in clean_documents]
-        documents_and_ids = self._read_whole(clean_documents, are_whole)
+        are_uncut = [len(document.text) < KEPT_TEXT for document in clean_documents]
+        documents_and_ids = self._select_read_whole(clean_documents, are_uncut)
         findings = self._draw_findings(tally)
         found_documents = [Document(row["number"], row["id"], row["text"]) for row in findings]
-        documents_and_ids += self._read_whole(found_documents, [row["is_text_whole"] for row in findings])
+        documents_and_ids += self._select_read_whole(
+            found_documents, [row["is_text_whole"] for row in findings]
+        )
         if not documents_and_ids:
             raise InputError(
                 f"{stored.name} cannot be compared with {self.encoder.name}, which reads more of a document "
@@ -433,15 +438,16 @@ class EffectPass:
         )
         return len(documents_and_ids)
 
-    def _read_whole(
-        self, documents: Sequence[Document], are_whole: Sequence[bool]
+    def _select_read_whole(
+        self, documents: Sequence[Document], are_uncut: Sequence[bool]
     ) -> list[tuple[Document, tuple[int, ...]]]:
-        """Return the first documents, up to `COMPARED`, of which the model reads no more than was kept.
+        """Return the first documents of which the model reads no more than was kept, with their token ids.
 
-        Each comes with its token ids; texts without tokens are left out.
+        They are at most `COMPARED`, for the comparison with the stored vectors. Texts without tokens are left
+        out.
         """
         ids, are_read_whole = _tokenize_kept(
-            self.encoder, [document.text for document in documents], are_whole
+            self.encoder, [document.text for document in documents], are_uncut
         )
         pairs = zip(documents, ids, strict=True)
         read = [pair for pair, is_read in zip(pairs, are_read_whole, strict=True) if is_read and pair[1]]
@@ -603,14 +609,14 @@ def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[tuple[int, ...]]:
 
 
 def _tokenize_kept(
-    encoder: IdReader, texts: Sequence[str], are_whole: Sequence[bool]
+    encoder: IdReader, texts: Sequence[str], are_uncut: Sequence[bool]
 ) -> tuple[list[tuple[int, ...]], list[bool]]:
     """Tokenize texts that may have been cut off, and say for each whether the model reads no further anyway.
 
     Args:
         encoder: the model.
         texts: what was kept of each text.
-        are_whole: whether nothing of it was cut off.
+        are_uncut: whether nothing of it was cut off.
 
     Returns:
         The ids of each text up to the model's limit, and whether those of the uncut text are the same.
@@ -618,11 +624,11 @@ def _tokenize_kept(
     limit = content_limit(encoder)
     ids = []
     are_read_whole = []
-    for text, is_whole in zip(encoder.tokenize(texts), are_whole, strict=True):
+    for text, is_uncut in zip(encoder.tokenize(texts), are_uncut, strict=True):
         ids.append(text.ids[:limit])
         # The last word may have been cut; the ids before it are those of the uncut text.
         unaffected = len(text.head) + sum(map(len, text.words[:-1]))
-        are_read_whole.append(is_whole or (limit is not None and unaffected >= limit))
+        are_read_whole.append(is_uncut or (limit is not None and unaffected >= limit))
     return ids, are_read_whole
 
 

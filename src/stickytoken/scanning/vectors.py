@@ -235,36 +235,48 @@ def _open_faiss(path: Path) -> StoredVectors:
 def _open_table(path: Path) -> StoredVectors:
     read_column: Callable[[str], pl.Series]
     if format_of(path)[0] == PARQUET:
+        # Only the columns of vectors and ids are read as a whole; of any other file, all columns are.
         file = ParquetFile(path)
-        names = file.columns
-        values = {name: file.first_value(name) for name in names}
+        first_values = {name: file.first_value(name) for name in file.columns}
         read_column = file.column
     else:
         table = read_table(path)
-        names = table.columns
-        values = {name: next(filter(_is_filled, table.values_of(name)), None) for name in names}
+        first_values = {name: next(filter(_is_filled, table.values_of(name)), None) for name in table.columns}
         read_column = partial(_column_of, table)
-    columns = [name for name, value in values.items() if _are_numbers(value)]
+    vector_column = _choose_vector_column(first_values, path)
+    id_column = next((name for name in ID_NAMES if name in first_values), None)
+    ids = None
+    row_of = None
+    if id_column is not None:
+        ids = [str(value) for value in read_column(id_column).to_list()]
+        _require_distinct(ids, id_column, path)
+        row_of = {document_id: row for row, document_id in enumerate(ids)}
+    rows = _matrix_of(read_column(vector_column), path, ids)
+    return StoredVectors(str(path), rows, row_of)
+
+
+def _choose_vector_column(first_values: Mapping[str, Any], path: Path) -> str:
+    """Return the column whose first value is a vector, or of several the one with a usual name."""
+    columns = [name for name, value in first_values.items() if _are_numbers(value)]
     usual = [name for name in columns if name.lower() in _NAMES]
     if len(columns) > 1 and len(usual) == 1:
         columns = usual
-    if not values or all(value is None for value in values.values()):
+    if all(value is None for value in first_values.values()):
         raise InputError(f"{path} has no rows with values: pass the vectors of all documents")
     if len(columns) != 1:
         raise InputError(
-            f"{path} has {counted(len(columns), 'column')} of vectors among {', '.join(names)}: pass a file "
-            f"with one, or call it {_NAMES[0]!r}"
+            f"{path} has {counted(len(columns), 'column')} of vectors among {', '.join(first_values)}: pass "
+            f"a file with one, or call it {_NAMES[0]!r}"
         )
-    id_column = next((name for name in ID_NAMES if name in names), None)
-    ids = None if id_column is None else [str(value) for value in read_column(id_column).to_list()]
-    if ids is not None and len(set(ids)) < len(ids):
+    return columns[0]
+
+
+def _require_distinct(ids: Sequence[str], column: str, path: Path) -> None:
+    if len(set(ids)) < len(ids):
         repeated = Counter(ids).most_common(1)[0][0]
         raise InputError(
-            f"{path} has the id {repeated!r} twice in the column {id_column!r}: ids must be distinct"
+            f"{path} has the id {repeated!r} twice in the column {column!r}: ids must be distinct"
         )
-    rows = _matrix_of(read_column(columns[0]), path, ids)
-    row_of = None if ids is None else {document_id: row for row, document_id in enumerate(ids)}
-    return StoredVectors(str(path), rows, row_of)
 
 
 def _column_of(table: Table, name: str) -> pl.Series:

@@ -101,7 +101,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
             f"{name} is a {config.model_type} without a list of decoder layers: prompts need a "
             f"decoder-only model"
         )
-    if _has_unsuitable_recurrence(backbone):
+    if _is_too_recurrent_for_prompts(backbone):
         raise ModelError(
             f"{name} is a {config.model_type}, a recurrent model: prompts need a decoder-only model "
             "whose tokens attend to earlier ones"
@@ -117,7 +117,12 @@ def find_decoder(model: Any, name: str) -> Decoder:
     return decoder
 
 
-def _has_unsuitable_recurrence(backbone: Any) -> bool:
+def _is_too_recurrent_for_prompts(backbone: Any) -> bool:
+    """Return whether tokens attend to no earlier ones, or recurrent layers read padding as text.
+
+    Any other model with recurrent layers is suitable, because it also has layers with attention. If padding
+    is read, the vector of a text depends on the longer texts of its batch.
+    """
     # transformers has no public attribute that says whether a model has recurrent layers.
     is_recurrent = bool(getattr(backbone, "_is_stateful", False))
     has_attention = getattr(backbone.config, "num_attention_heads", None) is not None

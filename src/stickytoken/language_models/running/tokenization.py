@@ -253,16 +253,9 @@ class PromptTokenizer:
         template_before = _common_prefix(rows)
         after = _common_suffix([row[len(template_before) :] for row in rows])
         before = self._special + template_before
-        if placeholder_id is None:
-            placeholder = None
-        elif placeholder_id in before:
-            placeholder = before.index(placeholder_id)
-        elif placeholder_id in after:
-            placeholder = after.index(placeholder_id) - len(after)  # negative: counted from the prompt's end
-        else:
-            raise ModelError(
-                f"the tokenizer merges {PLACEHOLDER} with the text next to it: put spaces around it"
-            )
+        placeholder = None
+        if placeholder_id is not None:
+            placeholder = _find_placeholder(placeholder_id, before, after)
         return PromptIds(before, between=None, after=after, placeholder=placeholder)
 
     def _find_merged_quotes(self) -> _MergedQuotes:
@@ -328,6 +321,19 @@ class PromptTokenizer:
                 "put the same spaces around both"
             )
         return prompt
+
+
+def _find_placeholder(placeholder_id: int, before: Ids, after: Ids) -> int:
+    """Return the index of `PLACEHOLDER`, the token whose state token prepending replaces by the sentence's.
+
+    Behind the sentence, the index is negative: counted from the prompt's end, it is the same for sentences of
+    any length.
+    """
+    if placeholder_id in before:
+        return before.index(placeholder_id)
+    if placeholder_id in after:
+        return after.index(placeholder_id) - len(after)
+    raise ModelError(f"the tokenizer merges {PLACEHOLDER} with the text next to it: put spaces around it")
 
 
 def _index_before_blanks(text: str, stop: int) -> int:

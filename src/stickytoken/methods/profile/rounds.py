@@ -305,13 +305,16 @@ def _measure_suspects(
     job_ids = _judged_ids(job)
     measures = estimate(measured).measures_of(job_ids)
     verdicts = verdict.apply_rule(measures, job.settings).verdicts
-    hiding_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
-    suspect_ids = choose_suspects(measured, panel, measure_all=measure_all).union(hiding_ids)
-    # A query finds its document or not. So whether a token hides documents shows only in many of them.
-    ids_for_all_documents = set(hiding_ids)
+    # These measures have no push, so a token that is sticky by them is so because it erases.
+    erasing_ids = job_ids[[token_verdict == "sticky" for token_verdict in verdicts]].tolist()
+    suspect_ids = choose_suspects(measured, panel, measure_all=measure_all).union(erasing_ids)
+    # A query finds its document or not. So how many queries fail because of an erasing token shows only in
+    # many documents.
+    ids_in_all_documents = set(erasing_ids)
     displayed_count = 0
     if not documents.measures_few_tokens(job):
-        ids_for_all_documents |= set(ordinary_tokens(job, measured.plan.pilots))
+        # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
+        ids_in_all_documents |= set(ordinary_tokens(job, measured.plan.pilots))
         displayed_count = verdict.DISPLAYED
     ordered_ids = np.array(sorted(suspect_ids - _special_ids(preparation)), dtype=np.int64)
     deviations = deviations_of(ordered_ids, measured.vector_deviations)
@@ -323,7 +326,7 @@ def _measure_suspects(
         dict(zip(ordered_ids.tolist(), push_thresholds.tolist(), strict=True)),
         job.settings,
         _SUSPECTS,
-        least_documents=dict.fromkeys(ids_for_all_documents, documents.DOCUMENT_COUNTS[-1]),
+        least_documents=dict.fromkeys(ids_in_all_documents, documents.DOCUMENT_COUNTS[-1]),
         displayed_count=displayed_count,
     )
 
