@@ -11,7 +11,7 @@ import scanned
 from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
-from stickytoken.audits._measuring import find_undecided, hide_here
+from stickytoken.audits._measuring import find_undecided, hide_here, judge_here
 from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
 from stickytoken.methods.profile.verdict import RuleInputs
@@ -83,10 +83,14 @@ def test_the_verdict_is_that_of_the_rule(finished):
         is_unusual = (row["vector_deviation"] or 0.0) >= 6
         threshold = 1.25 if is_unusual else 1.5
         erases = row["confirmed"] and row["erased_low"] >= (0.2 if is_unusual else 0.4)
-        hides = erases and row["found_high"] < finished.result.ordinary_found
+        ordinary_found = finished.result.ordinary_found
+        needed = 0.2 if is_unusual else 0.4
+        hides = erases and row["found_high"] < ordinary_found
+        hides |= 1 - row["found_high"] / ordinary_found >= needed
         pushes = row["push_low"] >= threshold
         assert row["verdict"] == ("sticky" if hides or pushes else "benign")
-        may_hide = erases and row["found"] < finished.result.ordinary_found
+        may_hide = erases and row["found"] < ordinary_found
+        may_hide |= 1 - row["found"] / ordinary_found >= needed
         may_act = may_hide or row["push"] >= threshold
         assert row["undecided"] is (row["verdict"] == "benign" and may_act)
 
@@ -158,6 +162,37 @@ def test_a_token_that_may_hide_or_push_is_undecided(erased_low, confirmed, found
     shares = Intervals(np.array([found, 0.8]), np.array([0.3, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
     assert find_undecided(measures, shares, is_ordinary, ProfileSettings()).tolist() == [expected, False]
+
+
+@pytest.mark.parametrize(
+    ("found", "found_high", "verdict", "severity"),
+    [
+        (0.1, 0.2, "sticky", "severe"),  # surely at most a quarter of the 80% with ordinary copies
+        (0.3, 0.4, "sticky", "serious"),  # surely at most half of them
+        (0.4, 0.6, "benign", None),  # half of them, but the interval reaches three quarters
+        (0.8, 0.9, "benign", None),
+    ],
+)
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_token_that_hides_these_documents_is_sticky_whatever_the_run_says(
+    confirmed, found, found_high, verdict, severity
+):
+    measures = RuleInputs(
+        ids=np.array([3, 5]),
+        erased=Intervals(np.array([0.3, 0.0]), np.array([0.2, -0.1]), np.array([0.39, 0.1])),
+        push=Intervals(np.array([0.5, 0.9]), np.array([0.4, 0.7]), np.array([0.6, 1.1])),
+        vector_deviation=np.array([0.0, np.nan]),
+        confirmed=np.array([confirmed, True]),
+    )
+    shares = Intervals(np.array([found, 0.8]), np.array([0.0, 0.6]), np.array([found_high, 0.95]))
+    is_ordinary = np.array([False, True])
+    judged = judge_here(measures, shares, is_ordinary, ProfileSettings())
+    assert (judged.verdicts[0], judged.severities[0]) == (verdict, severity)
+    assert judged.verdicts[1] == "benign"
+    reason = judged.reasons[0]
+    assert reason is None if verdict == "benign" else f"{1 - found / 0.8:.0%}" in reason
+    is_undecided = find_undecided(measures, shares, is_ordinary, ProfileSettings())
+    assert is_undecided[0] == (found == 0.4)
 
 
 def test_the_interval_of_no_or_every_query_is_exact():

@@ -119,9 +119,10 @@ def chosen_groups(predicted, words, special=()):
     return _tokens.choose_tokens(run, candidates, predicted, words, SMALL), candidates.notes
 
 
-def test_flagged_tokens_with_the_largest_predictions_are_measured_and_the_others_counted():
+def test_flagged_tokens_are_measured_in_turns_by_prediction_and_run_and_the_others_counted():
     groups, notes = chosen_groups({3: 0.1, 5: 0.2, 7: 0.3, 9: 0.0}, [])
-    assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 5]
+    # The largest prediction, and the first of the run.
+    assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 3]
     (note,) = notes
     assert says(note, 4, 2, "--set tokens=NUMBER")
 

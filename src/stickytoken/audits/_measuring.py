@@ -22,11 +22,11 @@ from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
 from stickytoken.methods.base import Runner
 from stickytoken.methods.measures import Severity
-from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
+from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule, thresholds
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.settings.profile import ProfileSettings
-from stickytoken.words import counted
+from stickytoken.words import counted, percent
 
 
 def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRecord]) -> None:
@@ -120,9 +120,7 @@ def _token_rows(
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     measures = _collect_rule_inputs(of_run, stuffed)
     is_undecided = find_undecided(measures, stuffed.found, is_ordinary, job.rule)
-    # An erased share counts only if the token hides these documents, too.
-    is_hiding = measures.confirmed & hide_here(stuffed.found, is_ordinary)
-    judged = apply_rule(measures._replace(confirmed=is_hiding), job.rule)
+    judged = judge_here(measures, stuffed.found, is_ordinary, job.rule)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     pushes = stuffed.push.of_each()
     found_shares = None if stuffed.found is None else stuffed.found.of_each()
@@ -178,6 +176,49 @@ def _collect_rule_inputs(of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
     )
 
 
+def judge_here(
+    measures: RuleInputs, found: Intervals | None, is_ordinary: NDArray[np.bool_], rule: ProfileSettings
+) -> Judged:
+    """Judge tokens by what their copies do to these documents.
+
+    A token hides them in one of two ways. The run says that it erases enough, and it hides these documents,
+    too; or whatever the run says, so many fewer queries find them than with ordinary copies.
+
+    Args:
+        measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
+        found: share of the queries that a document answers which find it; None if it answers none.
+        is_ordinary: which tokens are the random ones, shape (T,).
+        rule: provides the thresholds.
+    """
+    by_run = apply_rule(measures._replace(confirmed=measures.confirmed & hide_here(found, is_ordinary)), rule)
+    lost = find_lost(found, is_ordinary)
+    if lost is None:
+        return by_run
+    everywhere = np.ones(len(is_ordinary), dtype=np.bool_)
+    by_documents = apply_rule(measures._replace(erased=lost, confirmed=everywhere), rule)
+    verdicts, severities, reasons = list(by_run.verdicts), list(by_run.severities), list(by_run.reasons)
+    for index, verdict in enumerate(by_run.verdicts):
+        if verdict is Verdict.BENIGN and by_documents.verdicts[index] is Verdict.STICKY:
+            verdicts[index] = Verdict.STICKY
+            severities[index] = by_documents.severities[index]
+            share = percent(float(lost.value[index]))
+            reasons[index] = f"{share} fewer queries find documents than with copies of an ordinary token"
+    return Judged(verdicts, severities, reasons)
+
+
+def find_lost(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
+    """Return how many fewer queries find documents than with ordinary copies, as a share of these.
+
+    None if there is nothing to compare with.
+    """
+    if found is None or not is_ordinary.any():
+        return None
+    ordinary = found.value[is_ordinary].mean()
+    if ordinary == 0:
+        return None
+    return Intervals(1 - found.value / ordinary, 1 - found.high / ordinary, 1 - found.low / ordinary)
+
+
 def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether fewer queries find a document with copies of each token than with ordinary copies.
 
@@ -200,9 +241,10 @@ def find_undecided(
 ) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
-    The push of such a token reaches its threshold, but not the whole interval of the push does. Or its erased
-    share reaches its threshold, and fewer queries find documents with its copies than with ordinary ones, but
-    the interval includes the mean of the random tokens.
+    The push of such a token reaches its threshold, but not the whole interval of the push does; or so do the
+    queries that no longer find these documents. Or its erased share reaches the threshold, and fewer queries
+    find documents with its copies than with ordinary ones, but the interval includes the mean of the random
+    tokens.
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
@@ -213,12 +255,14 @@ def find_undecided(
     erased_thresholds, push_thresholds = thresholds(measures.vector_deviation, rule)
     may_push: NDArray[np.bool_] = measures.push.value >= push_thresholds
     may_push &= measures.push.low < push_thresholds
-    if found is None or not is_ordinary.any():
+    lost = find_lost(found, is_ordinary)
+    if found is None or lost is None:
         return may_push
     erases = measures.confirmed & (measures.erased.low >= erased_thresholds)
     is_found_less = found.value < found.value[is_ordinary].mean()
     may_hide: NDArray[np.bool_] = erases & is_found_less & ~hide_here(found, is_ordinary)
-    return may_push | may_hide
+    may_lose: NDArray[np.bool_] = (lost.value >= erased_thresholds) & (lost.low < erased_thresholds)
+    return may_push | may_hide | may_lose
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -99,8 +100,8 @@ def choose_tokens(
     - Strongest: they are expected to push most.
     - Ordinary: random tokens, which show what copies of any token do.
 
-    Of flagged, special and unusual ones, those with the largest predicted push come first. A token that fits
-    several groups is in the first of them.
+    Of special and unusual ones, those with the largest predicted push come first; of flagged ones, they take
+    turns with those that the run lists first. A token that fits several groups is in the first of them.
 
     Args:
         run: the run of the model.
@@ -120,7 +121,10 @@ def choose_tokens(
         # Tokens with equal predictions, or without any, keep their order.
         return sorted(ids, key=lambda token_id: -predicted.get(token_id, 0.0))
 
-    flagged = by_prediction(run.sticky["token_id"].to_list())
+    flagged_ids = run.sticky["token_id"].to_list()
+    # Most flagged tokens hide documents, which no predicted push tells. So the worst of the run take turns.
+    in_turn = zip(by_prediction(flagged_ids), flagged_ids, strict=True)
+    flagged = list(dict.fromkeys(chain.from_iterable(in_turn)))
     if named_ids is None and len(flagged) > limit:
         candidates.notes.append(
             f"{len(flagged)} tokens are flagged, of which {limit} were measured (--set tokens=NUMBER "

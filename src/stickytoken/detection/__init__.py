@@ -165,7 +165,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     tokenizer = encoder.tokenizer
-    if tokens is None and sample is None and isinstance(tokenizer, CandidateTokenizer):
+    if tokens is None and isinstance(tokenizer, CandidateTokenizer):
         # A candidate vocabulary also contains ordinary words for comparison, but only the candidates are
         # measured.
         tokens = tokenizer.candidate_ids

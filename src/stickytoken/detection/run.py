@@ -236,12 +236,12 @@ class Run:
         return max(documents, default=None)
 
     def harm(self, token_id: int) -> Harm | None:
-        """Return what copies of a token do to documents; None if the run did not measure it."""
+        """Return what copies of a token do to documents; None unless it was measured in all of them."""
         result: Any = self.result
         if not self.is_profile or result.ordinary_push is None:
             return None
         row = self.tokens.filter(pl.col("token_id") == token_id).row(0, named=True)
-        if row["push"] is None or row["found"] is None:
+        if row["push"] is None or row["found"] is None or row["documents"] != self.most_documents:
             return None
         return Harm(
             token=row["token"],

@@ -346,7 +346,7 @@ class Recheck:
 
     def measure_ordinary_curve(self) -> list[float]:
         """Measure the mean curve of a few ordinary tokens, in the same form as a single curve."""
-        few = list(self.ordinary_tokens[:_CURVES_OF_ORDINARY_TOKENS])
+        few = _spread(self.ordinary_tokens, _CURVES_OF_ORDINARY_TOKENS)
         curves = self.measure_curves(Copies(few, []))
         mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
         return mean
@@ -373,7 +373,7 @@ class Recheck:
     def _ordinary_in_documents(self) -> InDocuments | None:
         if self.ordinary_of is not None:
             return self.ordinary_of._ordinary_in_documents
-        few = list(self.ordinary_tokens[:_ORDINARY_IN_DOCUMENTS])
+        few = _spread(self.ordinary_tokens, _ORDINARY_IN_DOCUMENTS)
         return self._measure_documents(Copies(few, []), "ordinary tokens")
 
     def _measure_documents(self, copies: Copies, which: str = "tokens") -> InDocuments | None:
@@ -421,6 +421,12 @@ class Recheck:
             if tokens:
                 results.append(measurements(runner(stage, tokens)))
         return reduce(joined, results)
+
+
+def _spread(tokens: Sequence[Token], count: int) -> list[Token]:
+    """Return some of the tokens. They are in the order of their ids, and low ids are often characters."""
+    step = max(1, len(tokens) // count)
+    return list(tokens[::step][:count])
 
 
 def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Floats:

@@ -12,7 +12,7 @@ import stickytoken
 import tiny
 import tiny_architectures as architectures
 from naming import naming
-from stickytoken import load_encoder
+from stickytoken import detect, load_encoder
 from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, load_vocabulary, vocabulary_of
 from stickytoken.errors import InputError, ModelError
@@ -104,6 +104,13 @@ def test_a_function_is_an_encoder(bert_folder):
     assert (encoder.name, encoder.max_length) == ("embed", 20)
     assert encoder.encode(["a bird"]).shape == (1, 16)
     assert len(encoder.tokenizer.entries) == len(load_tokenizer(bert_folder).entries)
+
+
+def test_a_sample_of_candidates_has_no_ordinary_words(tmp_path):
+    candidates = [f"candidate{number}" for number in range(40)]
+    encoder = load_encoder(embed, candidates=candidates)
+    run = detect(encoder, sample=3, out=tmp_path / "run", evidence=False)
+    assert set(run.tokens["token"].to_list()) <= set(candidates)
 
 
 def test_a_function_may_have_candidates_only():
