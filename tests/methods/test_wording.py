@@ -23,5 +23,5 @@ def test_what_queries_find_is_shown_only_of_tokens_in_all_documents(documents, f
     row |= {"push_low": 0.9, "push_high": 1.1, "found": 0.75, "documents": documents}
     row |= {"vector_deviation": None, "verdict": "benign", "severity": None, "confirmed": True}
     settings = StoredSettings({}, ProfileSettings(), "run.json")
-    table = wording.answer_table(settings, pl.DataFrame([row], infer_schema_length=None), 64)
+    table = wording.result_table(settings, pl.DataFrame([row], infer_schema_length=None), 64)
     assert table["found"].to_list() == [found]
