@@ -69,7 +69,7 @@ MODELS = (
         options=("--prompt", "passage", "--set", "query-prompt=query", "--sample", "5000"),
         has_example=True,
     ),
-    PageModel("embeddinggemma-300m", "embeddinggemma-300m", options=("--sample", "300")),
+    PageModel("embeddinggemma-300m", "embeddinggemma-300m", options=("--sample", "5000")),
     PageModel(
         "gemma-3-270m-prompteol",
         "gemma-3-270m",
