@@ -325,3 +325,12 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
 def test_the_worst_harm_is_that_of_the_token_that_does_most_to_documents(name):
     run = open_run(Path(stickytoken.__file__).parent / "demo" / "example" / name)
     assert says(run.worst_harm(), "[CLS]", "2.3×", "0.8×")
+
+
+def test_no_sentence_rests_on_some_of_the_documents():
+    run = open_run(Path(stickytoken.__file__).parent / "demo" / "example" / "all-MiniLM-L6-v2")
+    documents = dict(run.tokens.select("token_id", "documents").iter_rows())
+    mask, cls = 103, 101
+    assert documents[mask] < documents[cls] == run.most_documents
+    assert run.harm(mask) is None
+    assert run.harm(cls) is not None
