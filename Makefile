@@ -36,8 +36,10 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/uv
 	$(UV_INSTALL) --constraints constraints.txt --editable '.[offline,report]'
 	touch $@
 
+# Tests start many processes. Compiled once, the libraries are not compiled again in each of them where
+# PYTHONDONTWRITEBYTECODE is set.
 $(DEV_STAMP): $(STAMP)
-	$(UV_INSTALL) --constraints constraints.txt --editable '.[all,dev]'
+	$(UV_INSTALL) --compile-bytecode --constraints constraints.txt --editable '.[all,dev]'
 	touch $@
 
 detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 3 minutes)

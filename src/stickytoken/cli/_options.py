@@ -339,6 +339,7 @@ def load(
         from stickytoken.loading import load_encoder
 
         encoder: Any = load_encoder(model, **options)
+        console.raise_if_interrupted()
         if for_documents:
             encoder = in_role(encoder, Role.DOCUMENT)
     if at_endpoint:

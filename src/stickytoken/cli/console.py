@@ -321,7 +321,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
     """
     console = Console(stderr=True)
     if current_verbosity() is Verbosity.QUIET:
-        yield _raise_if_interrupted
+        yield raise_if_interrupted
         return
     if not console.is_terminal:
         yield _ProgressLines(console, interval).report
@@ -342,7 +342,8 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
             _BARS.remove(bars)
 
 
-def _raise_if_interrupted(step: Progress | None = None) -> None:
+def raise_if_interrupted(step: Progress | None = None) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed and a library caught it. Serves as a progress callback."""
     del step
     if was_interrupted():
         raise KeyboardInterrupt
@@ -418,7 +419,7 @@ class _ProgressBars:
 
     def report(self, step: Progress) -> None:
         """Move the bar of the stage, which is added on its first report; print the note of the step."""
-        _raise_if_interrupted()
+        raise_if_interrupted()
         if step.note:
             inform(step.note)
         pace = self._clock.pace(step)
@@ -444,7 +445,7 @@ class _ProgressLines:
 
         A note of the step is always printed, in place of such a line.
         """
-        _raise_if_interrupted()
+        raise_if_interrupted()
         pace = self._clock.pace(step)
         if step.note:
             inform(step.note)
