@@ -269,17 +269,18 @@ def why(
     similarity = float(first_unit @ second_unit)
 
     attribute = _attribution_by(chosen_method, model, (first_text, second_text), similarity)
-    first_contributions = attribute(first_text, _watch("first text", progress))
+    first_contributions = attribute(first_text, _progress_of("first text", progress))
     if second_text.parts == first_text.parts:
         second_contributions = first_contributions
     else:
-        second_contributions = attribute(second_text, _watch("second text", progress))
+        second_contributions = attribute(second_text, _progress_of("second text", progress))
     matrix = similarity_matrix(first_contributions, second_contributions)
+    u = mean_similarity(model, most=_ENTRIES_FOR_U).value if opened is None else opened.plan.mean_similarity
     return Why(
         model=model.name,
         method=chosen_method.value,
         similarity=similarity,
-        u=_mean_similarity_of(model) if opened is None else opened.plan.mean_similarity,
+        u=u,
         first=_with_deletions(model, first_text, second_unit, similarity),
         second=_with_deletions(model, second_text, first_unit, similarity),
         # The last row belongs to the first text's reference, the last column to the second text's reference.
@@ -298,12 +299,8 @@ def _require_text(name: str, text: object) -> None:
         raise InputError(f"the {name} text is {shown(text)}: pass a text with words")
 
 
-def _mean_similarity_of(model: IdEncoder) -> float:
-    return mean_similarity(model, most=_ENTRIES_FOR_U).value
-
-
-def _watch(stage: str, progress: ProgressCallback) -> Watch:
-    """Return a callback for the steps of a stage; all are computed, none is resumed."""
+def _progress_of(stage: str, progress: ProgressCallback) -> Watch:
+    """Return a callback that reports the steps of a stage; all are computed, none is resumed."""
 
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, computed=done))
@@ -312,6 +309,7 @@ def _watch(stage: str, progress: ProgressCallback) -> Watch:
 
 
 Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
+"""A function that divides the unit vector of a text among its parts."""
 
 
 def _attribution_by(
@@ -398,13 +396,15 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
 
 
 def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    kept_pieces = []
-    missing = count
+    """Return pieces with the first ``count`` ids of all pieces; empty ones are left out."""
+    shortened_pieces = []
+    missing_count = count
     for piece in pieces:
-        if missing and piece:
-            kept_pieces.append(piece[:missing])
-            missing -= len(kept_pieces[-1])
-    return kept_pieces
+        shortened = piece[:missing_count]
+        missing_count -= len(shortened)
+        if shortened:
+            shortened_pieces.append(shortened)
+    return shortened_pieces
 
 
 def _join_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -459,6 +459,7 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 
 
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
+    """Return the share of all orders of the parts in which each step occurs, keyed by step."""
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
@@ -470,6 +471,7 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sample_weights(count: int) -> dict[ShapleyStep, float]:
+    """Return the share of random orders of the parts in which each step occurs, keyed by step."""
     generator = np.random.default_rng((0, count))
     # In one order, ``count`` sets of parts are encoded: a set after every added part.
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
@@ -525,7 +527,7 @@ def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
-    integrator = JacobianIntegrator(inspector_of(model), most=1)
+    integrator = JacobianIntegrator(inspector_of(model), max_factor=1)
     allowed_error = max(_MAX_SIMILARITY_ERROR_SHARE * abs(similarity), _MAX_SIMILARITY_ERROR)
     for steps in _STEPS:
         first, second = [
@@ -548,11 +550,12 @@ def _by_jacobians(model: IdEncoder, texts: tuple[ReadText, ReadText], similarity
 
 
 def _groups_of_copies(text: ReadText) -> list[range]:
+    """Return the indices of neighbouring copies of a sticky token; any other part is a group of its own."""
     starts = []
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
-        both_sticky = previous is not None and part.sticky and previous.sticky
-        if previous is None or not both_sticky or part.token_ids != previous.token_ids:
+        continues_copies = previous is not None and part.sticky and part.token_ids == previous.token_ids
+        if not continues_copies:
             starts.append(index)
         previous = part
     ends = [*starts[1:], len(text.parts)]

@@ -226,12 +226,14 @@ def place_as_ids(
 
 
 def _text_of_copy(token: Token) -> str:
+    # If `Joining` puts spaces between copies, a space of the token would be one too many.
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
 def _texts_at_random(
-    copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
+    copies: Sequence[str], text: str, path: Sequence[int], joining: Joining
 ) -> Iterator[str]:
+    """Yield the text each time that one more copy is inserted at the gap that the path names."""
     for copy, gap in _copies_with_gaps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
@@ -251,6 +253,7 @@ def _texts_at_random(
 def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the words of the text, as one list that grows, each time that one more copy is inserted."""
     words = list(text.words)
     for copy, gap in _copies_with_gaps(copies, path):
         words.insert(_check_gap(gap, len(words)), (copy,))

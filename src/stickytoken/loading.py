@@ -48,33 +48,6 @@ _SHOWN_REASON = 300
 _LISTED_PROMPTS = 8
 
 
-def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert all modules outside the backbone to `dtype`, and check that the backbone was loaded as `dtype`.
-
-    Raises:
-        ModelError: the backbone has another data type, because its class ignores the requested one.
-    """
-    import torch
-    from transformers import PreTrainedModel
-
-    asked_dtype = getattr(torch, dtype)
-    backbone_weights: set[int] = set()
-    for module in model.modules():
-        if not isinstance(module, PreTrainedModel):
-            continue
-        floating = [weight for weight in module.parameters() if weight.is_floating_point()]
-        if floating and all(weight.dtype != asked_dtype for weight in floating):
-            loaded_dtype = str(floating[0].dtype).removeprefix("torch.")
-            raise ModelError(
-                f"{name!r} cannot be loaded in {dtype}, because its {type(module).__name__} always loads in "
-                f"{loaded_dtype}: pass {loaded_dtype}"
-            )
-        backbone_weights.update(map(id, module.parameters()))
-    for weight in model.parameters():
-        if weight.is_floating_point() and id(weight) not in backbone_weights:
-            weight.data = weight.data.to(asked_dtype)
-
-
 class DeferredModel:
     """A model that is loaded when it is first needed, which is after everything that needs none was checked.
 
@@ -199,7 +172,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if isinstance(model, DeferredModel):
         model = model.load()
     spec = EncoderSpec(
-        model=str(model),
+        model=str(model),  # of a loaded model, only the options in the spec are used
         device=None if device is None else str(device),
         prompting=_prompting_of(prompt, layer),
         dtype=dtype,
@@ -225,13 +198,14 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
     return _encoder_of_object(model, spec, endpoint_options)
 
 
-def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
+def _options_passed(spec: EncoderSpec) -> list[str]:
+    """Return the names of the options that the user passed, apart from those that a loaded model ignores."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
-    return {
-        name: value
+    return [
+        name
         for name, value in options.items()
         if value not in (None, False) and name not in _IGNORED_AFTER_LOADING
-    }
+    ]
 
 
 def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
@@ -243,7 +217,7 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     supported = ("prompt", "query_prompt", "max_length", "truncate_dim")
-    unsupported = [name for name in _loading_options(spec) if name not in supported]
+    unsupported = [name for name in _options_passed(spec) if name not in supported]
     if spec.dtype not in (None, "float32"):  # the server chooses the precision, and sends float32
         unsupported.append("dtype")
     if unsupported:
@@ -291,7 +265,7 @@ def _encoder_of_object(
 
 def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, supported: tuple[str, ...]) -> None:
     """Raise an InputError if an option is set that has no effect because the model is already loaded."""
-    ignored = [option for option in _loading_options(spec) if option not in supported]
+    ignored = [option for option in _options_passed(spec) if option not in supported]
     if ignored:
         raise InputError(
             f"{', '.join(ignored)} cannot be set on {name}, a {type(model).__name__} that is already "
@@ -383,12 +357,12 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
     """Return the encoder of a SentenceTransformer that the user has loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-    config = getattr(model[0], "config", None) if len(model) else None
-    location = getattr(config, "_name_or_path", None)
+    first_module: Any = model[0] if len(model) else None  # the encoder refuses a model without modules
+    location = getattr(getattr(first_module, "config", None), "_name_or_path", None)
     name = Path(location).name if location else "model"
     _require_usable_model(model, spec, name)
-    first = type(model[0]) if len(model) else None
-    if first is not None and f"{first.__module__}.{first.__name__}" == PROMPT_MODULE:
+    first_class = type(first_module)
+    if f"{first_class.__module__}.{first_class.__name__}" == PROMPT_MODULE:
         return encoder_of_module(model, spec, name)
     _refuse_prompt_options(spec.prompting, name)
     return SentenceTransformerEncoder(
@@ -486,11 +460,38 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     return encoder.in_role(spec.role)
 
 
-def _require_model_files(folder: Path, name: str) -> None:
-    """Check that a folder has a model with weights.
+def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
+    """Convert all modules outside the backbone to `dtype`, and check that the backbone was loaded as `dtype`.
 
     Raises:
-        ModelError: the model or its weights are missing.
+        ModelError: the backbone has another data type, because its class ignores the requested one.
+    """
+    import torch
+    from transformers import PreTrainedModel
+
+    asked_dtype = getattr(torch, dtype)
+    backbone_weights: set[int] = set()  # ids of the tensors
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
+        dtypes = [weight.dtype for weight in module.parameters() if weight.is_floating_point()]
+        if dtypes and asked_dtype not in dtypes:
+            loaded_dtype = str(dtypes[0]).removeprefix("torch.")
+            raise ModelError(
+                f"{name!r} cannot be loaded in {dtype}, because its {type(module).__name__} always loads in "
+                f"{loaded_dtype}: pass {loaded_dtype}"
+            )
+        backbone_weights.update(map(id, module.parameters()))
+    for weight in model.parameters():
+        if weight.is_floating_point() and id(weight) not in backbone_weights:
+            weight.data = weight.data.to(asked_dtype)
+
+
+def _require_model_files(folder: Path, name: str) -> None:
+    """Check that a folder has a model with weights that sentence-transformers can load.
+
+    Raises:
+        ModelError: the model or its weights are missing, or sentence-transformers cannot load its format.
     """
     has_model = (folder / "modules.json").is_file() or (folder / "config.json").is_file()
     if not has_model:
@@ -501,20 +502,20 @@ def _require_model_files(folder: Path, name: str) -> None:
         raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
     weights = folder / "model.safetensors"
     try:
-        rows = static_matrix(read_stored_tensors(weights)) if weights.is_file() else None
+        token_vectors = static_matrix(read_stored_tensors(weights)) if weights.is_file() else None
     except ModelError:  # a damaged file, which is reported when it is loaded
         return
-    if rows is None:
+    if token_vectors is None:  # not a model of model2vec
         return
     if not (folder / "modules.json").is_file():
         raise ModelError(
             f"{name!r} is a model2vec folder without modules.json, so sentence-transformers cannot load it: "
             "load it with model2vec, and save it with save_pretrained"
         )
-    if rows.dtype not in FLOATING_TYPES:
+    if token_vectors.dtype not in FLOATING_TYPES:
         raise ModelError(
-            f"{name!r} stores its token vectors as {rows.dtype}, which sentence-transformers cannot load: "
-            "save them as float32"
+            f"{name!r} stores its token vectors as {token_vectors.dtype}, which sentence-transformers cannot "
+            "load: save them as float32"
         )
 
 
@@ -571,12 +572,12 @@ def _require_hub_files(name: str, revision: str | None) -> None:
     from transformers.utils.hub import cached_file
 
     repositories = resolution.hub_repositories(name)
-    *earlier, last = itertools.product(repositories, ("modules.json", "config.json"))
-    for repository, file in earlier:
+    *earlier_places, last_place = itertools.product(repositories, ("modules.json", "config.json"))
+    for repository, file in earlier_places:
         with suppress(OSError):  # raised if the file does not exist or cannot be reached
             cached_file(repository, file, revision=revision)
             return
-    cached_file(*last, revision=revision)
+    cached_file(*last_place, revision=revision)  # raises the error if no place has a file
 
 
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:

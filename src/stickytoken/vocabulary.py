@@ -229,7 +229,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     row_count = tokenizer.rows if isinstance(tokenizer, EmbeddedTokenizer) else None
     categories = []
     for token_id in entries:
-        category = _category(token_id, trips[token_id], token_id in special_ids)
+        category = _category_of(token_id, trips[token_id], token_id in special_ids)
         if row_count is not None and token_id >= row_count:
             category = _WITHOUT_ROW.get(category, category)
         categories.append(category)
@@ -238,6 +238,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
+    """Return the anchors that survive a round trip; none if the tokenizer adds no space before a text."""
     first_ids = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
     if not adds_space:
@@ -275,7 +276,7 @@ def _round_trips(
     return trips
 
 
-def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
+def _category_of(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
     text, ids = trip
     if not text.strip():
         return Category.MEANINGLESS
@@ -360,7 +361,7 @@ def match_apart(
     """
     unusable_ids = {*excluded, *token_ids}
     used_ids: set[int] = set()
-    matches_of: dict[int, list[int]] = {}
+    matches_of: dict[int, list[int]] = {}  # indices of benign tokens, keyed by the id they are drawn for
     tokens: list[Token] = []
     for token_id in list(token_ids) * count:
         index = vocabulary.place(token_id)
@@ -582,6 +583,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 def _copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
+    """Return how many of `_COPIES` copies the tokenizer reads as the entry, keyed by the entry's index."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     return dict(zip(indices, count_copies_read(tokenizer, tokens, "a", _COPIES), strict=True))
 

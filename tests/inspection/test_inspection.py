@@ -17,8 +17,8 @@ from naming import naming
 from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
+from stickytoken.inspection.attention import plain_attention
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator, gauss_rule, panel_rule
-from stickytoken.inspection.module_embedding import backbone_of, plain_attention
 from stickytoken.language_models.prompts import Prompt
 
 TEXT = "the river sings near the old bridge"
@@ -76,7 +76,7 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     pooling = architecture.poolings[-1]
     model = architectures.stacked(backbones[architecture.name], pooling=pooling, normalize=True)
     encoder = load_encoder(model)
-    plain = backbone_of(model)
+    plain = model[0].model
     template = encoder.template
     settings = state_of(model, plain)[0]
     content, labels, _ = look(encoder)  # transformers installs recorders of its own once, for good
@@ -340,7 +340,7 @@ def captum_attributions(encoder, ids, direction):
 
     baseline = features["input_ids"].clone()
     baseline[:, content] = model.tokenizer.pad_token_id
-    gradients = LayerIntegratedGradients(score, backbone_of(model.eval()).get_input_embeddings())
+    gradients = LayerIntegratedGradients(score, model.eval()[0].model.get_input_embeddings())
     attributed = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
     return attributed.sum(dim=-1)[0, content].detach().numpy()
 
@@ -376,10 +376,10 @@ def test_contributions_sum_to_the_vector_and_the_model_is_left_as_it_was(name, b
         encoder = encoder_of(name.removeprefix("prompted "), span=(1, 3))
     else:
         encoder = load_encoder(architectures.stacked(backbones[name], dense=12, normalize=True))
-        before = state_of(encoder.model, backbone_of(encoder.model))
+        before = state_of(encoder.model, encoder.model[0].model)
     ids = encoder.tokenize(["the river sings"])[0].ids
     contributions_found = contributions(encoder, ids, steps=16 if prompted else 64)
-    assert prompted or state_of(encoder.model, backbone_of(encoder.model)) == before
+    assert prompted or state_of(encoder.model, encoder.model[0].model) == before
     vector = encoder.encode_ids([ids])[0].astype(float)
     np.testing.assert_allclose(contributions_found.vector, vector / np.linalg.norm(vector), atol=1e-5)
     assert contributions_found.error < 0.02
@@ -389,13 +389,15 @@ def test_contributions_sum_to_the_vector_and_the_model_is_left_as_it_was(name, b
 @pytest.mark.parametrize("one_part_a_token", [False, True])
 def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
     encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
-    rows = backbone_of(encoder.model).get_input_embeddings().weight
+    rows = encoder.model[0].model.get_input_embeddings().weight
     ids = encoder.tokenize([TEXT])[0].ids
     with torch.no_grad():
         rows[ids[-1]] *= 20
     ids = (*ids, *ids[-1:] * 6)
     labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
-    adaptive, fixed = (contributions(encoder, ids, labels, 6, **options) for options in ({}, {"most": 1}))
+    adaptive, fixed = (
+        contributions(encoder, ids, labels, 6, **options) for options in ({}, {"max_factor": 1})
+    )
     assert fixed.error > 0.01 > adaptive.error
 
 

@@ -28,15 +28,14 @@ from stickytoken.errors import InputError
 from stickytoken.evaluation import (
     Comparison,
     Difference,
-    Tried,
     compare,
     embed_file,
     guess_note,
     read_similarity,
     tune,
 )
-from stickytoken.language_models import tuning as tuning_module
 from stickytoken.language_models.reading import TokenPrepending
+from stickytoken.unit_vectors import unit_vectors
 
 PROMPTED = {"device": "cpu", "prompt": "prompteol"}
 SPAN = {"token_prepending": True, "start": 1, "exit": 3}
@@ -262,22 +261,24 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task)
     assert "#" * round(tuned["spearman"] / 2) in re.findall("#+", printed)
 
 
-def test_the_plain_prompt_is_recommended_if_it_scores_best(encoders, task, monkeypatch, capsys):
-    def scored(encoder, task, prepending):
-        start = None if prepending is None else prepending.start
-        exit_layer = None if prepending is None else prepending.exit
-        score = {None: 10.58, 1: 6.35}.get(start, 1.0)
-        return [
-            Tried(layer=layer, spearman=score + layer / 100, start=start, exit=exit_layer)
-            for layer in (2, 3, 4)
-        ]
-
-    monkeypatch.setattr(tuning_module, "layers_scored", scored)
-    tuning = tune(encoders[0], read_similarity(task))
+def test_the_plain_prompt_is_recommended_if_it_scores_best(encoders, tmp_path, capsys):
+    plain_at_last_layer = encoders[0]
+    texts = tiny.sentences(24)
+    units = unit_vectors(plain_at_last_layer.encode(texts))
+    rows = [
+        {"sentence1": first, "sentence2": second, "score": float(cosine)}
+        for first, second, cosine in zip(
+            texts[:12], texts[12:], (units[:12] * units[12:]).sum(axis=1), strict=True
+        )
+    ]
+    task = tmp_path / "own.jsonl"
+    task.write_text("\n".join(map(json.dumps, rows)))
+    tuning = tune(plain_at_last_layer, read_similarity(task))
     assert (tuning.best, tuning.best.is_plain, tuning.best.layer) == (tuning.plain, True, 4)
-    assert (tuning.tuned.start, tuning.tuned.spearman) == (1, pytest.approx(6.39))
+    assert tuning.best.spearman == pytest.approx(100)
+    assert tuning.tuned.spearman < 100
     _print_tuning("a model", tuning)
-    assert says(capsys.readouterr().out, "best", "plain", "--layer 4", "10.62")
+    assert says(capsys.readouterr().out, "best", "plain", "--layer 4", "100.00")
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ class Behaviour:
     scale: float = 1.0
     empty: str = "vector"  # or refuse, or zero, for an empty text
     shuffle: bool = False
-    index: str = "all"  # none leaves every index out, omit-zero the first; zeros, strings, from-one, twice
+    index: str = "all"  # none leaves every index out, omit-zero the first; zeros, strings, twice
     refused_fields: tuple[str, ...] = ()
     bad_text: str | None = None  # texts with it fail
     bad_status: int = 500  # how; 200 answers without their vectors
@@ -109,7 +109,6 @@ class Behaviour:
             "omit-zero": position or None,
             "zeros": 0,
             "strings": str(position),
-            "from-one": position + 1,
             "twice": max(0, position - 1),
         }
         return forms[self.index]

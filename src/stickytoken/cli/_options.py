@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -293,63 +293,112 @@ _ENDPOINT_ONLY = (
 )
 
 
-def load(
-    model: str,
+def load_later(
+    source: str,
     loading: ModelOptions | AnyModelOptions,
-    *,
     run: RunRecord | None = None,
+    moved_to: str | None = None,
+) -> DeferredModel:
+    """Return the model that `load` loads, for a function of the library that first checks everything else.
+
+    The arguments are those of `load`.
+
+    Raises:
+        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
+            itself.
+    """
+    from stickytoken.loading import DeferredModel
+
+    def load_now() -> stickytoken.Encoder:
+        with console.bars_hidden():
+            return load(source, loading, run, moved_to)
+
+    name = _name_of_model(source, run, moved_to)
+    return DeferredModel(load_now, reads_texts_only=_is_behind_endpoint(name, loading))
+
+
+def load(
+    source: str,
+    loading: ModelOptions | AnyModelOptions,
+    run: RunRecord | None = None,
+    moved_to: str | None = None,
+    *,
     tokenizer_needed: bool = True,
     for_documents: bool = True,
 ) -> stickytoken.Encoder:
     """Load a model, or connect to a model behind an endpoint, and print how its texts are encoded.
 
     Args:
-        model: The model as the user named it.
-        loading: The options that the user passed.
-        run: The record of the run whose model this is, from which the options come that the user did not
-            pass; None if there is no run.
+        source: A model or a run folder, as the user named it.
+        loading: The options that the user passed. Those that the user did not pass come from the run.
+        run: The record of the run; None if `source` is a model.
+        moved_to: Where the model of the run is now, if it has moved.
         tokenizer_needed: Whether the command needs the vocabulary. A command that does not need the
             vocabulary can use a model behind an endpoint without a tokenizer.
         for_documents: Whether the texts are documents. Otherwise, they have no role.
+
+    Raises:
+        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
+            itself.
     """
-    at_endpoint = _names_endpoint(model, loading)
+    name = _name_of_model(source, run, moved_to)
+    at_endpoint = _is_behind_endpoint(name, loading)
     silence_transformers()
-    options = asdict(part_of(loading, LoadingSettings)) | {"prompt": part_of(loading, Prompting)}
-    if isinstance(loading, AnyModelOptions):
-        if at_endpoint:
-            options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-            options["endpoint"] = part_of(loading, EndpointOptions)
-            if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
-                from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
-
-                # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
-                options["tokenizer"] = CandidateVocabulary(candidates=())
-        else:
-            from stickytoken.loading import refuse_endpoint_options
-
-            refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
+    options = _passed_options(name, loading, at_endpoint, tokenizer_needed)
+    names_run_in_errors: AbstractContextManager[None] = nullcontext()
     if run is not None:
-        from stickytoken.detection.run import recorded_options
+        from stickytoken.detection.run import naming_model, recorded_options
 
-        options = recorded_options(run, model, options)
+        options = recorded_options(run, name, options)
+        names_run_in_errors = naming_model(source, "--model")
     options["dtype"] = options["dtype"] or "float32"
     verb = "asking" if at_endpoint else "loading"
-    with console.status(f"{verb} {model}"), collector_paused():
+    with names_run_in_errors, console.status(f"{verb} {name}"), collector_paused():
         from stickytoken.encoders.roles import Role, in_role
         from stickytoken.loading import load_encoder
 
-        encoder: Any = load_encoder(model, **options)
+        encoder: Any = load_encoder(name, **options)
         console.raise_if_interrupted()
         if for_documents:
             encoder = in_role(encoder, Role.DOCUMENT)
     if at_endpoint:
         _announce_server(encoder)
     else:
-        _announce_model(encoder, model, options["revision"])
+        _announce_model(encoder, name, options["revision"])
     if for_documents:
         tell_prompts(encoder)
     loaded: stickytoken.Encoder = encoder
     return loaded
+
+
+def _name_of_model(source: str, run: RunRecord | None, moved_to: str | None) -> str:
+    return source if run is None else moved_to or run.model.location
+
+
+def _passed_options(
+    model: str, loading: ModelOptions | AnyModelOptions, at_endpoint: bool, tokenizer_needed: bool
+) -> dict[str, Any]:
+    """Return the options that the user passed, as those of `load_encoder`, keyed by name.
+
+    Raises:
+        InputError: The user passed an option that only models behind an endpoint have.
+    """
+    options = asdict(part_of(loading, LoadingSettings)) | {"prompt": part_of(loading, Prompting)}
+    if not isinstance(loading, AnyModelOptions):
+        return options
+    if not at_endpoint:
+        from stickytoken.loading import refuse_endpoint_options
+
+        refuse_endpoint_options(model, {name: getattr(loading, name) for name in _ENDPOINT_ONLY})
+        return options
+    options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+    options["endpoint"] = part_of(loading, EndpointOptions)
+    if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
+        from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+
+        # Without a vocabulary, `load_encoder` would raise an error. An empty one is enough.
+        options["tokenizer"] = CandidateVocabulary(candidates=())
+    return options
 
 
 def tell_prompts(encoder: stickytoken.Encoder) -> None:
@@ -378,12 +427,13 @@ def _announce_model(encoder: stickytoken.Encoder, model: str, revision: str | No
 
 
 def _announce_server(encoder: EndpointEncoder) -> None:
-    encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
+    encoder.session.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     console.inform(f"endpoint: {server.dimension:,} components, noise {server.noise:.1e}")
 
 
-def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
+def _is_behind_endpoint(model: str, loading: LoadingSettings) -> bool:
+    """Return whether a model is behind an endpoint; raise an error if ``loading`` excludes such models."""
     from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, AnyModelOptions):
@@ -394,70 +444,12 @@ def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
     return names_endpoint(model)
 
 
-def load_for(
-    source: str, run: RunRecord | None, loading: ModelOptions | AnyModelOptions, model: str | None = None
-) -> stickytoken.Encoder:
-    """Load the model that `source` names or, if `source` is a run folder, the model of the run.
-
-    Options that the user did not pass are taken from the run.
-
-    Args:
-        source: A run folder or a model, as the user named it.
-        run: The record of the run; None if `source` is a model.
-        loading: The options that the user passed, which take precedence over the options in the run's record.
-        model: Where the model of the run is now, if it has moved.
-
-    Returns:
-        The encoder.
-
-    Raises:
-        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
-            itself.
-    """
-    if run is None:
-        return load(source, loading)
-    from stickytoken.detection.run import naming_model
-
-    with naming_model(source, "--model"):
-        return load(model or run.model.location, loading, run=run)
-
-
-def load_later(
-    source: str,
-    loading: ModelOptions | AnyModelOptions,
-    run: RunRecord | None = None,
-    model: str | None = None,
-) -> DeferredModel:
-    """Return the model that `load_for` loads, for a function of the library that first checks the rest.
-
-    The arguments are those of `load_for`.
-
-    Raises:
-        InputError: The model is behind an endpoint, and ``loading`` says that the command needs the model
-            itself.
-    """
-    from stickytoken.loading import DeferredModel
-
-    def load_now() -> stickytoken.Encoder:
-        with console.bars_hidden():
-            return load_for(source, run, loading, model)
-
-    name = source if run is None else model or run.model.location
-    return DeferredModel(load_now, reads_texts_only=_names_endpoint(name, loading))
-
-
 def require_found(
-    source: str, run: RunRecord | None, loading: LoadingSettings, model: str | None = None
+    source: str, loading: LoadingSettings, run: RunRecord | None = None, moved_to: str | None = None
 ) -> str:
-    """Check that `load_for` will find the model, so that a command fails before any slow work.
+    """Check that `load` will find the model, so that a command fails before any slow work.
 
-    The model of an endpoint is not checked.
-
-    Args:
-        source: The run or model that the user named.
-        run: The record of the run; None if the user named a model.
-        loading: Options for loading the model.
-        model: Name of the model to use instead of the run's; None if the user named none.
+    The arguments are those of `load`. The model of an endpoint is not checked.
 
     Returns:
         The name of the model.
@@ -465,11 +457,11 @@ def require_found(
     from stickytoken.detection.run import naming_model, recorded_loading
     from stickytoken.loading import require_model
 
-    name = source if run is None else model or run.model.location
-    if _names_endpoint(name, loading):
+    name = _name_of_model(source, run, moved_to)
+    if _is_behind_endpoint(name, loading):
         return name
     if run is None:
-        return require_model(source, loading.revision)
+        return require_model(name, loading.revision)
     with naming_model(source, "--model"):
         return require_model(name, loading.revision or recorded_loading(run).settings.revision)
 
@@ -510,7 +502,7 @@ def cost_announced(
 
     def ask_before_sending(loaded: stickytoken.Encoder | None) -> None:
         if isinstance(loaded, EndpointEncoder):
-            loaded.before_sending = partial(_confirm_cost, loaded, loading, rehearse, uncertain)
+            loaded.session.before_sending = partial(_confirm_cost, loaded, loading, rehearse, uncertain)
 
     with console.progress_bar() as progress:
         if isinstance(encoder, DeferredModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,10 @@ _BLOCK = 4096
 # Number of groups of a block of a sample. The vectors of a group are added up, and the standard error is that
 # over groups.
 _GROUPS = 32
+
+
+EntryBlock: TypeAlias = tuple[tuple[str, ...], ...]
+"""Vocabulary entries that are encoded together, divided into groups."""
 
 
 class MeanSimilarity(NamedTuple):
@@ -56,14 +60,14 @@ class VectorSums(NamedTuple):
     counts: NDArray[np.int64]
 
 
-def blocks_of_entries(encoder: Encoder) -> list[tuple[tuple[str, ...], ...]]:
-    """Divide the strings of the vocabulary into blocks to encode together, of one group each."""
+def blocks_of_entries(encoder: Encoder) -> list[EntryBlock]:
+    """Divide the strings of the vocabulary into blocks of one group each."""
     strings = tuple(encoder.tokenizer.entries.values())
     return [(strings[start : start + _BLOCK],) for start in range(0, len(strings), _BLOCK)]
 
 
-def sampled_entries(encoder: Encoder, size: int, most: int) -> list[tuple[tuple[str, ...], ...]]:
-    """Draw random entries of the vocabulary, in blocks of this size and of several groups each.
+def sampled_entries(encoder: Encoder, size: int, most: int) -> list[EntryBlock]:
+    """Draw random entries of the vocabulary, in blocks of several groups each.
 
     Args:
         encoder: the model.
@@ -71,13 +75,14 @@ def sampled_entries(encoder: Encoder, size: int, most: int) -> list[tuple[tuple[
         most: maximum number of entries to draw.
     """
     strings = list(encoder.tokenizer.entries.values())
-    order = np.random.default_rng(_SEED).permutation(len(strings))[:most].tolist()
-    drawn = tuple(strings[index] for index in order)
-    of_group = max(1, size // _GROUPS)
+    drawn_indices = np.random.default_rng(_SEED).permutation(len(strings))[:most].tolist()
+    drawn_strings = tuple(strings[index] for index in drawn_indices)
+    group_size = max(1, size // _GROUPS)
     blocks = []
-    for start in range(0, len(drawn), size):
-        block = drawn[start : start + size]
-        blocks.append(tuple(block[first : first + of_group] for first in range(0, len(block), of_group)))
+    for start in range(0, len(drawn_strings), size):
+        in_block = drawn_strings[start : start + size]
+        groups = [in_block[first : first + group_size] for first in range(0, len(in_block), group_size)]
+        blocks.append(tuple(groups))
     return blocks
 
 
@@ -88,18 +93,18 @@ def add_unit_vectors(encoder: Encoder, groups: Sequence[Sequence[str]]) -> Vecto
     out.
     """
     strings = [string for group in groups for string in group]
-    group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    ids = encoder.content_ids(strings)
-    readable = [index for index, content in enumerate(ids) if content and encoder.fits(content)]
+    group_of_string = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    contents = encoder.content_ids(strings)
+    readable = [index for index, content in enumerate(contents) if content and encoder.fits(content)]
     if reads_ids(encoder):
-        vectors = encoder.encode_ids([ids[index] for index in readable], allow_zero=True)
+        vectors = encoder.encode_ids([contents[index] for index in readable], allow_zero=True)
     else:
         vectors = encoder.encode([strings[index] for index in readable], allow_zero=True)
     is_usable = has_vector(vectors)
-    group_of = group_of[readable][is_usable]
+    group_of_vector = group_of_string[readable][is_usable]
     sums = np.zeros((len(groups), encoder.dimension))
-    np.add.at(sums, group_of, exact_unit_vectors(vectors[is_usable]))
-    return VectorSums(sums, np.bincount(group_of, minlength=len(groups)))
+    np.add.at(sums, group_of_vector, exact_unit_vectors(vectors[is_usable]))
+    return VectorSums(sums, np.bincount(group_of_vector, minlength=len(groups)))
 
 
 def mean_of_sums(name: str, parts: Sequence[VectorSums], drawn: int, entries: int) -> MeanSimilarity:
@@ -131,8 +136,9 @@ def mean_of_sums(name: str, parts: Sequence[VectorSums], drawn: int, entries: in
     # For the whole vocabulary, u also includes the pair of each entry with itself, which is one in `entries`
     # pairs.
     value = between_entries + (1 - between_entries) / entries
-    has_rest = count - counts >= 2
-    without_group = _mean_of_pairs(total - sums[has_rest], count - counts[has_rest])
+    # The jackknife leaves out one group at a time; the other entries must form a pair.
+    leaves_pairs = count - counts >= 2
+    without_group = _mean_of_pairs(total - sums[leaves_pairs], count - counts[leaves_pairs])
     variance = (len(without_group) - 1) * float(without_group.var()) if len(without_group) else 0.0
     # The error is 0 if the sample is the whole vocabulary.
     error = np.sqrt(variance * (1 - drawn / entries))
@@ -140,6 +146,7 @@ def mean_of_sums(name: str, parts: Sequence[VectorSums], drawn: int, entries: in
 
 
 def _mean_of_pairs(total: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the mean cosine of different entries, from the sum of their unit vectors and their number."""
     # The sum over all pairs is the squared norm of the sum. It includes the pairs of an entry with itself,
     # each of which has the cosine 1.
     return np.asarray(((total**2).sum(axis=-1) - count) / (count * (count - 1)))

@@ -193,6 +193,7 @@ class ModelEncoder(ABC):
             return self._derive_once(f"at {precision}", partial(self._lower, precision))
 
     def _lower(self, precision: Precision) -> Self:
+        """Return an encoder at a lower precision, after comparing its vectors of the samples with its own."""
         precisions.require_precision(self._network, precision, self.name)
         if not self._samples:
             raise InputError(
@@ -276,6 +277,7 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
+        """Return what to subtract before vectors at two precisions are compared: what all texts share."""
         del exact
         return np.float32(0)
 

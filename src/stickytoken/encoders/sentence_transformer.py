@@ -273,8 +273,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _distinguishes_roles(self) -> bool:
         if self._query_prompt is not None:
             return True
-        if self._asked_prompt is not None and not self._routes_matter:
-            return False
+        if self._asked_prompt is not None:  # it replaces the prompts of all roles, so only routes are left
+            return self._routes_matter
         return self._follows_routes
 
     @property
@@ -292,7 +292,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             InputError: queries and documents take different routes of a model that runs only its first
                 layers, of which each encoder has a copy with one route.
         """
-        plain = self.in_role(None)
+        plain = self.in_role(None)  # for texts that are neither queries nor documents
         if plain.layer is not None and plain.route is not None and self._routes_matter:
             raise InputError(
                 f"{self.name} sends queries and documents through different modules, which code that calls "
@@ -302,9 +302,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         model = plain.model
         replaces_prompts = self._asked_prompt is not None or self._query_prompt is not None
         if plain._routed_from is not None and self._follows_routes:
+            # The model itself chooses the route of queries and of documents.
             model = copy.copy(self._model_of_all_roles)
             model.truncate_dim = plain.model.truncate_dim
         elif plain.route is not None:
+            # All texts take one route, so the prompts are those of this route.
             replaces_prompts = True
         if replaces_prompts:
             prompts: dict[str, str | None] = {role.value: self.in_role(role).prompt for role in Role}

@@ -364,6 +364,10 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
+        """Decode content ids without those of the prompt, and without the last ones if the text is too long.
+
+        The wrapped encoder adds the prompt itself.
+        """
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:

@@ -215,10 +215,10 @@ class JacobianIntegrator:
     placed where the vector turns sharply.
     """
 
-    def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
-        """Store the inspector. ``most`` is the maximum factor by which the number of points may increase."""
+    def __init__(self, inspector: Inspector, *, max_factor: int = 4) -> None:
+        """Store the inspector. The number of points may increase by at most ``max_factor``."""
         self._inspector = inspector
-        self._max_factor = most
+        self._max_factor = max_factor
 
     def contributions(
         self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
@@ -307,12 +307,12 @@ class JacobianIntegrator:
         # model runs at additional points.
         rule = gauss_rule(points)
         integrals = path.integrals(tried_directions, rule, width)
-        while _error(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:
+        while _error_of_sum(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:
             points *= 2
             rule = panel_rule(path.distances_travelled(points), points)
             integrals = path.integrals(tried_directions, rule, width)
         return integrals if is_few else path.integrals(directions, rule, width, watch)
 
 
-def _error(integrals: torch.Tensor, expected: torch.Tensor) -> float:
+def _error_of_sum(integrals: torch.Tensor, expected: torch.Tensor) -> float:
     return float((integrals.sum(dim=0) - expected).norm())

@@ -83,11 +83,6 @@ def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
     return values.detach().to(dtype).cpu().numpy()
 
 
-def backbone_of(model: Any) -> Any:
-    """Return the transformer in the first module of a SentenceTransformer, or None if there is none."""
-    return getattr(model[0], "model", None)
-
-
 def input_embeddings(model: Any) -> Any:
     """Return the module with the token embeddings.
 
@@ -99,7 +94,7 @@ def input_embeddings(model: Any) -> Any:
     return table if isinstance(weight, torch.Tensor) and weight.ndim == 2 else None
 
 
-def _sharing_weights(model: Any, embeddings: Any) -> list[Any]:
+def _tables_with_weights_of(model: Any, embeddings: Any) -> list[Any]:
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
     return [table for table in tables if table.weight is embeddings.weight]
@@ -183,6 +178,7 @@ class Inspector(ABC):
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
+        """Yield the indices of texts of equal length whose states and attention weights fit into memory."""
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -205,6 +201,7 @@ class Inspector(ABC):
 
     @contextmanager
     def _computing(self, work: str, *, gradients: bool = False) -> Iterator[None]:
+        """Run the model inside a ``with`` block. The error about memory names the ``work``."""
         try:
             with computing(self._network, gradients=gradients):
                 yield
@@ -224,6 +221,7 @@ def split_texts(
     pooled_by_part: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
+    """Return the internal states of each text of a batch, from those of the whole batch."""
     # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
     # layers with different numbers of heads.
     head_counts = {layer.shape[1] for layer in attention_by_layer}
@@ -258,7 +256,8 @@ class ModuleInspector(Inspector):
         self.encoder = encoder
         self._model = encoder.model
         self._network = encoder.model
-        self._backbone = backbone_of(encoder.model)
+        first_module: Any = encoder.model[0]
+        self._backbone = getattr(first_module, "model", None)  # the transformer, if there is one
         self._embeddings = input_embeddings(encoder.model)
         self._length = lambda content: content + encoder.template.overhead
         self.has_layers = not encoder.template.flat
@@ -324,7 +323,7 @@ class ModuleInspector(Inspector):
             del module
             before_normalisation.append(inputs[0]["sentence_embedding"])
 
-        tables = _sharing_weights(model, self._embeddings)
+        tables = _tables_with_weights_of(model, self._embeddings)
         handles = [table.register_forward_hook(replace_output) for table in tables]
         final_normalisation = self._final_normalisation()
         if final_normalisation is not None:
@@ -344,14 +343,15 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _final_normalisation(self) -> Any:
+        """Return the first of the `Normalize` modules at the end of the model; None if there are none."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
-        normalize = None
+        first_of_last_modules = None
         for module in reversed(list(self._model)):
             if not isinstance(module, Normalize):
                 break
-            normalize = module
-        return normalize
+            first_of_last_modules = module
+        return first_of_last_modules
 
     def look_at_batch(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around_label: int
@@ -446,6 +446,10 @@ class ModuleInspector(Inspector):
 def _pool_by_part(
     pooling: Any, inputs: dict[str, Any], is_in_part: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return what a module pools of all states (texts, P), and of those of each part (texts, parts, P).
+
+    The second result is None if the pooled states are not the sum of those of the parts.
+    """
     states = inputs["token_embeddings"]
 
     def pool(states: torch.Tensor) -> Any:

@@ -161,6 +161,7 @@ class PromptInspector(Inspector):
         )
 
     def _join(self, prompts: Sequence[Inside]) -> Inside:
+        """Return the internal states for one text, from those in each of the prompts."""
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         hidden = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
@@ -176,6 +177,7 @@ class PromptInspector(Inspector):
 
 
 def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
+    """Return the mean over prompts, weighted by how many positions the attending part has in each."""
     weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
     if len(weights) != len(prompts):
         return None

@@ -154,6 +154,7 @@ def _refuse_route(spec: EncoderSpec, name: str) -> None:
 
 
 def _normalizes(modules: list[str], name: str) -> bool:
+    """Return whether the model scales its vectors to length 1; raise an error for any other later module."""
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(
             f"{name} has the modules {', '.join(modules)}: only Normalize is supported after CausalPrompt"

@@ -160,6 +160,6 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return a text in the form that it has inside a cleaned sentence."""
+    """Return a text as it is inside a cleaned sentence; ``quoted`` is whether the prompt quotes sentences."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, drop_indistinguishable, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
-from stickytoken.encoders.files.resolution import tokenizer_folder
+from stickytoken.encoders.files.resolution import text_module
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import similarity_of
 from stickytoken.encoders.roles import Role, encoders_of, in_role
@@ -443,7 +443,7 @@ def _check_fresh_process(
 
 
 def _tokenizer_folder(model: Path, route: str | None) -> Path:
-    return tokenizer_folder(model, model.name, route).absolute()
+    return text_module(model, model.name, route).folder.absolute()
 
 
 def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:

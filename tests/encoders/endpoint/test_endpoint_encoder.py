@@ -84,13 +84,14 @@ def test_a_query_prompt_goes_before_queries_in_the_same_session(serve, encoder):
     served = serve()
     asked = []
     prompted = served.encoder(prompt=Prompting("the ", query_prompt="quick "))
-    prompted.before_sending = lambda: asked.append(True)
+    prompted.session.before_sending = lambda: asked.append(True)
     queries = in_role(prompted, Role.QUERY)
     np.testing.assert_array_equal(queries.encode(["river"]), encoder.encode(["quick river"]))
     np.testing.assert_array_equal(prompted.encode(["river"]), encoder.encode(["the river"]))
     assert in_role(queries, Role.DOCUMENT).prompt == "the "
     assert asked == [True]
     assert queries.spending is prompted.spending
+    assert queries.client is prompted.client
 
 
 def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, encoder):
@@ -215,7 +216,6 @@ def test_a_cache_of_another_version_is_emptied(serve, encoder):
         ([None, 0, 1], [2, 0, 1]),
         ([0.0, 1.0], [0, 1]),
         ([5], [0]),
-        (["a", "b"], [0, 1]),
     ],
 )
 def test_an_index_is_read_however_it_is_written(indices, order):
@@ -229,7 +229,7 @@ def test_an_index_is_read_however_it_is_written(indices, order):
     assert _answers.read_answer(content, len(items)).vectors[:, 0].tolist() == sorted(order)
 
 
-@pytest.mark.parametrize("indices", [[0, 0, 1], [0, 1, 1], [0, 3, 1], [-1, 0, 1], [2, None, None]])
+@pytest.mark.parametrize("indices", [[0, 0, 1], [1, 2, 3], [0, 3, 1], [-1, 0, 1], [2, None, None]])
 def test_indices_that_name_no_order_are_refused(indices):
     items = [{"index": index, "embedding": [1.0]} for index in indices]
     with pytest.raises(ValueError, match="indices"):
@@ -314,7 +314,7 @@ def test_unchecked_answers_of_an_earlier_session_are_checked_before_they_are_use
     served.encoder()
     served.server.behaviour.wrong = True
     ended = served.encoder()
-    ended.requests_since_check = 0  # the model was changed after its first check
+    ended.session.requests_since_check = 0  # the model was changed after its first check
     ended.encode(TEXTS[:10])
     with pytest.raises(ModelError, match="changed"):
         served.encoder().encode(TEXTS[:10])
@@ -581,8 +581,7 @@ def test_a_slow_answer_is_asked_for_again_in_halves(serve, encoder):
         ({"index": "omit-zero", "shuffle": True}, "base64"),
         ({"index": "zeros"}, "base64"),
         ({"index": "strings", "shuffle": True}, "base64"),
-        ({"index": "from-one", "shuffle": True}, "base64"),
-        ({"base64": "ignore"}, "float"),
+        ({"base64": "ignore"}, "base64"),
         ({"base64": "refuse"}, "float"),
         ({"refused_fields": ("encoding_format",)}, "omitted"),
     ],

@@ -58,7 +58,7 @@ def audit(
     from stickytoken.scanning.vectors import open_vectors
 
     run = opt.run_in(source, model)
-    opt.require_found(source, None if run is None else run.record, loading, model)
+    opt.require_found(source, loading, None if run is None else run.record, model)
     stored = None if vectors is None else open_vectors(vectors)
     encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     measure = partial(

@@ -140,7 +140,7 @@ def scan(
         require_writable(out.parent)
     encoder = None
     if opened_run is not None and effect_kind is not None:
-        encoder = opt.load_for(str(run), opened_run.record, loading, model)
+        encoder = opt.load(str(run), loading, opened_run.record, model)
 
     def rehearse(stand_in: Any, _: Path) -> Scan:
         """Scan with a stand-in for the encoder, which only counts texts, to estimate the cost."""

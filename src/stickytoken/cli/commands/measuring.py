@@ -293,7 +293,7 @@ def study(
         out: Output folder. Default: runs/<model>-study-<identity>.
     """
     sentences = corpus.read()
-    opt.require_found(model, None, loading)
+    opt.require_found(model, loading)
     encoder = opt.load_later(model, loading)
     with console.progress_bar() as progress:
         finished = stickytoken.study(

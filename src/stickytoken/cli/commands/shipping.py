@@ -431,7 +431,7 @@ def demo(
             record = library.records[first_named]
             source = str(library.paths[first_named])
         moved_to = model if run else None  # with --run, --model says where the model of the run is now
-        name = opt.require_found(source, record, loading, moved_to)
+        name = opt.require_found(source, loading, record, moved_to)
         if shows_example:
             name = library.records[library.labels[0]].model.name
         startup = app.Startup(name, library)
@@ -443,7 +443,7 @@ def demo(
         """Load the model, and return it with the runs and the bundled corpus."""
         from stickytoken.encoders.text_encoder import as_id_reader
 
-        encoder = opt.load_for(source, record, loading, moved_to)
+        encoder = opt.load(source, loading, record, moved_to)
         if shows_example:
             tried_model = app.make_tampered_model(encoder)
         else:

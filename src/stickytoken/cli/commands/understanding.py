@@ -208,7 +208,7 @@ def why(
         from stickytoken.reports.page import require_file_place
 
         require_file_place(html)
-    opt.require_found(model, None, loading)
+    opt.require_found(model, loading)
     opened = None if run is None else stickytoken.open_run(run)
     encoder = opt.load_later(model, loading, None if opened is None else opened.record, model)
     with console.late_progress(seconds=3) as progress:
@@ -333,7 +333,7 @@ def impact(
         tasks += paper_tasks()
         settings = replace(settings, edits=Edits.PAPER)
     run = opt.run_in(source, model)
-    opt.require_found(source, None if run is None else run.record, loading, model)
+    opt.require_found(source, loading, None if run is None else run.record, model)
     encoder = opt.load_later(source, loading, None if run is None else run.record, model)
     run_impact = partial(
         stickytoken.impact,

@@ -154,6 +154,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value of a state dict; a quantized one is yielded as its integers and scales."""
     import torch
 
     if isinstance(value, (tuple, list)):
@@ -185,12 +186,13 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
             settings["config"] = _without_cache(config_of(module))
         description.append([name, type(module).__name__, settings])
     description.append(["truncate_dim", model.truncate_dim])
-    description += _route_of(model)
+    description += _route_in_description(model)
     content = json.dumps(_with_plain_keys(description), sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _with_plain_keys(value: Any) -> Any:
+    # JSON objects have no tuples as keys, as the settings of a Router have.
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -202,7 +204,8 @@ def _with_plain_keys(value: Any) -> Any:
     return plain
 
 
-def _route_of(model: SentenceTransformer) -> list[list[Any]]:
+def _route_in_description(model: SentenceTransformer) -> list[list[Any]]:
+    # A model without routes has no such item.
     from stickytoken.encoders.inputs.routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -211,6 +214,7 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
+    # `use_cache` says whether keys and values are returned, which changes no vector.
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

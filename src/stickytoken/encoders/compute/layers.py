@@ -43,15 +43,15 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
         return model
     shorter = _copy_with_shared_weights(model)
     shorter_backbone: Any = shorter[0].model
-    for stack_name in _layer_stacks(shorter_backbone, layers):
-        owner_name, _, attribute = stack_name.rpartition(".")
+    for list_name in _names_of_layer_lists(shorter_backbone, layers):
+        owner_name, _, attribute = list_name.rpartition(".")
         owner = shorter_backbone.get_submodule(owner_name)
         setattr(owner, attribute, getattr(owner, attribute)[:count])
     for module in shorter_backbone.modules():
         module_config: Any = getattr(module, "config", None)
         if getattr(module_config, "num_hidden_layers", None) == layers:
             module_config.num_hidden_layers = count
-    if not _runs_as_far(model, shorter, count):
+    if not _states_agree(model, shorter, count):
         raise ModelError(
             f"{name} cannot give vectors at an earlier layer: the first layers of a "
             f"{type(backbone).__name__} compute different states without the later layers; leave out the "
@@ -67,16 +67,18 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
     return copy.deepcopy(model, shared)
 
 
-def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
+def _names_of_layer_lists(backbone: torch.nn.Module, count: int) -> list[str]:
+    """Return the names of the outermost lists of ``count`` modules, which are taken for the layers."""
     names: list[str] = []
     for name, module in backbone.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer in names)
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count and not inside:
+        is_inside_layers = any(name.startswith(f"{outer}.") for outer in names)
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and not is_inside_layers:
             names.append(name)
     return names
 
 
-def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
+def _states_agree(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
+    """Return whether the shorter model computes the states of the model's first ``count`` layers."""
     states = _states_of_sample(model)
     shorter_states = _states_of_sample(shorter)
     if len(shorter_states) != count + 1:

@@ -386,6 +386,7 @@ def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
+    """Divide trees into groups whose keys and values fit into memory together."""
     group: list[Branch] = []
     group_tokens = 0
     for root in roots:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from pydantic import BaseModel, ValidationError
 _MARKUP = "<"
 # Fields that hold an error message, outermost first: OpenAI nests ``message`` in ``error``.
 _ERROR_FIELDS = ("error", "message", "detail")
-# Smallest cosine between two answers to the same text. Wrongly decoded, a vector has a cosine near 0.
-_LEAST_AGREEMENT = 0.9
 # A count of at least this many tokens for one request must be wrong.
 _IMPOSSIBLE_TOKENS = 2**40
 
@@ -42,7 +40,7 @@ class Answer:
 
 
 class _Item(BaseModel):
-    index: Any = None
+    index: int | None = None  # position of the text in the request
     # Either base64 of float32 numbers, or a list of numbers; `_vector` checks it. Servers write NaN as null.
     embedding: Any = None
 
@@ -61,28 +59,28 @@ def read_answer(content: str | bytes, count: int) -> Answer:
     Raises:
         ValueError: the answer does not match the request, or none of its vectors is usable.
     """
-    body = _items(content, count)
-    rows: dict[int, NDArray[np.float32]] = {}
+    body = _parse_body(content, count)
+    vector_of: dict[int, NDArray[np.float32]] = {}  # keyed by the position of the text
     problems: dict[int, str] = {}
     for position, item in zip(_positions(body.data), body.data, strict=True):
         try:
-            rows[position] = _vector(item.embedding)
+            vector_of[position] = _vector(item.embedding)
         except ValueError as error:
             problems[position] = str(error)
-    if not rows:
+    if not vector_of:
         raise ValueError(next(iter(problems.values()), "no vectors"))
-    lengths = {len(row) for row in rows.values()}
+    lengths = {len(vector) for vector in vector_of.values()}
     if len(lengths) > 1:
         raise ValueError(
             f"the vectors have different numbers of components: from {min(lengths)} to {max(lengths)}"
         )
     vectors = np.full((count, lengths.pop()), np.nan, np.float32)
-    for position, row in rows.items():
-        vectors[position] = row
+    for position, vector in vector_of.items():
+        vectors[position] = vector
     return Answer(vectors, _read_count(body.usage), problems)
 
 
-def _items(content: str | bytes, count: int) -> _Body:
+def _parse_body(content: str | bytes, count: int) -> _Body:
     try:
         body = _Body.model_validate_json(content)
     except ValidationError as error:
@@ -97,100 +95,26 @@ def _items(content: str | bytes, count: int) -> _Body:
 def _positions(items: Sequence[_Item]) -> list[int]:
     """Return, for each item of the answer, the position (from 0) of its text in the request.
 
-    Servers differ in how they number vectors: some send no indices, some omit only the index 0 (because their
-    JSON library drops zeros), some send 0 for every vector, and some count from 1. If exactly one item has no
-    index, the item gets the only position that is left. If several items have no index, each of these items
-    gets its own position in the answer.
+    Some servers send no indices, or 0 for every vector. Their vectors are in the order of the texts. Others
+    omit only the index 0, because their JSON library drops zeros. If one index is missing, its item belongs
+    to the text that no other index names.
 
     Raises:
         ValueError: the indices do not say which vector belongs to which text.
     """
-    count = len(items)
-    in_order = list(range(count))
-    indices = [_index(item.index) for item in items]
-    numbers = [index for index in indices if index is not None]
-    if not numbers:
+    in_order = list(range(len(items)))
+    if len({item.index for item in items}) == 1:
         return in_order
-    all_have_index = len(numbers) == count
-    if all_have_index and len(set(numbers)) == 1:  # equal indices say nothing about the order
-        return in_order
-    if all_have_index and sorted(numbers) == list(range(1, count + 1)):  # the server counts texts from 1
-        return [number - 1 for number in numbers]
-    free_positions = sorted(set(in_order) - set(numbers))
-    if len(numbers) == count - 1 and len(free_positions) == 1:
-        positions = [free_positions[0] if index is None else index for index in indices]
-    else:
-        positions = [position if index is None else index for position, index in enumerate(indices)]
+    unnamed_positions = set(in_order).difference(item.index for item in items if item.index is not None)
+    positions: list[int] = []
+    for item in items:
+        if item.index is not None:
+            positions.append(item.index)
+        elif len(unnamed_positions) == 1:
+            positions.extend(unnamed_positions)
     if sorted(positions) != in_order:
         raise ValueError("vectors whose indices do not match the texts")
     return positions
-
-
-def _index(value: Any) -> int | None:
-    if value is None or isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return int(number) if number.is_integer() else None
-
-
-def read_encoded_vectors(content: str | bytes, count: int) -> list[bytes] | None:
-    """Return the bytes of each vector in an answer to `count` texts; None if they are not in base64.
-
-    Raises:
-        ValueError: the answer does not match the request.
-    """
-    items = _items(content, count).data
-    encoded: list[bytes] = []
-    for item in items:
-        if not isinstance(item.embedding, str):
-            return None
-        encoded.append(base64.b64decode(item.embedding, validate=True))
-    return encoded
-
-
-def kind_of_numbers(encoded: bytes, vector: NDArray[np.float32]) -> str:
-    """Say how a vector is encoded, by comparing its bytes with the same vector, sent as a list.
-
-    Args:
-        encoded: the bytes.
-        vector: the vector, shape (d,).
-
-    Returns:
-        ``float32``, which is how the API encodes vectors, or what the numbers are instead.
-    """
-    size = len(vector)
-    if len(encoded) == size:
-        return "8-bit integers"
-    if 8 * len(encoded) == size:
-        return "packed bits"
-    decoded: dict[str, NDArray[Any]] = {}
-    if len(encoded) == 4 * size:
-        decoded["float32"] = np.frombuffer(encoded, "<f4")
-        decoded["float32 in big-endian order"] = np.frombuffer(encoded, ">f4")
-    elif len(encoded) == 8 * size:
-        decoded["float64"] = np.frombuffer(encoded, "<f8")
-    elif len(encoded) == 2 * size:
-        decoded["float16"] = np.frombuffer(encoded, "<f2")
-        # The 16 bits of a bfloat16 number are the upper half of a float32 number.
-        upper_halves = np.frombuffer(encoded, "<u2").astype("<u4") << 16
-        decoded["bfloat16"] = upper_halves.view("<f4")
-    for kind, numbers in decoded.items():
-        if _agree(numbers, vector):
-            return kind
-    return f"{len(encoded)} bytes for {size} components"
-
-
-def _agree(numbers: NDArray[Any], vector: NDArray[np.float32]) -> bool:
-    if not np.isfinite(numbers).all():
-        return False
-    first = numbers.astype(np.float64)
-    second = vector.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        cosine = first @ second / (np.linalg.norm(first) * np.linalg.norm(second))
-    return bool(cosine > _LEAST_AGREEMENT)
 
 
 def _vector(embedding: Any) -> NDArray[np.float32]:
@@ -240,21 +164,27 @@ def is_web_page(content: str | bytes) -> bool:
     return text.lstrip()[:1] == _MARKUP
 
 
-def error_message(content: str | bytes) -> tuple[bool, str]:
-    """Extract the error message from the body of a response.
+class ErrorBody(NamedTuple):
+    """What the body of a response says about an error."""
 
-    Returns:
-        Whether the body is a JSON object with an error, and the message. For example, the message is ``too
-        long`` if the body is ``{"error": {"message": "too long"}}``. If the body is JSON without an error,
-        the message is the whole body, and if it is not JSON, its text; but if the body is HTML or XML, the
-        message is ``a web page``. A message that is not a string is returned as JSON.
+    is_error: bool  # whether it is a JSON object with an error
+    message: str
+
+
+def read_error(content: str | bytes) -> ErrorBody:
+    """Read the error message in the body of a response.
+
+    For example, the message is ``too long`` if the body is ``{"error": {"message": "too long"}}``. If the
+    body is JSON without an error, the message is the whole body, and if it is not JSON, its text; but if the
+    body is HTML or XML, the message is ``a web page``. A message that is not a string is returned as JSON.
     """
     if is_web_page(content):
-        return False, "a web page"
+        return ErrorBody(False, "a web page")
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
-        return False, content if isinstance(content, str) else content.decode("utf-8", "replace")
+        text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+        return ErrorBody(False, text)
     is_error = isinstance(body, dict) and any(name in body for name in _ERROR_FIELDS)
     message = body
     for name in _ERROR_FIELDS:
@@ -262,7 +192,7 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
         # than a message, the next name is looked up in this object.
         if isinstance(message, dict) and name in message:
             message = message[name]
-    return is_error, message if isinstance(message, str) else json.dumps(message)
+    return ErrorBody(is_error, message if isinstance(message, str) else json.dumps(message))
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint import Address, key_missing, key_of
 from stickytoken.encoders.endpoint._answers import (
-    error_message,
     is_web_page,
     read_answer,
-    read_encoded_vectors,
+    read_error,
     seconds_to_wait,
 )
 from stickytoken.errors import InputError, ModelError, RunError, require_package
@@ -128,7 +127,7 @@ def price(tokens: float, price_per_million: float | None) -> float | None:
 class Spending:
     """The cost of all requests that this process made.
 
-    For every attempt at a request, call `reserve` before it is sent, and `answered` or `failed` afterwards.
+    For every attempt at a request, call `reserve` before it is sent, and `answered` or `release` afterwards.
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
@@ -326,29 +325,6 @@ class Client:
         reply: Reply = retrying(self._attempt, texts, reserved, counts_tokens)
         return reply
 
-    def bytes_in_base64(self, text: str, reserved: float) -> bytes | None:
-        """Ask for a vector in base64, and return its bytes; None if the server does not send base64.
-
-        Args:
-            text: the text.
-            reserved: number of tokens that the request is expected to cost.
-
-        Raises:
-            ModelError: no request will succeed.
-            RunError: the request could exceed the spending limit.
-        """
-        self.spending.reserve(reserved)
-        paid = False
-        try:
-            content, _ = self._post([text], "base64")
-            paid = True
-            encoded = read_encoded_vectors(content, 1)
-        except (RefusedError, TemporaryError, ValueError):
-            return None
-        finally:
-            self.spending.release(reserved, paid)
-        return None if encoded is None else encoded[0]
-
     def _attempt(self, texts: Sequence[str], reserved: float, counts_tokens: bool) -> Reply:
         self.spending.reserve(reserved)
         try:
@@ -365,21 +341,21 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        content, seconds = self._post(texts, self.request_format.encoding)
+        content, seconds = self._post(texts)
         try:
             answer = read_answer(content, len(texts))
         except ValueError as error:
-            is_error, message = error_message(content)  # some servers send errors with status 200
-            reason = self._show(message if is_error else str(error))
-            raise TemporaryError(reason, Failure.UNUSABLE) from None
+            error_body = read_error(content)  # some servers send errors with status 200
+            reason = error_body.message if error_body.is_error else str(error)
+            raise TemporaryError(self._as_line(reason), Failure.UNUSABLE) from None
         return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
 
-    def _post(self, texts: Sequence[str], encoding: Encoding) -> tuple[str, float]:
+    def _post(self, texts: Sequence[str]) -> tuple[str, float]:
         """Send the texts once; return the body of the response, and the response time in seconds."""
         body: dict[str, Any] = {"model": self.address.model, "input": list(texts)}
         body |= self.options.fields_of_requests
-        if encoding != "omitted":
-            body["encoding_format"] = encoding
+        if self.request_format.encoding != "omitted":
+            body["encoding_format"] = self.request_format.encoding
         if self.request_format.dimensions and self.options.request_dimensions is not None:
             body["dimensions"] = self.options.request_dimensions
         started = time.perf_counter()
@@ -388,7 +364,7 @@ class Client:
         try:
             content = self._api.post("/embeddings", cast_to=str, body=body)
         except self._sdk.APIError as error:
-            problem = self._explain(error)
+            problem = self._error_for(error)
         if problem is not None:
             # Raised outside the except block, so that the SDK's error is not chained: it may contain the key.
             raise problem
@@ -407,27 +383,28 @@ class Client:
             f"{self.address.name}: the server refuses the request ({reason}): check the model and the options"
         )
 
-    def other_url(self) -> str | None:
+    def advice_on_url(self) -> str | None:
         """Return advice to add ``/v1`` to the URL; None if the URL already ends with ``/v1``."""
         usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
         if usual == self.address.base_url:
             return None
         return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
-    def _explain(self, error: Any) -> Exception:
+    def _error_for(self, error: Any) -> Exception:
+        """Return the error to raise in place of one of the SDK."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":
                 return TemporaryError("no connection in time", Failure.UNREACHED)
             return TemporaryError(f"no answer within {self.options.request_seconds:g} s", Failure.LATE)
         if not isinstance(error, self._sdk.APIStatusError):
-            reason = self._show(str(error.__cause__ or error))
+            reason = self._as_line(str(error.__cause__ or error))
             return TemporaryError(reason, Failure.UNREACHED if cause == "ConnectError" else Failure.LOST)
-        return self._of_status(error.status_code, error.response.content, error.response.headers)
+        return self._error_for_status(error.status_code, error.response.content, error.response.headers)
 
-    def _of_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
+    def _error_for_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
         """Return the error to raise for an HTTP status other than 200."""
-        message = self._show(error_message(body)[1])
+        message = self._as_line(read_error(body).message)
         reason = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         name = self.address.name
         if _NO_CREDIT in body or status == 402:
@@ -444,12 +421,13 @@ class Client:
             )
             return RefusedError(reason, wrong_key)
         if status in (404, 405):
-            advice = self.other_url() or "check the name of the model and the URL"
+            advice = self.advice_on_url() or "check the name of the model and the URL"
             wrong_name = ModelError(f"{name}: the server has no such model or path ({reason}): {advice}")
             return RefusedError(reason, wrong_name)
         return RefusedError(reason)
 
-    def _show(self, text: str) -> str:
+    def _as_line(self, text: str) -> str:
+        """Return a server's text for a message: without the key, on one line, and not too long."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stickytoken.encoders.endpoint._answers import kind_of_numbers
 from stickytoken.encoders.endpoint._client import (
     ATTEMPTS,
     Client,
@@ -19,7 +18,6 @@ from stickytoken.encoders.endpoint._client import (
     Failure,
     RefusedError,
     Reply,
-    RequestFormat,
     TemporaryError,
     request_formats,
 )
@@ -35,6 +33,8 @@ _DRIFT_PER_NOISE = 4.0
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
 # further apart.
 _ROUNDING = 5e-5
+# Smallest cosine between two answers to the same text. Wrongly decoded, a vector has a cosine near 0.
+_LEAST_AGREEMENT = 0.9
 IN_BASE64 = 1
 """Index of the fixed text that is also asked for in base64."""
 # Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
@@ -89,11 +89,6 @@ class ServerBehaviour(BaseModel):
     request_seconds: float = Field(ge=0)
     token_seconds: float = Field(ge=0)
     sentinels: str
-
-    @property
-    def request_format(self) -> RequestFormat:
-        """The request format that the server answers."""
-        return RequestFormat(self.encoding, self.sends_dimensions)
 
     @property
     def sentinel_vectors(self) -> NDArray[np.float32]:
@@ -230,6 +225,12 @@ def _require_floats(vectors: NDArray[np.float32], name: str) -> None:
     )
 
 
+def _is_same_vector(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
+    if first.shape != second.shape:
+        return False
+    return float(exact_unit_vectors(first) @ exact_unit_vectors(second)) > _LEAST_AGREEMENT
+
+
 def _join(first: Reply, second: Reply) -> Reply:
     """Return the replies to two requests as one; all of their vectors must be usable."""
     is_counted = first.tokens is not None and second.tokens is not None
@@ -307,7 +308,9 @@ class _Questions:
 
     def _unusable(self, error: TemporaryError) -> ModelError:
         if error.failure is Failure.WEB_PAGE:
-            advice = self.client.other_url() or "check the URL, or try later if the server is in maintenance"
+            advice = (
+                self.client.advice_on_url() or "check the URL, or try later if the server is in maintenance"
+            )
             return ModelError(f"{self.name} is a web page, not an API: {advice}")
         if error.failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST):
             return ModelError(
@@ -320,23 +323,21 @@ class _Questions:
 
         Args:
             vectors: vectors of the fixed texts, received as lists.
-
-        Raises:
-            ModelError: the server encodes other numbers than those in its lists.
         """
-        if self.client.request_format.encoding == "omitted":
+        format_of_lists = self.client.request_format
+        if format_of_lists.encoding == "omitted":  # the server refuses the field
             return
         text = SENTINELS[IN_BASE64]
-        reserved = sum(self.count([text])) + _MOST_EXTRA_TOKENS
-        encoded = self.client.bytes_in_base64(text, reserved)
-        if encoded is None:
-            return
-        kind = kind_of_numbers(encoded, vectors[IN_BASE64])
-        if kind != "float32":
-            raise ModelError(
-                f"{self.name} sends vectors in base64 as {kind}, where the API has float32: update the server"
-            )
-        self.client.request_format = replace(self.client.request_format, encoding="base64")
+        expected_tokens = sum(self.count([text])) + _MOST_EXTRA_TOKENS
+        self.client.request_format = replace(format_of_lists, encoding="base64")
+        try:
+            reply = self.client.request([text], expected_tokens, attempts=1)
+        except (RefusedError, TemporaryError):
+            is_same = False
+        else:
+            is_same = _is_same_vector(reply.vectors[0], vectors[IN_BASE64])
+        if not is_same:
+            self.client.request_format = format_of_lists
 
     def in_opposite_order(self, dimension: int) -> NDArray[np.float64]:
         """Send the fixed texts in opposite order; return their unit vectors in the usual order, shape (n, d).

@@ -208,7 +208,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         # the dry run count too.
         checks = 0
         if recorded.requests:
-            checks = (encoder.requests_since_check + recorded.requests) // CHECKED_EVERY
+            checks = (encoder.session.requests_since_check + recorded.requests) // CHECKED_EVERY
             checks += recorded.confirmations
         fixed_texts = [list(SENTINELS)]
         if server.encoding != "omitted":

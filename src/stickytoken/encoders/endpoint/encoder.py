@@ -7,8 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint import Address, parse_address
 from stickytoken.encoders.endpoint._cache import Answers
-from stickytoken.encoders.endpoint._client import MOST_TEXTS, Client, RequestFormat, Spending
+from stickytoken.encoders.endpoint._client import MOST_TEXTS, Client, Spending
 from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import ServerBehaviour, ask_server, vectors_of_fixed_texts
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
@@ -46,6 +45,23 @@ _MOST_TOKENS = 8192
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
+@dataclass
+class Session:
+    """What the encoders of all roles share, because they send through one client.
+
+    Attributes:
+        requests_since_check: number of requests since the fixed texts were last sent to check the model.
+        before_sending: called once, before the first texts are sent; None afterwards.
+        waits: called before a pause of at least a second, with the reason and the length in seconds.
+        client: sends the requests; None before the first.
+    """
+
+    requests_since_check: int
+    before_sending: Callable[[], None] | None = None
+    waits: Callable[[str, float], None] = lambda reason, seconds: None
+    client: Client | None = None
+
+
 class EndpointEncoder(TextEncoderBase):
     """Encodes texts through a server, and caches the server's answers.
 
@@ -55,10 +71,7 @@ class EndpointEncoder(TextEncoderBase):
         spending: the cost of all requests that this process made.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
-        requests_since_check: number of requests since the fixed texts were last sent to check the model;
-            `CHECKED_EVERY` before the first check of a session that took the server from the cache.
-        before_sending: called once, before the first texts are sent; None afterwards.
-        waits: called before a pause of at least a second, with the reason and the length in seconds.
+        session: what it shares with the encoders of other roles.
         spec: the name and options needed to load the encoder again; None if that is impossible.
     """
 
@@ -89,19 +102,15 @@ class EndpointEncoder(TextEncoderBase):
         self.address = address
         self.prompt = prompt
         self._prompts = {None: prompt, Role.DOCUMENT: prompt, Role.QUERY: query_prompt}
-        self._session = self
         self.options = options
         self._tokenizer = tokenizer
         self.spec: EncoderSpec | None = None
         self.answers = Answers(address, options)
         self.spending = Spending(options.price_per_million, options.max_cost)
-        self.before_sending: Callable[[], None] | None = None
-        self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}
-        # The cached description of the server's behaviour may be outdated, so the model is checked before the
-        # first request.
-        self.requests_since_check = CHECKED_EVERY
-        self._request_format = RequestFormat()
+        # If the server's behaviour comes from the cache, it may be outdated, so the model is checked before
+        # the first request.
+        self.session = Session(requests_since_check=CHECKED_EVERY)
         self.server = self._recall_or_ask(max_length)
         components = self.server.dimension
         if truncate_dim is not None:
@@ -116,13 +125,11 @@ class EndpointEncoder(TextEncoderBase):
         stored = self.answers.fact(fact_name)  # the cache of answers also stores facts about the server
         if stored is not None:
             with suppress(ValidationError):  # raised for a record of another version
-                behaviour = ServerBehaviour.model_validate_json(stored)
-                self._request_format = behaviour.request_format
-                return behaviour
+                return ServerBehaviour.model_validate_json(stored)
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
         behaviour = ask_server(self.client, self.count, max_length, tokenizer_known)
         self.answers.note(fact_name, behaviour.model_dump_json())
-        self.requests_since_check = 0
+        self.session.requests_since_check = 0
         return behaviour
 
     @property
@@ -159,16 +166,18 @@ class EndpointEncoder(TextEncoderBase):
             dimension=self.dimension,
         )
 
-    @cached_property
+    @property
     def client(self) -> Client:
-        client = Client(
-            self.address,
-            self.options,
-            self.spending,
-            waits=lambda reason, seconds: self.waits(reason, seconds),  # noqa: PLW0108 - it may be set later
-        )
-        client.request_format = self._request_format
-        return client
+        """Sends the requests. It is made for the first one, because it needs the key and the SDK."""
+        session = self.session
+        if session.client is None:
+            session.client = Client(
+                self.address,
+                self.options,
+                self.spending,
+                waits=lambda reason, seconds: session.waits(reason, seconds),  # noqa: PLW0108 - set later
+            )
+        return session.client
 
     def in_role(self, role: Role | None) -> EndpointEncoder:
         """Return the encoder of texts in a role, which continues the session of this one."""
@@ -229,7 +238,7 @@ class EndpointEncoder(TextEncoderBase):
             needed_of_batch = [text for text in batch if text in needed]
             if needed_of_batch:
                 to_send.append(needed_of_batch)
-        session = self._session
+        session = self.session
         if (to_send or refused_before) and session.before_sending is not None:
             session.before_sending()
             session.before_sending = None
@@ -266,7 +275,7 @@ class EndpointEncoder(TextEncoderBase):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
-        session = self._session
+        session = self.session
         start = 0
         while start < len(batches):
             if session.requests_since_check >= CHECKED_EVERY:  # the first requests of this session
@@ -324,7 +333,7 @@ class EndpointEncoder(TextEncoderBase):
                 f"them: choose another folder for it and, for the new model, move {self.answers.folder} away"
             )
         self.answers.confirm(unchecked)
-        self._session.requests_since_check = 0
+        self.session.requests_since_check = 0
 
     def confirm_answers(self) -> None:
         """Check the model if the cache has answers that no check has followed yet.

@@ -113,9 +113,9 @@ def _unsupported_error(kind: str, name: str, evidence: str) -> ModelError:
 def module_types(folder: Path) -> list[str]:
     """Return the types of a model's modules, including those in a Router; empty without modules.json."""
     types: list[str] = []
-    for entry in _entries(folder):
-        types.append(str(entry.get("type", "")))
-        inner_types = _router(folder / entry["path"]).get("types", {})
+    for module in _modules_in_file(folder):
+        types.append(str(module.get("type", "")))
+        inner_types = _router_settings(folder / module["path"]).get("types", {})
         if isinstance(inner_types, dict):
             types += map(str, inner_types.values())
     return types
@@ -124,8 +124,8 @@ def module_types(folder: Path) -> list[str]:
 def routes_in(folder: Path) -> list[str]:
     """Return the route names in a model's Routers; empty for a model without a Router."""
     routes: list[str] = []
-    for entry in _entries(folder):
-        routes += _router(folder / entry["path"]).get("structure", {})
+    for module in _modules_in_file(folder):
+        routes += _router_settings(folder / module["path"]).get("structure", {})
     return list(dict.fromkeys(routes))
 
 
@@ -143,12 +143,12 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
         ModelError: The list of modules is damaged.
         InputError: The requested route does not exist, or none is requested and there is no default.
     """
-    for entry in _entries(folder):
-        module_folder = folder / entry["path"]
-        router = _router(module_folder)
-        structure = router.get("structure")
-        if not isinstance(structure, dict) or not structure:
-            yield module_folder, _class_name(entry.get("type"))
+    for outer_module in _modules_in_file(folder):
+        module_folder = folder / outer_module["path"]
+        router = _router_settings(module_folder)
+        structure = router.get("structure")  # names of the modules on each route, keyed by the route
+        if not isinstance(structure, dict) or not structure:  # not a Router
+            yield module_folder, _class_name(outer_module.get("type"))
             continue
         settings = router.get("parameters", {})
         default = settings.get("default_route")
@@ -219,21 +219,23 @@ def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], 
     return tuple(dict.fromkeys([*routes, *tasks]))
 
 
-def _entries(folder: Path) -> list[dict[str, Any]]:
+def _modules_in_file(folder: Path) -> list[dict[str, Any]]:
+    """Return what modules.json says about each module, such as its path and type; empty without the file."""
     path = folder / MODULES_FILE
     if not path.is_file():
         return []
     try:
-        entries = json.loads(path.read_text("utf-8"))
-        for entry in entries:
-            Path(entry["path"])  # raises an error if the path is not a string
-        return list(entries)
+        modules = json.loads(path.read_text("utf-8"))
+        for module in modules:
+            Path(module["path"])  # raises an error if the path is not a string
+        return list(modules)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules: {error}") from error
 
 
-def _router(module_folder: Path) -> dict[str, Any]:
-    # A Router that was saved under its earlier name, Asym, has its settings in config.json.
+def _router_settings(module_folder: Path) -> dict[str, Any]:
+    # Empty if the module is not a Router. One that was saved under its earlier name, Asym, has its settings
+    # in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
         settings = _json_or_none(module_folder / file)
         if isinstance(settings, dict) and isinstance(settings.get("structure"), dict):

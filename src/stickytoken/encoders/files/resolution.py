@@ -537,7 +537,7 @@ def user_tokenizer(
             from transformers import AutoTokenizer
 
             tokenizer_class = AutoTokenizer
-        return _set_up(tokenizer_class, location, module.settings, options)
+        return _load_with_settings(tokenizer_class, location, module.settings, options)
 
 
 def _count_declared_rows(module: TextModule) -> int | None:
@@ -560,8 +560,10 @@ def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> 
     *preferred, last = hub_repositories(name)
     for repository in preferred:
         with suppress(OSError):  # raised if the repository does not exist or has no tokenizer
-            return _set_up(AutoTokenizer, repository, _hub_settings(repository, revision), options)
-    return _set_up(AutoTokenizer, last, _hub_settings(last, revision), options)
+            return _load_with_settings(
+                AutoTokenizer, repository, _hub_settings(repository, revision), options
+            )
+    return _load_with_settings(AutoTokenizer, last, _hub_settings(last, revision), options)
 
 
 def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
@@ -573,9 +575,10 @@ def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
     return {}
 
 
-def _set_up(
+def _load_with_settings(
     tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
+    # The settings are those of the module that reads text; the options are those of `from_pretrained`.
     # `tokenizer_args` is the older name of `processor_kwargs`, and takes precedence.
     saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
     saved_options.pop("trust_remote_code", None)  # a settings file must not allow code to run
@@ -681,11 +684,6 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
         # The model has no list of modules, or none of the modules has a tokenizer of its own.
         return TextModule(folder)
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
-
-
-def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
-    """Return the folder of a model's tokenizer; if the model has routes, the folder for the given route."""
-    return text_module(folder, name, route).folder
 
 
 def _module_settings(folder: Path) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
         if isinstance(module, Router):
             route_of_router = _route_in(module, route, name)
             routes_taken.append(route_of_router)
-            modules.update(_modules_on(route_of_router, key, module, route, name))
+            modules.update(_modules_on(route_of_router, module, key, route, name))
         else:
             modules[key] = module
     if not modules:
@@ -157,13 +157,18 @@ def _route_in(router: Router, route: str | None, name: str) -> str:
 
 
 def _modules_on(
-    taken: str, key: str, router: Router, route: str | None, name: str
+    route_of_router: str, router: Router, key: str, named_route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
-    chain: Any = router.sub_modules[taken]
+    """Yield the modules on a route of a Router, each with a key that begins with the Router's own.
+
+    A Router on this route contributes the modules on the route that it has for ``named_route``.
+    """
+    chain: Any = router.sub_modules[route_of_router]
     for index, module in enumerate(chain):
-        inner_key = f"{key}_{taken}_{index}"
+        inner_key = f"{key}_{route_of_router}_{index}"
         if isinstance(module, Router):
-            yield from _modules_on(_route_in(module, route, name), inner_key, module, route, name)
+            inner_route = _route_in(module, named_route, name)
+            yield from _modules_on(inner_route, module, inner_key, named_route, name)
         else:
             yield inner_key, module
 

@@ -132,9 +132,11 @@ def _is_too_recurrent_for_prompts(backbone: Any) -> bool:
 
 
 def _looks_ahead(decoder: Decoder) -> bool:
-    tokens = [token % decoder.rows for token in range(5, 9)]
+    """Return whether another last token changes the states of the tokens before it."""
+    # Any ids will do; the modulo keeps them within a small vocabulary.
+    first_tokens = [token % decoder.rows for token in range(5, 9)]
     last_tokens = [token % decoder.rows for token in (9, 10)]
-    ids = torch.tensor([[*tokens, last_token] for last_token in last_tokens], device=decoder.device)
+    ids = torch.tensor([[*first_tokens, last_token] for last_token in last_tokens], device=decoder.device)
     with evaluating(decoder.model), torch.inference_mode():
         states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     first, second = states[:, :-1].float()

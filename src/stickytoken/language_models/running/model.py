@@ -225,6 +225,13 @@ class PromptedModel:
 def _pad(
     filled: Sequence[Ids], cached_counts: Sequence[int], indices_from_end: Sequence[Sequence[int]]
 ) -> Features:
+    """Return filled prompts as the features of `PromptedModel.layout`, padded at the start to equal lengths.
+
+    Args:
+        filled: token ids of each row, without those whose states are cached.
+        cached_counts: number of tokens of each row whose states are cached, by which positions are shifted.
+        indices_from_end: indices of each row's pooled tokens and placeholder, counted from the end.
+    """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]

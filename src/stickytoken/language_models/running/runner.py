@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -136,29 +137,32 @@ class PromptRunner(BatchEngine):
         return pool_states(model.decoder, batch, layer_counts, row_cache).float()
 
 
-class _PromptReuse:
+@dataclass(eq=False)
+class _Reuse:
+    """What both ways to avoid repeated computation need; see `PromptRunner` for the fields."""
+
+    runner: PromptRunner
+    prompted: PromptedModel
+    limits: prefixes.ReuseLimits
+    rounding: float
+
+
+@dataclass(eq=False)
+class _PromptReuse(_Reuse):
     """Caches the states at the start of each prompt, until the weights or the requested layers change."""
 
-    def __init__(
-        self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
-    ) -> None:
-        """Prepare an empty cache; see `PromptRunner` for the arguments."""
-        self._runner = runner
-        self._prompted = model
-        self._limits = limits
-        self._rounding = rounding
-        self._cache: PromptCache | None = None
-        # The numbers of layers and the versions of all weights for which the cache was computed.
-        self._cached_for: tuple[list[int], list[tuple[int, int]]] | None = None
+    _cache: PromptCache | None = field(default=None, init=False)
+    # The numbers of layers and the versions of all weights for which the cache was computed.
+    _cached_for: tuple[list[int], list[tuple[int, int]]] | None = field(default=None, init=False)
 
     def pays_off(self, rows: Sequence[PromptRow]) -> bool:
         """Return whether cached prompt states save work on these rows and leave the vectors unchanged."""
-        prompts = self._prompted.prompts
-        if len(rows) < self._limits.rows * len(prompts):
+        prompts = self.prompted.prompts
+        if len(rows) < self.limits.rows * len(prompts):
             return False
         cached_tokens = sum(prompts[row.prompt].prefix_length for row in rows)
         all_tokens = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
-        return cached_tokens >= self._limits.fixed_share * all_tokens and self.agrees
+        return cached_tokens >= self.limits.fixed_share * all_tokens and self.agrees
 
     @cached_property
     def agrees(self) -> bool:
@@ -168,18 +172,18 @@ class _PromptReuse:
         """
         # The first two sentences have the same length, so they are computed in one batch. A batch with two
         # sentences reveals a model whose cached state cannot be repeated for several rows.
-        contents = [text.ids for text in self._prompted.tokenize(["a", "a", "one two three"])]
-        rows = self._prompted.rows(contents)
-        layer_counts = [self._prompted.layer_count]
-        plain = self._runner.run_rows(rows, None, layer_counts)
+        contents = [text.ids for text in self.prompted.tokenize(["a", "a", "one two three"])]
+        rows = self.prompted.rows(contents)
+        layer_counts = [self.prompted.layer_count]
+        plain = self.runner.run_rows(rows, None, layer_counts)
         try:
-            reused = self._runner.run_rows(rows, PromptCache(self._prompted, layer_counts), layer_counts)
+            reused = self.runner.run_rows(rows, PromptCache(self.prompted, layer_counts), layer_counts)
         except torch.OutOfMemoryError:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self._runner.name, error)
+            _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self.runner.name, error)
             return False
-        return prefixes.agree(reused, plain, self._rounding)
+        return prefixes.agree(reused, plain, self.rounding)
 
     def cache_for(self, layer_counts: Sequence[int]) -> PromptCache:
         """Return the cached states of the prompts for reading vectors after these numbers of layers.
@@ -188,27 +192,20 @@ class _PromptReuse:
         last call. A change of values that leaves `weight_version` the same, such as an in-place change
         through ``weight.data``, is not noticed.
         """
-        weight_versions = [weight_version(weight) for weight in self._prompted.decoder.model.parameters()]
+        weight_versions = [weight_version(weight) for weight in self.prompted.decoder.model.parameters()]
         wanted_for = (list(layer_counts), weight_versions)
         if self._cache is None or self._cached_for != wanted_for:
-            self._cache = PromptCache(self._prompted, layer_counts)
+            self._cache = PromptCache(self.prompted, layer_counts)
             self._cached_for = wanted_for
         return self._cache
 
 
-class _SentenceReuse:
+@dataclass(eq=False)
+class _SentenceReuse(_Reuse):
     """Computes common prefixes of sentences once per prompt, if the vector is the last token's state."""
 
-    def __init__(
-        self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
-    ) -> None:
-        """Prepare the reuse of prefixes; see `PromptRunner` for the arguments."""
-        self._runner = runner
-        self._prompted = model
-        self._limits = limits
-        self._rounding = rounding
-        # Keyed by the index of the prompt and the number of layers.
-        self._by_prompt: dict[tuple[int, int], prefixes.PrefixReuse] = {}
+    # Keyed by the index of the prompt and the number of layers.
+    _by_prompt: dict[tuple[int, int], prefixes.PrefixReuse] = field(default_factory=dict, init=False)
 
     def vectors_if_cheaper(
         self, contents: Sequence[Ids], layer_count: int, *, prompts_are_cached: bool
@@ -229,7 +226,7 @@ class _SentenceReuse:
         if not self._reuse_is_exact:
             return None
         vectors_in_prompts = []
-        for index, prompt in enumerate(self._prompted.prompts):
+        for index, prompt in enumerate(self.prompted.prompts):
             cached = prompt.prefix_length if prompts_are_cached else 0
             vectors = self._prefix_reuse(index, layer_count).vectors_if_cheaper(contents, cached)
             if vectors is None:
@@ -243,7 +240,7 @@ class _SentenceReuse:
     @property
     def _reuse_is_exact(self) -> bool:
         """Whether reuse gives the vectors exactly, because no state depends on later tokens."""
-        model = self._prompted
+        model = self.prompted
         reading = model.reading
         reads_last_state = not reading.prompt.echoes
         return reading.prepending is None and reads_last_state and prefixes.is_known_kind(model.decoder.model)
@@ -254,11 +251,11 @@ class _SentenceReuse:
         There is one object for each prompt and number of layers, which is created on the first call.
         """
         if (index, layer_count) not in self._by_prompt:
-            decoder = self._prompted.decoder
-            prompt = self._prompted.prompts[index]
+            decoder = self.prompted.decoder
+            prompt = self.prompted.prompts[index]
             # Before prefixes are reused, the vectors of samples are compared with `_plain_vectors`. The
             # samples are ``one two three`` with one to three copies of the token ``a`` before or after it.
-            carrier, copied = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
+            carrier, copied = (text.ids for text in self.prompted.tokenize(["one two three", "a"]))
             samples = prefixes.samples_with_copies(carrier, tokens=copied[:1])
 
             def states_of(inputs: dict[str, Any]) -> torch.Tensor:
@@ -275,14 +272,14 @@ class _SentenceReuse:
                 prompt.after,
                 states_of=states_of,
                 vectors_of_states=vectors_of_last_tokens,
-                engine=self._runner,
-                limits=self._limits,
+                engine=self.runner,
+                limits=self.limits,
                 samples=samples,
                 plain_vectors=partial(self._plain_vectors, index, layer_count),
-                rounding=self._rounding,
+                rounding=self.rounding,
             )
         return self._by_prompt[index, layer_count]
 
     def _plain_vectors(self, index: int, layer_count: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
         rows = [PromptRow(index, content) for content in contents]
-        return self._runner.run_rows(rows, None, [layer_count])[:, 0]
+        return self.runner.run_rows(rows, None, [layer_count])[:, 0]

@@ -341,6 +341,7 @@ def _index_before_blanks(text: str, stop: int) -> int:
 
 
 def _ids_between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+    """Return the ids that begin or end inside a range of characters."""
     return tuple(
         token_id
         for token_id, (first, end) in zip(ids, spans, strict=True)

@@ -1,7 +1,4 @@
-"""Embed the texts of a file, and score encoders on labelled data.
-
-Scores and tuning belong to `stickytoken.language_models`; this module has their names too.
-"""
+"""Embed the texts of a file."""
 
 from __future__ import annotations
 
@@ -17,43 +14,12 @@ from numpy.typing import NDArray
 
 from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.data.rows import Meter, Skipped
-from stickytoken.data.tasks import find_task
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion
-from stickytoken.language_models.scores import (
-    Comparison,
-    Difference,
-    Score,
-    TaskMean,
-    average,
-    compare,
-    guess_note,
-)
-from stickytoken.language_models.tuning import Tried, Tuning, layers_scored, read_similarity, tune
 from stickytoken.measurement import write_atomically
 from stickytoken.settings.reading import ColumnChoice
-
-__all__ = [
-    "Comparison",
-    "Difference",
-    "EmbeddedFile",
-    "Score",
-    "TaskMean",
-    "Tried",
-    "Tuning",
-    "average",
-    "compare",
-    "embed_file",
-    "find_task",
-    "guess_note",
-    "layers_scored",
-    "read_similarity",
-    "read_text_file",
-    "require_new_file",
-    "tune",
-]
 
 # Number of texts that are encoded between two progress reports.
 _TEXTS_AT_A_TIME = 2048
