@@ -47,9 +47,8 @@ def test_load_encoder_has_every_loading_setting_with_its_default():
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer])
 @pytest.mark.parametrize("name", ["no-such/model", "no such model"])
 def test_without_the_hub_an_unknown_name_gives_one_line_that_names_it(name, load):
-    with pytest.raises(ModelError, match="cache") as caught:
+    with pytest.raises(ModelError, match=naming(repr(name))) as caught:
         load(name)
-    assert repr(name) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is not None
 
@@ -160,7 +159,7 @@ def test_an_encoder_stored_under_other_names_is_refused_with_what_to_do(tmp_path
         tokenizer.save_pretrained(tmp_path / name)
     with pytest.raises(ModelError, match=naming("get_encoder()")):
         load_encoder(tmp_path / "whole", device="cpu")
-    with pytest.warns(StickyTokenWarning, match="pooling"):
+    with pytest.warns(StickyTokenWarning, match=naming(repr(str(tmp_path / "encoder")), "mean")):
         encoder = load_encoder(tmp_path / "encoder", device="cpu")
     assert np.isfinite(encoder.encode(["the river sings"])).all()
 
@@ -201,12 +200,12 @@ def test_weights_without_the_unused_pooler_have_one_identity(folder):
 
 def test_a_folder_without_modules_is_read_with_a_warning_that_says_how_it_pools(tmp_path):
     folder = architectures.qwen2(tmp_path / "qwen2")
-    with pytest.warns(StickyTokenWarning, match="mean"):
+    with pytest.warns(StickyTokenWarning, match=naming("mean")):
         mean = saved_models.vectors(folder)
     saved_models.edit(
         folder / "config.json", lambda config: config.update(architectures=["Qwen2ForCausalLM"])
     )
-    with pytest.warns(StickyTokenWarning, match="last"):
+    with pytest.warns(StickyTokenWarning, match=naming("lasttoken")):
         last = saved_models.vectors(folder)
     assert np.abs(mean - last).max() > 0.1
 
@@ -425,8 +424,8 @@ def test_a_hub_is_not_tried_behind_a_proxy_or_where_files_are_cached(proxy, hub_
 @pytest.mark.parametrize(
     ("dtype", "has_modules", "said"),
     [
-        (torch.int8, True, "I8"),
-        (torch.float32, False, "modules.json"),
+        (torch.int8, True, naming("I8")),
+        (torch.float32, False, naming("modules.json")),
     ],
 )
 def test_a_static_model_that_cannot_be_loaded_is_told_in_a_line(tmp_path, dtype, has_modules, said):

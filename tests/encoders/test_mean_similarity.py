@@ -11,6 +11,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 import profiled
 import tiny_architectures as architectures
+from naming import naming
 from stickytoken import load_encoder
 from stickytoken.encoders.mean_similarity import isoscore, mean_similarity
 from stickytoken.errors import EncodingError
@@ -59,8 +60,8 @@ def test_entries_with_a_zero_vector_are_left_out_and_a_vocabulary_of_them_is_ref
     assert (result.entries, result.left_out) == (len(strings), 2)
     assert result.value == slow_mean(encoder, strings)
     weights.data.zero_()
-    for options in ({}, {"most": 9}):
-        with pytest.raises(EncodingError, match="encoded"):
+    for options, drawn in (({}, len(encoder.tokenizer.entries)), ({"most": 9}, 9)):
+        with pytest.raises(EncodingError, match=naming(encoder.name, 0, f"{drawn:,}")):
             mean_similarity(encoder, **options)
 
 

@@ -156,7 +156,7 @@ def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so():
 
 
 def test_an_empty_vocabulary_is_refused():
-    with pytest.raises(ModelError, match="vocabulary"):
+    with pytest.raises(ModelError, match=naming("Tokenizer")):
         categorize(HuggingFaceTokenizer(Tokenizer(models.WordLevel({}, unk_token="?"))))
 
 

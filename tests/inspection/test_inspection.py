@@ -310,15 +310,16 @@ def test_bad_input_is_refused(backbones, prompted):
         inspector.look([[99999]], [[0]], 1)
     with torch.no_grad():
         inspector._embeddings.weight[20] = float("nan")
-    with pytest.raises(EncodingError, match="finite"):
+    with pytest.raises(EncodingError, match=naming(encoder.name)):
         inspector.look([[20, 21]], [[0, 0]], 1)
-    with pytest.raises(EncodingError, match="vector"):
+    with pytest.raises(EncodingError, match=naming(encoder.name)):
         JacobianIntegrator(inspector).contributions([20, 21], [0, 0], 2)
 
 
 def test_a_model_without_derivatives_and_an_encoder_of_another_kind_are_refused():
-    with pytest.raises(ModelError, match="derivative"):
-        JacobianIntegrator(inspector_of(encoder_of("bloom"))).contributions([20, 21], [0, 0], 2)
+    without_derivatives = encoder_of("bloom")
+    with pytest.raises(ModelError, match=naming(without_derivatives.name)):
+        JacobianIntegrator(inspector_of(without_derivatives)).contributions([20, 21], [0, 0], 2)
     with pytest.raises(ModelError, match=naming("remote", "SimpleNamespace")):
         inspector_of(SimpleNamespace(name="remote"))
 
@@ -395,9 +396,8 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
         rows[ids[-1]] *= 20
     ids = (*ids, *ids[-1:] * 6)
     labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
-    adaptive, fixed = (
-        contributions(encoder, ids, labels, 6, **options) for options in ({}, {"max_factor": 1})
-    )
+    adaptive = contributions(encoder, ids, labels, steps=6)
+    fixed = contributions(encoder, ids, labels, steps=6, max_factor=1)
     assert fixed.error > 0.01 > adaptive.error
 
 

@@ -136,19 +136,19 @@ def test_a_text_must_fit_into_the_longest_prompt():
     assert encoder.encode_ids([[token] * 5]).shape == (1, tiny_decoders.DIMENSION)
     with pytest.raises(EncodingError, match=naming("prompt", longest + 6, longest + 5)):
         encoder.encode_ids([[token] * 6])
-    with pytest.raises(EncodingError, match="use a shorter text"):
+    with pytest.raises(EncodingError, match=naming("'the river the river", 512)):
         encoder.sentence_transformer().encode(["the river " * 400])
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"start": 3, "exit": 3}, "overwritten"),
+        ({"start": 3, "exit": 3}, naming("start", "exit", 3)),
         ({"start": 4, "exit": 9}, naming(4, "0 to 3")),
         ({"start": -1}, naming("start", -1, 0)),
         ({"layer": -6}, naming(-6, "1 to 4", "-1 to -4")),
-        ({"layer": 0}, naming("layer 0", "the same")),
-        ({"prompt": "echo"}, "echo"),
+        ({"layer": 0}, naming("layer 0", "1 to 4", "-1 to -4")),
+        ({"prompt": "echo"}, naming("echo")),
         ({"prompt_name": "query"}, naming("prompt", "'query'")),
         ({"token_prepending": False, "start": 1}, naming("start", "token prepending")),
         ({"max_length": 10}, naming("prompt", 10)),
@@ -161,16 +161,16 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(folder, options, rea
 
 
 def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_folder, folder, tmp_path):
-    with pytest.raises(InputError, match="token_prepending"):
+    with pytest.raises(InputError, match=naming("token_prepending")):
         load_prompted(bert_folder, prompt="prompteol", token_prepending=True)
     with pytest.raises(InputError, match=naming("'ke'")):
         load_encoder(bert_folder, device="cpu", prompt="ke")
     assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
-    with pytest.warns(StickyTokenWarning, match="pooling"):
+    with pytest.warns(StickyTokenWarning, match=naming(repr(str(folder)))):
         encoder = load_encoder(folder, device="cpu", prompt="query: ")
     assert not isinstance(encoder, CausalPromptEncoder)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    with pytest.raises(ModelError, match="weights"):
+    with pytest.raises(ModelError, match=naming(repr(str(tmp_path)))):
         load_encoder(tmp_path, prompt="prompteol")
 
 
@@ -219,20 +219,20 @@ def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prom
 
 def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
     model = stacked()
-    with pytest.raises(InputError, match="already loaded"):
+    with pytest.raises(InputError, match=naming("loaded")):
         load_encoder(model, prompt=Prompting(layer=2))
     model.save(str(tmp_path), create_model_card=False)
     for options in ({"prompt": "cot"}, {"token_prepending": True}):
-        with pytest.raises(InputError, match="saved"):
+        with pytest.raises(InputError, match=naming(repr(str(tmp_path)))):
             load_prompted(tmp_path, device="cpu", **options)
     (tmp_path / "causal_prompt_config.json").write_text("{")
     with pytest.raises(ModelError, match=naming("causal_prompt_config.json")):
         load_encoder(tmp_path, device="cpu")
-    with pytest.raises(InputError, match="Normalize"):
+    with pytest.raises(InputError, match=naming("Normalize, Normalize")):
         load_encoder(SentenceTransformer(modules=[model[0], Normalize(), Normalize()], device="cpu"))
     with pytest.raises(InputError, match=naming(8)):
         load_encoder(SentenceTransformer(modules=[model[0]], device="cpu", truncate_dim=8))
-    with pytest.raises(InputError, match="tuple"):
+    with pytest.raises(InputError, match=naming("tuple")):
         model[0].preprocess([("a", "b")])
 
 

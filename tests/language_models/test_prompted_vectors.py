@@ -267,19 +267,19 @@ def test_models_that_are_recurrent_or_no_decoders_are_refused(tmp_path):
     state = {"hidden_size": 32, "num_hidden_layers": 3}
     griffin = {**state, "num_attention_heads": 4, "lru_width": 32}
     sizes = {"d_model": 32, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 8}
-    for model, reason in (
-        (random_model("Mamba", {**state, "state_size": 8}, len(tokenizer)), "recurrent"),
-        (random_model("RecurrentGemma", griffin, len(tokenizer)), "recurrent"),
-        (transformers.BertModel(transformers.BertConfig(vocab_size=600, **_SIZES)), "decoder-only"),
-        (transformers.T5Model(transformers.T5Config(vocab_size=600, **sizes)), "encoder-decoder"),
-        (torch.nn.Linear(2, 2), "language model"),
+    for model, named in (
+        (random_model("Mamba", {**state, "state_size": 8}, len(tokenizer)), "mamba"),
+        (random_model("RecurrentGemma", griffin, len(tokenizer)), "recurrent_gemma"),
+        (transformers.BertModel(transformers.BertConfig(vocab_size=600, **_SIZES)), "bert"),
+        (transformers.T5Model(transformers.T5Config(vocab_size=600, **sizes)), "t5"),
+        (torch.nn.Linear(2, 2), "Linear"),
         (
             transformers.AutoModel.from_pretrained(architectures.modernbert(tmp_path / "modernbert")),
-            naming("encoder"),
+            "modernbert",
         ),
         (tiny_decoders.decoder("qwen2")[0].to("meta"), "meta"),
     ):
-        with pytest.raises(ModelError, match=reason):
+        with pytest.raises(ModelError, match=naming("x", named)):
             CausalPromptEncoder(model, tokenizer, "x", read(span=(1, 3)))
 
 

@@ -61,7 +61,7 @@ def test_a_file_of_tiktoken_is_refused():
 
 def test_an_unknown_encoding_is_refused():
     pytest.importorskip("tiktoken", reason="tiktoken is not installed")
-    with pytest.raises(ModelError, match="cl100k_base"):
+    with pytest.raises(ModelError, match=naming("cl100k_base")):
         load_vocabulary("tiktoken:nothing")
 
 
@@ -118,14 +118,14 @@ def test_a_function_may_have_candidates_only():
 
 
 def test_a_function_refuses_options_that_it_would_ignore():
-    with pytest.raises(InputError, match="device"):
+    with pytest.raises(InputError, match=naming("device")):
         load_encoder(embed, device="cpu")
-    with pytest.raises(ModelError, match="int"):
+    with pytest.raises(ModelError, match=naming("int")):
         load_encoder(embed, tokenizer=3)
 
 
 def test_a_model_with_a_tokenizer_takes_no_other(bert_folder):
-    with pytest.raises(InputError, match="tokenizer"):
+    with pytest.raises(InputError, match=naming("tokenizer")):
         load_encoder(bert_folder, tokenizer=bert_folder)
 
 
