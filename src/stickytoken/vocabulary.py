@@ -549,7 +549,9 @@ def _script_of_character(character: str) -> str | None:
 _COPIES = 8
 
 
-def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
+def choose_joinings(
+    vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion
+) -> Vocabulary:
     """Return the vocabulary with the best way to write copies of each entry.
 
     Copies are written as separate words. If the tokenizer reads more copies as the entry when the copies are

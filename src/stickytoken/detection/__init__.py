@@ -46,7 +46,7 @@ from stickytoken.methods import METHODS, base, choose_method, method_named, prob
 from stickytoken.settings import choose_insertion, part_of
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, special_tokens, written
+from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, choose_joinings, special_tokens
 
 __all__ = ["Run", "detect", "open_run", "probe"]
 
@@ -163,7 +163,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
+    vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     tokenizer = encoder.tokenizer
     if tokens is None and isinstance(tokenizer, CandidateTokenizer):
         # A candidate vocabulary also contains ordinary words for comparison, but only the candidates are
@@ -379,7 +379,7 @@ def probe(
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
     _warn_unless_cosine(encoder, name)
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
+    vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)
     if settings.inserted_as is not Insertion.IDS:
         ids = reachable_ids(vocabulary, ids, "to probe it, insert its id instead of text (insertion 'ids')")

@@ -81,7 +81,7 @@ class SentenceTransformerEncoder(ModelEncoder):
                 prompts for documents, else the same as before documents.
             role: the role of the texts; see `in_role`.
         """
-        from stickytoken.encoders.inputs.routes import has_roles, query_prompt_beside, routed
+        from stickytoken.encoders.inputs.routes import follow_route, has_roles, query_prompt_beside
 
         if len(model) == 0:
             raise ModelError(f"{name}: the model has no modules, so it does not read text")
@@ -93,7 +93,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._route_taken = route
         if role is not None and self._follows_routes:
             self._route_taken = role.value
-        self.model = routed(model, self._route_taken, name)
+        self.model = follow_route(model, self._route_taken, name)
         # The user's model, if `self.model` is a copy that contains only one of its routes; otherwise None.
         self._routed_from = None if self.model is model else model
         self._asked_route = route
@@ -165,9 +165,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         The method sets the tokenizers, the template, the maximum length and the number of embedding rows.
         """
         if self._routed_from is not None:  # the user may have changed the model after the route was copied
-            from stickytoken.encoders.inputs.routes import routed
+            from stickytoken.encoders.inputs.routes import follow_route
 
-            self.model = routed(self._routed_from, self._route_taken, self.name)
+            self.model = follow_route(self._routed_from, self._route_taken, self.name)
             if self.truncate_dim is not None:
                 self.model.truncate_dim = self.truncate_dim
         try:

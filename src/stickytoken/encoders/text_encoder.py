@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders import protocol
-from stickytoken.encoders.inputs.tokenizer import adapted
+from stickytoken.encoders.inputs.tokenizer import adapt
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, WordEncoder, quote_text
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -260,7 +260,7 @@ class TextEncoder(TextEncoderBase):
                 f"{type(self.model).__name__} a `tokenizer` attribute (of transformers or tokenizers)"
             )
         try:
-            return adapted(self._model_tokenizer)
+            return adapt(self._model_tokenizer)
         except ModelError as error:
             raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
 

@@ -17,7 +17,7 @@ from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, load_vocabulary, vocabulary_of
 from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Insertion, Joining, Placement, copies_as_text
-from stickytoken.vocabulary import categorize, written
+from stickytoken.vocabulary import categorize, choose_joinings
 from word_bag import WordBag
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "endpoints.md"
@@ -136,8 +136,8 @@ def test_a_model_with_a_tokenizer_takes_no_other(bert_folder):
 def test_copies_are_written_so_that_the_tokenizer_sees_them(tokenizer, share):
     tokenizer = vocabulary_of(tokenizer, None)
     vocabulary = categorize(tokenizer)
-    glued = written(vocabulary, tokenizer, Insertion.TEXT).available
-    words = written(vocabulary, tokenizer, Insertion.WORDS).available
+    glued = choose_joinings(vocabulary, tokenizer, Insertion.TEXT).available
+    words = choose_joinings(vocabulary, tokenizer, Insertion.WORDS).available
     assert glued == vocabulary.available
     assert {token.joining for token in glued} == {Joining.GLUED}
 

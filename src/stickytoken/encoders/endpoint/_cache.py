@@ -114,14 +114,15 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        by_key = {_hash_text(text): text for text in texts}
-        keys = list(by_key)
+        """Return the second column of a query for texts, keyed by text; the first column has their hashes."""
+        text_of_hash = {_hash_text(text): text for text in texts}
+        keys = list(text_of_hash)
         values: dict[str, Any] = {}
         for start in range(0, len(keys), _VALUES_IN_QUERY):
             queried_keys = keys[start : start + _VALUES_IN_QUERY]
             placeholders = ",".join("?" * len(queried_keys))  # the values are passed separately from the SQL
             for key, value in self._rows_of(f"{query} ({placeholders})", queried_keys):
-                values[by_key[key]] = value
+                values[text_of_hash[key]] = value
         return values
 
     def _rows_of(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from typing import Any
 from stickytoken.data import load_sentences
 from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.files.resolution import load_tokenizer
-from stickytoken.encoders.inputs.tokenizer import adapted
+from stickytoken.encoders.inputs.tokenizer import adapt
 from stickytoken.errors import InputError, ModelError, require_package
 from stickytoken.validation import list_of
 from stickytoken.vocabulary import RoundTripTokenizer
@@ -60,7 +60,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
         return None
     if isinstance(tokenizer, (str, Path)):
         return load_vocabulary(tokenizer)
-    return adapted(tokenizer)
+    return adapt(tokenizer)
 
 
 def _candidates_in(path: Path) -> list[str]:

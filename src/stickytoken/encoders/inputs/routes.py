@@ -1,7 +1,7 @@
 """Support for models that encode queries and documents differently, with a Router, prompts or other settings.
 
 A `Router` of sentence-transformers holds one chain of modules for each route. An encoder uses only one route,
-so `routed` returns a model that contains only the modules of the chosen route.
+so `follow_route` returns a model that contains only the modules of the chosen route.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RoutedModel(SentenceTransformer):
         return {} if self.task is None else {"task": self.task}
 
 
-def routed(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
+def follow_route(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
     """Return a model that sends all texts through one route and shares modules and weights with the original.
 
     A model without a Router may still encode tasks such as ``query`` differently. If a route is named for a

@@ -336,7 +336,7 @@ class HuggingFaceTokenizer:
             raise
 
 
-def adapted(tokenizer: Any) -> RoundTripTokenizer:
+def adapt(tokenizer: Any) -> RoundTripTokenizer:
     """Return the tokenizer if it has the members of `RoundTripTokenizer`; otherwise wrap it."""
     if all(hasattr(tokenizer, member) for member in _ROUND_TRIP_MEMBERS):
         round_trip_tokenizer: RoundTripTokenizer = tokenizer
