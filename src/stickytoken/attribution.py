@@ -571,6 +571,7 @@ def _merge_copies(
         count = len(group)
         if count > 1:
             name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
+            # Only if these are all sticky parts of both texts was the effect measured of deleting just them.
             deletion = sticky_effect if count == sticky_count else None
             part = TextPart(name, part.token_ids * count, sticky=True, deletion=deletion)
         parts.append(part)
@@ -640,6 +641,7 @@ def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
 
 
 def _recurring_part_sentence(result: Why, pairs: Sequence[TokenPair]) -> str | None:
+    """Return a sentence about a part that is in most of the strongest pairs; None if there is none."""
     first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
     second_and_first = [(second, first) for first, second in first_and_second]
     for named_pairs in (first_and_second, second_and_first):

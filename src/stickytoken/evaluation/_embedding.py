@@ -169,6 +169,7 @@ def embed_file(
 
 
 def _encode(encoder: Encoder, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
+    """Return the vectors of texts, NaN where the model has none, and how many texts were truncated."""
     if not reads_ids(encoder):
         return encoder.encode(texts, allow_zero=True), 0
     fitted_texts = fit_texts(encoder, texts, room=0, insertion=Insertion.IDS, name="the texts")

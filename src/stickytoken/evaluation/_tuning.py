@@ -233,6 +233,7 @@ def layers_scored(
 def _cosines_by_layer(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
+    """Return the cosine of each pair of texts after each layer, shape (pairs, layers)."""
     vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]

@@ -185,6 +185,7 @@ class _Path:
         return total
 
     def _derivatives(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+        """Return the derivative of each point's vector in the direction of the same row, shape (n, d)."""
         with _forward_mode.dual_level():
             dual = _forward_mode.make_dual(embeddings, directions)
             vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))

@@ -550,7 +550,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, asked, le
     endpoint = served.encoder()
     served.server.behaviour.faults.extend([None, *["429"] * (6 if least < 1 else 1)])
     waits = []
-    endpoint.waits = lambda reason, seconds: waits.append(seconds)
+    endpoint.session.waits = lambda reason, seconds: waits.append(seconds)
     began = time.monotonic()
     np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
     assert time.monotonic() - began >= least

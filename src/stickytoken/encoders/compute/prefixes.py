@@ -250,7 +250,7 @@ class PrefixReuse:
     @cached_property
     def _trees_are_exact(self) -> bool:
         roots = self._trees_if_cheaper(self.samples)
-        if roots is None:
+        if roots is None:  # the samples have no trees, so nothing can be compared
             return False
         vectors = self.vectors_of_trees(roots, len(self.samples))
         return agree(vectors, self.plain_vectors(self.samples), self.rounding)

@@ -204,19 +204,22 @@ def vectors_of_fixed_texts(
     return vectors
 
 
-def _require_distinct_vectors(vectors: NDArray[np.float32], noise: float, name: str) -> None:
+def _require_distinct_vectors(vectors: NDArray[np.float32], distance_of_calls: float, name: str) -> None:
     units = exact_unit_vectors(vectors)
     distances = np.linalg.norm(units[:, None] - units, axis=2)
     distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
-    if distance_of_texts <= max(noise, _ROUNDING):
+    if distance_of_texts <= max(distance_of_calls, _ROUNDING):
         raise ModelError(
             f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
-            f"the vectors of one text in two requests ({noise:.2g}): check which model the server has loaded"
+            f"the vectors of one text in two requests ({distance_of_calls:.2g}): check which model the server "
+            "has loaded"
         )
 
 
 def _require_floats(vectors: NDArray[np.float32], name: str) -> None:
-    if not (vectors == np.round(vectors)).all() or not vectors.any():
+    has_fractions = bool((vectors != np.round(vectors)).any())
+    is_zero = not vectors.any()  # refused for another reason
+    if has_fractions or is_zero:
         return
     kind = "packed bits or 8-bit integers" if np.abs(vectors).max() > 1 else "signs or bits"
     raise ModelError(

@@ -152,13 +152,15 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         recorded.texts.update(new_texts)
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids that the artificial vector of each text depends on."""
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
-        rows: list[list[int]] = []
+        # Without a tokenizer, hashes of the words take the place of token ids.
+        ids_by_text: list[list[int]] = []
         for text in texts:
             words = [word.encode("utf-8", "surrogatepass") for word in text.split()]
-            rows.append([zlib.crc32(word) for word in words])
-        return rows
+            ids_by_text.append([zlib.crc32(word) for word in words])
+        return ids_by_text
 
     @property
     def capabilities(self) -> protocol.Capabilities:

@@ -275,6 +275,7 @@ class EndpointEncoder(TextEncoderBase):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, one_attempt: bool = False) -> None:
+        """Send batches; before the first and after every `CHECKED_EVERY`, check the model."""
         session = self.session
         start = 0
         while start < len(batches):

@@ -541,6 +541,7 @@ def user_tokenizer(
 
 
 def _count_declared_rows(module: TextModule) -> int | None:
+    """Return how many token vectors the model has by its files; None if they don't say."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(read_stored_tensors(weights)) if weights.is_file() else None

@@ -138,6 +138,7 @@ def _template_around(
 
 
 def _module_inputs(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
+    """Return what the model's own preprocessing makes of a text: the inputs of its first module."""
     try:
         features = model.preprocess([sample], prompt=prompt or None)
     except Exception as error:  # image and audio processors raise many kinds of errors
