@@ -211,8 +211,8 @@ def _require_distinct_vectors(vectors: NDArray[np.float32], distance_of_calls: f
     if distance_of_texts <= max(distance_of_calls, _ROUNDING):
         raise ModelError(
             f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
-            f"the vectors of one text in two requests ({distance_of_calls:.2g}): check which model the server "
-            "has loaded"
+            "the vectors of one text in two requests "
+            f"({distance_of_calls:.2g}): check which model the server has loaded"
         )
 
 
