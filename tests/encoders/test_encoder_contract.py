@@ -211,7 +211,7 @@ def test_ids_that_it_does_not_read_or_whose_vector_is_zero_are_refused(with_ids)
         with pytest.raises(EncodingError, match=naming(value)):
             encoder.encode_ids([wrong])
     with_ids.scale(0.0)
-    with pytest.raises(EncodingError, match=naming("'the river'")):
+    with pytest.raises(EncodingError, match=naming("'the river")):
         encoder.encode_ids([ids])
     assert not encoder.encode_ids([ids], allow_zero=True).any()
 
