@@ -69,7 +69,8 @@ def press():
     time.sleep(60)
     raise SystemExit("the signal did not interrupt")
 def load_encoder(model, **options):
-    stickytoken.loading.load_encoder = load  # pressed once: it may be called again, while a press counts as a repeat
+    # It is called twice, and a press that soon follows another is ignored.
+    stickytoken.loading.load_encoder = load
     {ENDINGS[ending]}
 stickytoken.loading.load_encoder = load_encoder
 {MAIN}

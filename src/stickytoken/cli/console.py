@@ -343,7 +343,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 
 def raise_if_interrupted(step: Progress | None = None) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed and a library caught it. Serves as a progress callback."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed and a library caught it. Can report progress."""
     del step
     if was_interrupted():
         raise KeyboardInterrupt
