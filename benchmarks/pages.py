@@ -10,12 +10,13 @@ hours on two CPU cores.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,8 @@ PACKAGED = ROOT / "src" / "stickytoken" / "demo" / "example"
 # Name of the packaged run of a model with planted tokens.
 TAMPERED = "tampered"
 PACKAGED_PREFIX = "packaged "
-# Lists the runs that each file was made from. A file that is not listed counts as missing.
+# Lists the runs that each file was made from, and its digest. A file that is not listed counts as missing.
+# It also has the row that `card --table` printed for each run.
 RECORD = RESULTS / "pages.json"
 # Characters of a run's identity that the record and the pages show.
 IDENTITY_LENGTH = 12
@@ -207,9 +209,9 @@ class Workshop:
         identities = self.identities(step)
         if None in identities.values():
             return False
-        record = recorded()
+        made = record()["made"]
         return all(
-            product.exists() and record.get(relative(product)) == identities for product in step.products
+            product.exists() and made.get(relative(product)) == identities for product in step.products
         )
 
     def make(self, step: Step) -> None:
@@ -223,9 +225,9 @@ class Workshop:
         outdated = [source for source, identity in identities.items() if identity is None]
         if absent or outdated:
             refuse(f"{step.name}: still missing or of an older rule: {', '.join(absent + outdated)}")
-        record = recorded() | {relative(product): identities for product in step.products}
-        text = json.dumps({"made": dict(sorted(record.items()))}, indent=1)
-        RECORD.write_text(text + "\n", encoding="utf-8")
+        made = {relative(product): identities for product in step.products}
+        digests = {relative(product): digest_of(product) for product in step.products}
+        write_record(made=made, sha256=digests)
 
     def detect(self, model: PageModel) -> None:
         """Detect the sticky tokens of a model, or continue a run that was stopped.
@@ -241,8 +243,11 @@ class Workshop:
         self.stickytoken("detect", model.model, *model.options, "--out", f"../runs/{model.name}")
 
     def write_page(self, model: PageModel) -> None:
-        """Write the page of a model."""
+        """Write the page of a model, and record its row for the table of measured models."""
         self.script("model_card.py", f"../runs/{model.name}", "--name", model.name)
+        command = [sys.executable, "-m", "stickytoken", "card", f"../runs/{model.name}", "--table"]
+        printed = subprocess.run(command, cwd=self.models, stdout=subprocess.PIPE, text=True, check=True)
+        write_record(rows={model.name: printed.stdout.strip()})
 
     def write_example(self, model: PageModel) -> None:
         """Write the report of a model, after a repair, which adds a section to the report."""
@@ -282,16 +287,31 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def recorded() -> dict[str, dict[str, str]]:
-    """Return the runs that each file was made from.
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def record() -> dict[str, dict[str, Any]]:
+    """Return what is recorded of the files that were made.
 
     Returns:
-        For each file, keyed by its path in the repository, the identities of its runs, keyed by their names.
+        ``made``: for each file, keyed by its path in the repository, the identities of its runs, keyed by
+        their names. ``sha256``: for each file, its digest. ``rows``: for each run, the row that
+        `card --table` printed.
     """
-    if not RECORD.exists():
-        return {}
-    document: dict[str, dict[str, dict[str, str]]] = json.loads(RECORD.read_text("utf-8"))
-    return document["made"]
+    document: dict[str, dict[str, Any]] = {"made": {}, "sha256": {}, "rows": {}}
+    if RECORD.exists():
+        document |= json.loads(RECORD.read_text("utf-8"))
+    return document
+
+
+def write_record(**parts: Mapping[str, Any]) -> None:
+    """Add entries to the parts of the record."""
+    document = record()
+    for part, entries in parts.items():
+        document[part] = dict(sorted((document[part] | entries).items()))
+    RECORD.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def make_all(work: Path, only: str = "", *, again: bool = False, plan: bool = False) -> None:

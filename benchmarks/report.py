@@ -1,24 +1,23 @@
-"""Measure reports, take pictures of them, and record what the commands of the README print.
+"""Measure reports, take pictures of them, and record what the README and the tutorial show.
 
 `run`, `large` and `gallery` open reports in a headless Chromium, which must be installed.
 `prepare` and `outputs` need a run of all-MiniLM-L6-v2, and `prepare` needs the shared data sets beside this
-repository. `large` takes two minutes; `outputs` runs all commands of the README and takes as long as they do.
+repository. `large` takes two minutes; `outputs` and `tutorial` take as long as the commands of their pages.
 Run a command with, for example, `python benchmarks/report.py run RUN`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -269,7 +268,6 @@ def gallery(only: str = "") -> None:
 # The documents that show commands with their output, and the file that records what the commands print.
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
 RECORD = RESULTS / "readme.json"
-SERVER = ROOT / "tests" / "support" / "embedding_server.py"
 # In documents.jsonl, every 117th document contains copies of the worst token, beginning with the sixth.
 DOCUMENT_INTERVAL = 117
 FIRST_DOCUMENT = 5
@@ -330,38 +328,25 @@ def write_documents(path: Path, token: str) -> None:
                 file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-@contextlib.contextmanager
-def served_model() -> Iterator[None]:
-    """Serve all-MiniLM-L6-v2 as minilm on port 8080, where the commands of the README expect it."""
-    command = [sys.executable, str(SERVER), MINILM, "--port", "8080", "--name", "minilm"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        # The server prints this line when it is ready.
-        if process.stdout is None or not process.stdout.readline().startswith("serving"):
-            refuse("the server on port 8080 did not start")
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def output_of(command: str, folder: Path) -> dict[str, Any]:
-    """Run a command of a document in a folder, with a server if the command needs one.
+    """Run a command of a document in a folder.
 
     Returns:
-        The lines of ``stdout`` and ``stderr``, and the exit ``status``.
+        The lines of ``stdout`` and ``stderr``, the exit ``status`` and the ``processor_seconds``.
     """
     # The width, the lack of colours and the lack of a network make the output the same on all machines.
     environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-    needs_server = "localhost:8080" in command
-    with served_model() if needs_server else contextlib.nullcontext():
-        process = subprocess.run(
-            shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+    before = os.times()
+    process = subprocess.run(
+        shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
     return {
         "stdout": process.stdout.splitlines(),
         "stderr": process.stderr.splitlines(),
         "status": process.returncode,
+        "processor_seconds": round(used, 1),
     }
 
 
@@ -387,5 +372,36 @@ def outputs(folder: Path, only: str = "") -> None:
             write_json("readme", commands=records)
 
 
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+TUTORIAL_RESULT = "tutorial"
+
+
+def tutorial(folder: Path) -> None:
+    """Execute the tutorial in FOLDER, which is made, and record what it prints.
+
+    Blocks of Python and commands are executed in their order. A test compares the tutorial with the record,
+    which is benchmarks/results/tutorial.json.
+    """
+    folder.mkdir(parents=True)
+    blocks = re.findall(
+        r"^```(python|console)\n(.*?)^```", TUTORIAL.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    names: dict[str, object] = {}
+    command_records: dict[str, Any] = {}
+    code_records: list[dict[str, Any]] = []
+    with contextlib.chdir(folder):
+        for language, block in blocks:
+            if language == "console":
+                for command, _ in shown(f"```console\n{block}```\n"):
+                    command_records[command] = output_of(command, Path.cwd())
+                continue
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(block, TUTORIAL.name, "exec"), names)
+            code_records.append({"code": block.splitlines(), "stdout": printed.getvalue().splitlines()})
+    megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    write_json(TUTORIAL_RESULT, megabytes=megabytes, commands=command_records, code=code_records)
+
+
 if __name__ == "__main__":
-    commands(__doc__, large, gallery, prepare, outputs, run=check_report)
+    commands(__doc__, large, gallery, prepare, outputs, tutorial, run=check_report)

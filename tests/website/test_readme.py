@@ -11,20 +11,14 @@ import planted
 import stickytoken
 from build import ROOT
 from how_to import how_to_pages, text_of
-from report import DOCUMENTS, RECORD, shown
+from report import DOCUMENTS, RECORD, RESULTS, TUTORIAL_RESULT, shown
 
 FAQ = (ROOT / "docs" / "faq.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 MODELS = ROOT / "docs" / "models"
-RESULTS = ROOT / "benchmarks" / "results"
-WORDS = ("[CLS]", "ذ", "an ordinary word")
 COMMANDS = json.loads(RECORD.read_text("utf-8"))["commands"]
 DETECT = "stickytoken detect all-MiniLM-L6-v2 --out runs/all-MiniLM-L6-v2"
 OUTPUTS = [output for path in DOCUMENTS for output in shown(path.read_text("utf-8"))]
-
-
-def flat(text):
-    return " ".join(text.split())
 
 
 def test_the_readme_begins_with_the_main_command_and_what_it_printed():
@@ -33,40 +27,6 @@ def test_the_readme_begins_with_the_main_command_and_what_it_printed():
     commands = {command.split()[1] for question in questions for command, _ in shown(question)}
     assert {"clean", "check", "evaluate"} <= commands
     assert len(README.split()) <= 900
-
-
-def test_what_is_said_of_minilm_is_what_the_run_found():
-    (headline, *_) = COMMANDS[DETECT]["stdout"]
-    assert headline in README
-    assert "23,699" in headline
-
-
-def test_the_readme_says_what_speaks_against_the_rule():
-    """The correlations over random tokens, which are the lowest."""
-    checks = json.loads((RESULTS / "documents_correlation.json").read_text("utf-8"))["checks"]
-
-    def of_collections(words):
-        """Return what the checks with these words in their names found on Cranfield and on documentation."""
-        found = [
-            check["ours"] for check in checks if words in check["name"] and "questions" not in check["name"]
-        ]
-        assert len(found) == 2
-        return found
-
-    erased = [
-        value.replace("-", "−") for value in of_collections("128 random tokens: Spearman of the erased")
-    ]
-    assert f"with recall@10 is {erased[0]} on Cranfield and {erased[1]} on program documentation" in flat(
-        README
-    )
-    push = [value.split(";")[0] for value in of_collections("128 random tokens: Spearman of the run's push")]
-    assert f"that of push with wrong top 10s is {push[0]} and {push[1]}" in flat(README)
-    recall = [value.split("; ") for value in of_collections("median recall@10")]
-    hiding, random, without = recall[0]
-    assert f"with eight copies of a token that hides is found by {hiding} of its queries" in flat(README)
-    assert f"with a random token's by {random}, without copies by {without}" in flat(README)
-    hiding, random, without = recall[1]
-    assert f"on program documentation, {hiding}, {random} and {without}" in flat(README)
 
 
 def test_the_code_runs(bert_folder, sentence_file, tmp_path, monkeypatch):
@@ -112,68 +72,6 @@ def test_the_table_of_models_says_what_their_pages_say():
             token, _, value = cell.partition("' ")
             assert re.search(rf"^\| {re.escape(token)}' \|.* {re.escape(value)} \|", page, re.MULTILINE)
     assert compared == len(pages) - 1  # every page, and not this table
-
-
-@pytest.mark.parametrize(
-    ("answer", "printed"),
-    [
-        ("Of the 23,699 tokens", "18 sticky tokens among 23,699"),
-        ("that can occur in text, 18 are sticky", "18 sticky tokens among 23,699"),
-        ("into 2.3 times as many wrong results", "2.3×"),
-    ],
-)
-def test_figures_of_minilm_in_answers_are_those_of_the_run(answer, printed):
-    assert answer in flat(FAQ)
-    assert printed in flat(" ".join(COMMANDS[DETECT]["stdout"]))
-
-
-def test_what_typed_copies_do_is_said_as_it_was_measured():
-    models = json.loads((RESULTS / "typed_copies.json").read_text("utf-8"))["models"]
-    minilm = {row["label"]: row for row in models["all-MiniLM-L6-v2"]["rows"]}
-    gemma = {row["label"]: row for row in models["EmbeddingGemma-300M"]["rows"]}
-    rows = {
-        "in front": [minilm["without copies"], *(minilm[f"{word} before"] for word in WORDS)],
-        "at the end": [minilm["without copies"], *(minilm[f"{word} after"] for word in WORDS)],
-    }
-    for place, cells in rows.items():
-        top_tens = " | ".join(f"{cell['top_tens']:.2f}" for cell in cells)
-        found = " | ".join(f"{cell['found']:.0%}" for cell in cells)
-        assert f"copies {place} | {top_tens} |" in FAQ
-        assert f"copies {place} | {found} |" in FAQ
-    (picture,) = re.findall(r'alt="(.*?)"', README, re.DOTALL)
-    without, cls, hidden, ordinary = (cell["top_tens"] for cell in rows["in front"])
-    repaired = minilm["[CLS] before, repaired"]["top_tens"]
-    for value in (without, cls, hidden, ordinary, repaired):
-        assert f"{value:.2g} " in flat(picture) or f"{value:.1g} " in flat(picture)
-    assert f"{cls / without:.1f} times as many searches then show it" in flat(README)
-    eos = [gemma[label]["top_tens"] for label in ("without copies", "<eos> before", "<eos> after")]
-    method = flat((ROOT / "docs" / "method.md").read_text("utf-8"))
-    cls_after = rows["at the end"][1]["top_tens"]
-    assert f"a Cranfield abstract is in the top 10 of {without:.2f} of 225 queries" in method
-    assert f"in front, it is in {cls:.2f}, and with eight at the end in {cls_after:.2f}" in method
-    assert (
-        f"of 120 queries, {eos[0]:.1f} without copies, {eos[1]:.1f} (in front) and {eos[2]:.1f} (at the end)"
-        in (method)
-    )
-
-
-@pytest.mark.parametrize(
-    ("answer", "page", "source"),
-    [
-        ("leave at least 40% less of a text", "method.md", "they leave at least 40% less of a text"),
-        ("at least 1.5 times as many wrong results", "method.md", "at least 1.5 times as many wrong results"),
-        ("finds the 474 published candidates", "benchmarks.md", "| 474, 0 differ;"),
-        ("exactly the 21 published sticky tokens", "benchmarks.md", "| exactly these | 21, 0 others |"),
-        ("18 of the 21 push more than an ordinary token", "paper.md", "tokens above an ordinary one | 18 |"),
-        ("rose by 0.27 points", "repair.md", "STS-B rises by 0.27 points"),
-        ("about four texts per token", "method.md", "about four texts per token"),
-        ("between 3 cents and 2.36 dollars", "endpoints.md", "cost 0.02733,"),
-        ("between 3 cents and 2.36 dollars", "endpoints.md", "cost 2.358,"),
-    ],
-)  # fmt: skip
-def test_figures_in_answers_are_those_of_their_sources(answer, page, source):
-    assert answer in flat(FAQ)
-    assert source in flat((ROOT / "docs" / page).read_text("utf-8"))
 
 
 def test_the_pictures_of_the_gallery_are_small():
@@ -295,6 +193,22 @@ def test_the_tutorial_works_as_written(tmp_path, monkeypatch):
     for kind, block in blocks_of(TUTORIAL):
         assert (run_python(block, names) if kind == "python" else run_console(block)) == []
     assert names["after"] < names["before"] / 2
+
+
+def test_the_tutorial_shows_what_was_recorded():
+    """Its code is what was executed, and what it shows of outputs was printed, digit for digit."""
+    record = json.loads((RESULTS / f"{TUTORIAL_RESULT}.json").read_text("utf-8"))
+    code = [block.splitlines() for kind, block in blocks_of(TUTORIAL) if kind == "python"]
+    assert code == [entry["code"] for entry in record["code"]]
+    for entry in record["code"]:
+        comments = re.findall(r"^print\(.*\)  # (.*)$", "\n".join(entry["code"]), re.MULTILINE)
+        assert comments == entry["stdout"]
+    outputs = shown(TUTORIAL)
+    assert [command for command, _ in outputs] == list(record["commands"])
+    for command, lines in outputs:
+        printed = record["commands"][command]
+        assert printed["status"] == (10 if command == "stickytoken check run" else 0), command
+        assert appear_in_order(lines, printed["stderr"] + printed["stdout"]), command
 
 
 def test_every_block_of_the_tutorial_is_executed_but_the_installation():

@@ -1,0 +1,351 @@
+"""Every number in the README, the answers, the tutorial and the table of models is that of a record.
+
+`CLAIMS` has, for each page, phrases that stand in it, each with the values of its numbers: from a result
+file, a recorded output, the packaged run, the page of a model or a constant of the code. A number of a page
+that stands in none of its phrases is an error.
+"""
+
+import json
+import re
+import tomllib
+
+import pytest
+
+import pages
+import stickytoken
+from build import ROOT
+from stickytoken.cli.commands.shipping import GATE_CLOSED
+from stickytoken.data.collection import bundled_collection
+from stickytoken.search import TOP
+
+RESULTS = ROOT / "benchmarks" / "results"
+# A number, with the unit that decides how a value is written.
+NUMBER = re.compile(r"(−?\d(?:[\d,.]*\d)?)(%?)")
+# Blocks whose commands or code are recorded with what they print.
+RECORDED_BLOCK = re.compile(r"^```(?:python|console)\n.*?^```$", re.DOTALL | re.MULTILINE)
+# Names and years, and values that a reader may choose.
+NO_MEASUREMENTS = (
+    "all-MiniLM-L6-v2", "all-minilm-l6-v2", "all-mpnet-base-v2", "multilingual-e5-small", "4-bit", "4bit",
+    "EmbeddingGemma-300M", "embeddinggemma-300m", "ACL 2025", "2025.acl-long.1391", "HF_HUB_OFFLINE=1",
+    "`--sample 2000`",
+)  # fmt: skip
+# What no record has, with the reason.
+BY_HAND = {
+    "docs/faq.md": {
+        "For the 100,000 entries of OpenAI's tokenizer, between 3 cents and 2.36 dollars, at 0.02 dollars": (
+            "an estimate of `detect`, for which OpenAI's service must answer"
+        ),
+        "The first rounds cost the 3 cents": "the same",
+        "18 of the 21 push more": "the sum of a `probe` that docs/paper.md describes and no file records",
+    }
+}
+
+
+def text_of(page):
+    """A page as one line, without blocks whose content is recorded."""
+    return " ".join(RECORDED_BLOCK.sub("", (ROOT / page).read_text("utf-8")).split())
+
+
+def result(name):
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+
+
+def numbers(text):
+    """The numbers in a text, as they are written."""
+    return re.findall(r"(?:(?<!\d)[−-])?\d(?:[\d,.]*\d)?", text)
+
+
+def without_names(text):
+    for name in NO_MEASUREMENTS:
+        text = text.replace(name, "")
+    return text
+
+
+def measured(name, check):
+    """What a benchmark measured in its only check with this beginning."""
+    (found,) = (entry["ours"] for entry in result(name)["checks"] if entry["name"].startswith(check))
+    return [float(number.replace(",", "")) for number in numbers(found)]
+
+
+def printed(command):
+    """What the only recorded command with this beginning printed."""
+    records = result("readme")["commands"].items()
+    (record,) = (record for recorded_command, record in records if recorded_command.startswith(command))
+    return "\n".join(record["stderr"] + record["stdout"])
+
+
+class ModelPage:
+    """The numbers of a page of a model, as it shows them."""
+
+    def __init__(self, name):
+        self.text = (ROOT / "docs" / "models" / f"{name}.md").read_text("utf-8")
+        self.examined = self.number(r"among (\S+) examined tokens")
+        self.sticky = self.number(r"The run found (\S+) sticky token").replace("no", "0")
+        self.in_documents = self.number(r"(\S+) tokens were measured in the bundled documents")
+        self.random = [self.number(r"Of (\S+) random ones"), self.number(r"random ones, (\S+) push")]
+        self.at_most = self.number(r"so at most (\S+)% of the")
+        self.texts = self.number(r"The run encoded (\S+) texts")
+
+    def number(self, pattern):
+        (found,) = re.findall(pattern, self.text)
+        return found
+
+    def erased(self, token):
+        """The erased share of a token, and the ends of its interval."""
+        return numbers(self._cells(token)[0])
+
+    def push(self, token):
+        """The push of a token, and the ends of its interval."""
+        return numbers(self._cells(token)[1])
+
+    def _cells(self, token):
+        (cells, *_) = re.findall(rf"^\| '{re.escape(token)}' \| (.*?) \| (.*?) \|", self.text, re.MULTILINE)
+        return cells
+
+
+MINILM = ModelPage("all-MiniLM-L6-v2")
+MPNET = ModelPage("all-mpnet-base-v2")
+GEMMA = ModelPage("embeddinggemma-300m")
+E5 = ModelPage("multilingual-e5-small-4bit")
+CLS, EOS, START, END = r"\[CLS\]", "&lt;eos&gt;", "&lt;s&gt;", "&lt;/s&gt;"
+
+RUN = stickytoken.open_run(pages.PACKAGED / "all-MiniLM-L6-v2")
+FOUND = {row["token"]: row["found"] for row in RUN.tokens.iter_rows(named=True)}
+SETTINGS = stickytoken.ProfileSettings()
+HIDES, PUSHES, LEVEL = SETTINGS.smallest_erased, SETTINGS.smallest_push, SETTINGS.confidence
+# An unusual vector halves the distance to a threshold.
+HIDES_UNUSUAL, PUSHES_UNUSUAL = HIDES / 2, 1 + (PUSHES - 1) / 2
+PYTHON = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["requires-python"]
+SAMPLE = int(next(model for model in pages.MODELS if model.name == "all-mpnet-base-v2").options[-1])
+SENTENCES = stickytoken.load_sentences()
+
+TYPED = result("typed_copies")["models"]
+QUERIES, GEMMA_QUERIES = (model["queries"] for model in TYPED.values())
+TYPED_MINILM, TYPED_GEMMA = ({row["label"]: row for row in model["rows"]} for model in TYPED.values())
+IN_FRONT = ("without copies", "[CLS] before", "ذ before", "an ordinary word before")
+AT_THE_END = ("without copies", "[CLS] after", "ذ after", "an ordinary word after")
+
+BOTH_RUNS, EITHER_RUN = measured("documents_again", "two runs")[1:]
+AGAIN = [BOTH_RUNS, MINILM.sticky, EITHER_RUN - int(MINILM.sticky)]
+CANDIDATES = measured("parity", "candidates")[0]
+PUBLISHED = measured("parity", "sticky tokens")[0]
+GAIN = measured("token_prepending_gemma", "prompt + TP")[3:]
+PAIRS_OF_STSB = numbers(result("token_prepending_gemma")["checks"][0]["bar"])[0]
+LAYER, GAIN_OF_SOME = re.search(
+    r"plain prompt +- +- +(\d+).*token prepending +\d+ +(\S+)", printed("stickytoken evaluate"), re.DOTALL
+).groups()
+HIDING = len(result("documents_correlation")["checks"][-1]["detail"]["tokens"])
+STORED, CENTRED, WHITENED = (check["detail"] for check in result("whitening")["checks"])
+# Megabytes of the core with torch's build for CPUs, and of the two extras.
+INSTALLED = sum(
+    measured("first_answer", check)[0] for check in ("the core", "extra `offline`", "extra `report`")
+)
+TUTORIAL = result("tutorial")["commands"]
+GIGABYTES = (INSTALLED + result("tutorial")["megabytes"]) / 1000
+DETECTION = TUTORIAL["stickytoken detect all-MiniLM-L6-v2 --out run"]
+(DAMAGED, _) = numbers(TUTORIAL["stickytoken scan run documents.txt"]["stdout"][0])[:2]
+
+
+def top_tens(typed, *labels):
+    return [typed[label]["top_tens"] for label in labels]
+
+
+def found(*labels):
+    return [TYPED_MINILM[label]["found"] for label in labels]
+
+
+def correlations(measure):
+    """Rank correlations of a measure over random tokens, on Cranfield and on documentation."""
+    checks = [f"{name}, 128 random tokens: Spearman of {measure}" for name in ("cranfield", "documentation")]
+    return [measured("documents_correlation", check)[0] for check in checks]
+
+
+def recall(collection):
+    """The recall with tokens that hide, with random ones and without copies."""
+    return [share / 100 for share in measured("documents_correlation", f"{collection}: median recall")]
+
+
+CLAIMS = {
+    "README.md": [
+        ("Python 3.11+", numbers(PYTHON)),
+        ("in their top 10", [TOP]),
+        ("1.7 of 225 as it is", [*top_tens(TYPED_MINILM, "without copies"), QUERIES]),
+        ("0.85 with eight ordinary words in front", top_tens(TYPED_MINILM, "an ordinary word before")),
+        ("1.3 with eight ب", top_tens(TYPED_MINILM, "ب before")),
+        ("0.04 with eight ذ", top_tens(TYPED_MINILM, "ذ before")),
+        ("4.5 with eight [CLS]", top_tens(TYPED_MINILM, "[CLS] before")),
+        ("1.7 repaired", top_tens(TYPED_MINILM, "[CLS] before, repaired")),
+        ("3.8 of 120 as it is", [*top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES]),
+        ("3.1 with ordinary words", top_tens(TYPED_GEMMA, "an ordinary word before")),
+        ("7 with eight <eos>", top_tens(TYPED_GEMMA, "<eos> before")),
+        ("3.6 repaired", top_tens(TYPED_GEMMA, "<eos> before, repaired")),
+        ("in 2.7 times as many searches", [TYPED_MINILM["[CLS] before"]["ratio"]]),
+        ("keeps 51% less meaning", MINILM.erased("ذ")[:1]),
+        ("shows up for 2.3 times as many unrelated queries", MINILM.push(CLS)[:1]),
+        ("with eight ذ, 73% of the queries", [FOUND["ذ"]]),
+        ("with ordinary words, 90%", [RUN.result.ordinary_found]),
+        ("| all-MiniLM-L6-v2 | 18 of 23,699 |", [MINILM.sticky, MINILM.examined]),
+        ("| ذ: 51% (47 to 55) |", MINILM.erased("ذ")),
+        ("| `[CLS]`: 2.3× (1.9 to 2.8) |", MINILM.push(CLS)),
+        ("| multilingual-e5-small, 4-bit | 7 of 5,004 sampled |", [E5.sticky, E5.examined]),
+        ("| `<s>`: 9.6× (7.9 to 11.8) |", E5.push(START)),
+        ("| all-mpnet-base-v2 | 0 of 5,005 sampled |", [MPNET.sticky, MPNET.examined]),
+        ("| EmbeddingGemma-300M | 1 of 5,007 sampled |", [GEMMA.sticky, GEMMA.examined]),
+        ("| `<eos>`: 2.2× (1.9 to 2.6) |", GEMMA.push(EOS)),
+        ("12 Cranfield abstracts had", re.findall(r"(\d+) of \S+ documents", printed("stickytoken clean"))),
+        ("exit status 10", [GATE_CLOSED]),
+        ("at least 40% less of a text", [HIDES]),
+        ("at least 1.5 times as many wrong results", [PUSHES]),
+        ("20% or 1.25 times suffice", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
+        ("the whole 90% interval", [LEVEL]),
+        ("flags 16 of the 18, and 46 others", AGAIN),
+        ("with recall@10 is −0.19 on Cranfield and 0.09 on", [TOP, *correlations("the erased share")]),
+        ("with wrong top 10s is 0.15 and 0.18", [TOP, *correlations("the run's push")]),
+        ("by 0% of its queries (median of 15)", [recall("cranfield")[0], HIDING]),
+        ("a random token's by 20%, without copies by 27%", recall("cranfield")[1:]),
+        ("by 79%, 92% and 96%", recall("documentation")),
+        ("Layer 18 is the last", [LAYER]),
+        ("all 1,379 pairs of STS-B, Spearman rises by 1.8 (0.9 to 2.6)", [PAIRS_OF_STSB, *GAIN]),
+        ("not 3.3", [float(GAIN_OF_SOME)]),
+        ("lists-21-tokens", [PUBLISHED]),
+        ("finds their 474 candidates and 21 sticky tokens", [CANDIDATES, PUBLISHED]),
+    ],
+    "docs/faq.md": [
+        (
+            "2.3 times as many wrong results (90% interval 1.9 to 2.8)",
+            [MINILM.push(CLS)[0], LEVEL, *MINILM.push(CLS)[1:]],
+        ),
+        ("Of the 23,699 tokens that can occur in text, 18 are sticky", [MINILM.examined, MINILM.sticky]),
+        ("The other 17 are", [int(MINILM.sticky) - 1]),
+        ("`<eos>` pushes 2.2 times (1.9 to 2.6)", GEMMA.push(EOS)),
+        ("Of 5,000 random tokens", [SAMPLE]),
+        (
+            "in the top 10 of 3.8 of 120 queries",
+            [TOP, *top_tens(TYPED_GEMMA, "without copies"), GEMMA_QUERIES],
+        ),
+        ("typed in front of it, of 7.0", top_tens(TYPED_GEMMA, "<eos> before")),
+        ("with an ordinary word, of 3.1", top_tens(TYPED_GEMMA, "an ordinary word before")),
+        ("among 5,000 random tokens", [SAMPLE]),
+        ("pushes most: 1.3 times (1.1 to 1.5)", MPNET.push(START)),
+        ("`<s>` pushes 9.6 times (7.9 to 11.8)", E5.push(START)),
+        ("`</s>` 6.6 times", E5.push(END)[:1]),
+        ("that push 1.9 to 2.4 times", [E5.push("▁тогтмол")[0], E5.push("▁εγκληματικ")[0]]),
+        ("only 87 of the 5,004 were measured in documents", [E5.in_documents, E5.examined]),
+        ("of 128 drawn from the whole vocabulary to compare with, 3 pushed enough", E5.random),
+        ("at least 40% less of a text", [HIDES]),
+        ("at least 1.5 times as many wrong results", [PUSHES]),
+        ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
+        ("The whole 90% interval", [LEVEL]),
+        ("queries of 225 that", [QUERIES]),
+        ("with copies in front | 1.66 | 4.46 | 0.04 | 0.85 |", top_tens(TYPED_MINILM, *IN_FRONT)),
+        ("with copies at the end | 1.66 | 3.70 | 0.97 | 1.42 |", top_tens(TYPED_MINILM, *AT_THE_END)),
+        ("with copies in front | 37% | 46% | 2% | 22% |", found(*IN_FRONT)),
+        ("with copies at the end | 37% | 42% | 25% | 34% |", found(*AT_THE_END)),
+        ("is in 1.34 top 10s (in front)", [*top_tens(TYPED_MINILM, "ب before"), TOP]),
+        ("or 1.52 (at the end)", top_tens(TYPED_MINILM, "ب after")),
+        ("28% or 36% of its queries", found("ب before", "ب after")),
+        ("The paper lists 21 tokens", [PUBLISHED]),
+        ("None of the other 20 reaches", [PUBLISHED - 1]),
+        ("finds the 474 published candidates and exactly the 21 published", [CANDIDATES, PUBLISHED]),
+        ("We made 20 ordinary tokens", measured("repair", "erased share against")[3:]),
+        ("only 4 of them back to within 5 points", [measured("repair", "erased share against")[2], "5"]),
+        ("rose by 0.27 points", measured("repair", "scores")[2:3]),
+        ("in the top 10 of 1.72 queries", [TOP, *top_tens(TYPED_MINILM, "[CLS] before, repaired")]),
+        ("instead of 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
+        ("by 18% of its queries instead of 30%", [WHITENED["without"][0], STORED["without"][0]]),
+        ("the mean of 64", [result("whitening")["documents"]]),
+        ("in the top 10 of 29 queries that", [TOP, WHITENED["[CLS]"][1]]),
+        ("instead of 3.9", STORED["[CLS]"][1:]),
+        ("the 3.9 to 2.8", [STORED["[CLS]"][1], CENTRED["[CLS]"][1]]),
+        ("leaves the 1.2 without", CENTRED["without"][1:]),
+        ("A run encodes 86,466 texts", [MINILM.texts]),
+        ("gave 16 of the 18, and 46 others", AGAIN),
+        ("9 minutes of processor time", [DETECTION["processor_seconds"] / 60]),
+    ],
+    "docs/tutorial.md": [
+        *((f"## {number}. ", [number]) for number in range(1, 6)),
+        ("about 1.8 GB", [GIGABYTES]),
+        ("840 pairs of sentences on 64 topics", [len(SENTENCES) / 2, len(set(SENTENCES.topics))]),
+        ("measured all 23,699 tokens", [MINILM.examined]),
+        ("leave 51% less of a text's meaning", MINILM.erased("ذ")[:1]),
+        ("From 40% on", [HIDES]),
+        ("its *push* reaches 1.5", [PUSHES]),
+        ("in 1.5 times as many wrong results", [PUSHES]),
+        ("the whole 90% interval", [LEVEL]),
+        ("all 18 sticky tokens", [MINILM.sticky]),
+        (
+            "only the 84 damaged documents",
+            [DAMAGED],
+        ),
+        ("exits with status 10", [GATE_CLOSED]),
+    ],
+    "docs/models/README.md": [
+        # Printed by `card --table`.
+        *((row, numbers(without_names(row))) for row in pages.record()["rows"].values()),
+        ("at most 2.3% in the first row (333 measured)", [MINILM.at_most, MINILM.in_documents]),
+        ("the second (157)", [MPNET.in_documents]),
+        (
+            "3.7% in the third (88, and 1 of 128 random ones)",
+            [GEMMA.at_most, GEMMA.in_documents, *GEMMA.random[::-1]],
+        ),
+        ("5.9% in the fourth (87, and 3 of 128)", [E5.at_most, E5.in_documents, *E5.random[::-1]]),
+        ("first three results of 240", [len(bundled_collection().documents)]),
+        ("90% intervals are in parentheses", [LEVEL]),
+    ],
+}
+
+
+def written(value, number, unit):
+    """A value with the digits and the unit of a number on a page."""
+    if isinstance(value, str):
+        return value
+    digits = len(number.partition(".")[2])
+    return f"{value * (100 if unit else 1):,.{digits}f}".replace("-", "−")
+
+
+# Phrases of other pages, whose other numbers are not compared here.
+FURTHER_CLAIMS = {
+    "docs/method.md": [
+        ("at least 40% less of a text's meaning", [HIDES]),
+        ("at least 1.5 times as many wrong results", [PUSHES]),
+        ("20% or 1.25 times is enough", [HIDES_UNUSUAL, PUSHES_UNUSUAL]),
+        ("the whole 90% interval", [LEVEL]),
+        ("16 of the 18 are flagged again, and 46 others", AGAIN),
+        ("the top 10 of 1.66 of 225 queries", [TOP, *top_tens(TYPED_MINILM, "without copies"), QUERIES]),
+        ("in front, it is in 4.46", top_tens(TYPED_MINILM, "[CLS] before")),
+        ("eight at the end in 3.70", top_tens(TYPED_MINILM, "[CLS] after")),
+        (
+            "ordinary words take it down to 0.85 and 1.42",
+            top_tens(TYPED_MINILM, "an ordinary word before", "an ordinary word after"),
+        ),
+        ("of 120 queries, 3.8 without copies", [GEMMA_QUERIES, *top_tens(TYPED_GEMMA, "without copies")]),
+        ("7.0 (in front) and 7.4 (at the end)", top_tens(TYPED_GEMMA, "<eos> before", "<eos> after")),
+        (
+            "but 3.1 and 3.6 with words",
+            top_tens(TYPED_GEMMA, "an ordinary word before", "an ordinary word after"),
+        ),
+    ],
+    "docs/repair.md": [("STS-B rises by 0.27 points", measured("repair", "scores")[2:3])],
+}
+
+
+@pytest.mark.parametrize(("page", "claims"), [*CLAIMS.items(), *FURTHER_CLAIMS.items()])
+def test_a_phrase_has_the_numbers_of_its_record(page, claims):
+    text = text_of(page)
+    for claim, values in claims:
+        assert claim in text
+        numbers_of_claim = NUMBER.findall(without_names(claim))
+        of_record = [
+            written(value, number, unit)
+            for value, (number, unit) in zip(values, numbers_of_claim, strict=True)
+        ]
+        assert [number for number, _ in numbers_of_claim] == of_record, claim
+
+
+@pytest.mark.parametrize("page", CLAIMS)
+def test_every_number_stands_in_a_phrase(page):
+    rest = without_names(text_of(page))
+    for phrase in [*(claim for claim, _ in CLAIMS[page]), *BY_HAND.get(page, {})]:
+        assert without_names(phrase) in rest, phrase
+        rest = rest.replace(without_names(phrase), "|")
+    assert re.findall(r".{,40}\d.{,20}", rest) == []
