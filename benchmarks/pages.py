@@ -310,7 +310,7 @@ def write_record(**parts: Mapping[str, Any]) -> None:
     """Add entries to the parts of the record."""
     document = record()
     for part, entries in parts.items():
-        document[part] = dict(sorted((document[part] | entries).items()))
+        document[part] = dict(sorted({**document[part], **entries}.items()))
     RECORD.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
