@@ -17,7 +17,7 @@ from stickytoken.encoders.mean_similarity import isoscore, mean_similarity
 from stickytoken.errors import EncodingError
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
-from stickytoken.methods.mean_similarity import measure_mean_similarity
+from stickytoken.methods._mean_similarity import measure_mean_similarity
 from stickytoken.methods.runner import Runner
 from stickytoken.unit_vectors import unit_vectors
 

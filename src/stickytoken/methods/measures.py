@@ -114,7 +114,7 @@ MEASURES = (ERASED, PUSH)
 # How much of the way to each threshold is enough for a token with an unusual vector. Tokens whose vectors
 # were altered erase at least 20% of a text, even if they were altered to point toward texts that no run
 # measures. Natural tokens with unusual vectors hardly ever do.
-_UNUSUAL_SHARE = 0.5
+UNUSUAL_SHARE = 0.5
 
 
 class RuleSettings(Protocol):
@@ -147,7 +147,7 @@ def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[s
     deviations = np.asarray(vector_deviation, dtype=np.float64)  # None becomes NaN
     is_unusual = deviations >= rule.unusual  # false if the deviation is NaN
     # How much of the way from a token that does nothing to the threshold is enough.
-    share = np.where(is_unusual, _UNUSUAL_SHARE, 1.0)
+    share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
     return {
         measure.key: measure.none + share * (getattr(rule, measure.setting) - measure.none)
         for measure in MEASURES

@@ -27,8 +27,8 @@ from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
+from stickytoken.methods._mean_similarity import measure_mean_similarity
 from stickytoken.methods.base import Job
-from stickytoken.methods.mean_similarity import measure_mean_similarity
 from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.probes import Carrier, Path
 from stickytoken.methods.profile import documents, texts, verdict

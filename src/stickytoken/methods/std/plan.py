@@ -13,8 +13,8 @@ from stickytoken.encoders.protocol import Encoder, content_limit, reads_ids, ref
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.methods import probes
+from stickytoken.methods._mean_similarity import measure_mean_similarity
 from stickytoken.methods.base import Job
-from stickytoken.methods.mean_similarity import measure_mean_similarity
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.std._scores import Metric, distances
 from stickytoken.methods.std.records import StdPlanRecord
