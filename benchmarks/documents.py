@@ -50,9 +50,10 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import DOCUMENT_COUNTS, encode_documents
 from stickytoken.methods.profile.records import ProfilePlanRecord
+from stickytoken.methods.runner import Runner
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import categorize
 

@@ -320,7 +320,7 @@ def throughput(visit: Visit) -> bool:
     stage, tokens, _ = prepared(encoder, many_tokens)
     one_shard = Shard(0, tuple(tokens[:SHARD_TOKENS]))
     eight_shards = Shard(0, tuple(tokens))
-    texts = texts_of(stage, one_shard.tokens)
+    texts = texts_of(stage, one_shard.items)
     ids = encoder.content_ids(texts)
     forget_memory(visit.device)
     ways: dict[str, Callable[[], object]] = {

@@ -69,7 +69,7 @@ def introduction(run: Run, title: str) -> list[str]:
         f"appear in text. The mean similarity u, which is the mean cosine over pairs of vocabulary entries, "
         f"is {plan.mean_similarity:.5f}. The run encoded {result.sequences:,} texts "
         f"({texts_per_token:.1f} per examined token).",
-        " ".join(run.method.lines(run)),
+        " ".join(run.description.lines),
         *reading_paragraph(run, plan),
     ]
 

@@ -45,18 +45,19 @@ from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_tokenizer, mean_similarity
 from stickytoken.measurement import ResultFolder, ShardCost
 from stickytoken.measurement.engine import LocalEngine
-from stickytoken.methods.base import SHARD_PROBES, Job, Runner
+from stickytoken.methods.base import Job
+from stickytoken.methods.runner import SHARD_PROBES, Runner
 from stickytoken.methods.std import (
-    CountedRunner,
     Metric,
     Scores,
     StdEvidence,
-    StdResultRecord,
     StdSettings,
     candidate_threshold,
 )
+from stickytoken.methods.std.counting import CountedRunner
 from stickytoken.methods.std.placement import TIE, validation_order
 from stickytoken.methods.std.plan import make_plan
+from stickytoken.methods.std.records import StdResultRecord
 from stickytoken.methods.std.scoring import score_tokens, scoring_pairs
 from stickytoken.methods.std.validation import published_paths, validation_stage
 from stickytoken.unit_vectors import unit_vectors
@@ -167,7 +168,9 @@ def replayed_rates(
     tokens = [tokens_by_id[token_id] for token_id in token_ids]
     with progress_bar() as progress:
         runner = Runner.in_memory(encoder, progress, shard_probes=1)
-        plan = make_plan(encoder, settings, choose_corpus(None, pairs), runner)
+        corpus = choose_corpus(None, pairs)
+        job = Job(encoder, settings, corpus, vocabulary, tokens, restricted=True, sampled=False)
+        plan = make_plan(job, runner)
         paths = published_paths(encoder, settings, plan, vocabulary.available, candidates)
         stage = validation_stage(encoder, settings, plan, paths)
         validated = runner(stage, tokens, truncate=True)
@@ -306,7 +309,7 @@ def score_job(job: Job[StdSettings]) -> tuple[pl.DataFrame, ShardCost]:
     with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
         folder = ResultFolder(Path(work))
         runner = Runner(LocalEngine(encoder), folder, progress, shard_probes)
-        plan = make_plan(encoder, job.settings, job.corpus, runner)
+        plan = make_plan(job, runner)
         counted = CountedRunner(runner, folder, truncate=True)
         table = score_tokens(job, scoring_pairs(encoder, job.settings, plan), counted)
         return table, folder.total_cost()

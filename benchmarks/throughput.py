@@ -29,8 +29,10 @@ from stickytoken import load_encoder
 from stickytoken.data import choose_corpus
 from stickytoken.encoders import IdEncoder
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, cut_into_shards, ignore_progress
-from stickytoken.methods.base import Runner
+from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
+from stickytoken.measurement.stages import TokenWork, cut_into_shards
+from stickytoken.methods.base import Job
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.std import StdSettings
 from stickytoken.methods.std.placement import Walk, walk_vocabulary
 from stickytoken.methods.std.plan import make_plan
@@ -95,9 +97,12 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     Returns:
         The scoring stage, ``count`` random tokens, and the number of available tokens of the vocabulary.
     """
-    available = categorize(encoder.tokenizer).available
+    vocabulary = categorize(encoder.tokenizer)
+    available = vocabulary.available
     settings = StdSettings(sentence_count=500)
-    plan = make_plan(encoder, settings, choose_corpus(None, None), Runner.in_memory(encoder, ignore_progress))
+    corpus = choose_corpus(None, None)
+    job = Job(encoder, settings, corpus, vocabulary, available, restricted=False, sampled=True)
+    plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     indices = np.random.default_rng(0).permutation(len(available))[: count + 2]
     random_tokens = [available[index] for index in indices]
     pairs = scoring_pairs(encoder, settings, plan)
@@ -108,7 +113,7 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     return stage, random_tokens[2:], len(available)
 
 
-def compute_shard(stage: ScoringStage, shard: Shard, encoder: IdEncoder) -> None:
+def compute_shard(stage: ScoringStage, shard: Shard[Token], encoder: IdEncoder) -> None:
     """Compute a shard as a run does."""
     list(LocalEngine(encoder).compute(TokenWork(stage), [shard]))
 
@@ -216,10 +221,10 @@ def loops(device: str = "cpu", quick: bool = False) -> None:
     for shard in cut_into_shards(tokens, stage.probes_per_token, 8192):
         ways: dict[str, Callable[[], object]] = {
             "engine": partial(compute_shard, stage, shard, encoder),
-            "loops": partial(run_paper_loops, shard.tokens),
+            "loops": partial(run_paper_loops, shard.items),
         }
         seconds = by_turns(ways, 1)
-        token_counts.append(len(shard.tokens))
+        token_counts.append(len(shard.items))
         engine_seconds.append(seconds["engine"][0])
         loops_seconds.append(seconds["loops"][0])
     scored_count = sum(token_counts)

@@ -214,4 +214,4 @@ def test_a_token_without_vectors_has_no_verdict(service, tmp_path, monkeypatch):
     assert says(row["reason"], "not judged", "server")
     others = run.tokens.filter(pl.col("decoded") != bad)
     assert others["erased"].null_count() == 0
-    assert any(says(note, "1 token", "no verdict", "server") for note in run.method.notes(run))
+    assert any(says(note, "1 token", "no verdict", "server") for note in run.description.notes)

@@ -143,7 +143,7 @@ def test_texts_with_copies_are_cut_to_what_the_model_reads(encoder, tmp_path):
     used = {text for pair in run.plan.validation for text in (pair.sentence1, pair.sentence2)}
     assert set(run.plan.truncated) <= used | {text for pair in run.plan.scoring for text in pair.sentences}
     assert any(long in text for text in used)
-    assert any("truncated" in note for note in run.method.notes(run))
+    assert any("truncated" in note for note in run.description.notes)
 
 
 def test_cut_texts_have_the_vectors_that_the_model_gives_whole_ones(encoder, bert_folder):

@@ -14,7 +14,7 @@ from stickytoken import load_encoder, open_run, report
 from stickytoken.detection import _evidence
 from stickytoken.detection._evidence import unknown_copies
 from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
-from stickytoken.methods.probes import SymptomStage
+from stickytoken.methods.symptoms import SymptomStage
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 

@@ -17,7 +17,8 @@ from stickytoken.encoders.mean_similarity import isoscore, mean_similarity
 from stickytoken.errors import EncodingError
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import LocalEngine, ignore_progress
-from stickytoken.methods.base import Runner, model_mean
+from stickytoken.methods._mean_similarity import measure_mean_similarity
+from stickytoken.methods.runner import Runner
 from stickytoken.unit_vectors import unit_vectors
 
 
@@ -88,7 +89,7 @@ def test_a_sample_grows_until_its_error_is_small_and_no_further():
     exact = mean_similarity(encoder)
     sizes = []
     for tolerance in (1.0, 0.005, 0.0):
-        result = model_mean(encoder, Runner.in_memory(encoder, ignore_progress), tolerance)
+        result = measure_mean_similarity(encoder, Runner.in_memory(encoder, ignore_progress), tolerance)
         sizes.append(result.entries)
         assert abs(result.value - exact.value) <= 4 * result.error + 1e-9
     assert sizes[0] == 256 < sizes[2] == min(2048, entries)
@@ -102,7 +103,7 @@ def test_an_interrupted_estimate_encodes_no_entry_twice(tmp_path):
     def run(progress):
         folder = ResultFolder(tmp_path)
         runner = Runner(LocalEngine(encoder), folder, progress)
-        return model_mean(encoder, runner, 0.0), folder.total_cost().sequences
+        return measure_mean_similarity(encoder, runner, 0.0), folder.total_cost().sequences
 
     def interrupt(step):
         texts.append(step.computed)
@@ -114,7 +115,7 @@ def test_an_interrupted_estimate_encodes_no_entry_twice(tmp_path):
     events = []
     result, cost = run(events.append)
     assert sum(event.computed for event in events) + texts[-1] == len(encoder.tokenizer.entries) == cost
-    assert result == model_mean(encoder, Runner.in_memory(encoder, ignore_progress), 0.0)
+    assert result == measure_mean_similarity(encoder, Runner.in_memory(encoder, ignore_progress), 0.0)
 
 
 @given(st.integers(2, 40), st.data())

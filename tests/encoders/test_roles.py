@@ -17,15 +17,15 @@ from stickytoken.audits import AuditSettings, _index
 from stickytoken.data.documents import Document
 from stickytoken.data.metrics import RerankingTask, RetrievalTask
 from stickytoken.data.tasks import load_task
-from stickytoken.detection.run import restored_settings
 from stickytoken.encoders.roles import Role, describe_prompts, in_role, prompts_of
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.evaluation import compare
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.measurement.ray_engine import chosen_engine
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
+from stickytoken.methods.runner import Runner
 from stickytoken.scanning import _passes
 from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import categorize
@@ -251,7 +251,7 @@ def test_a_run_searches_documents_with_query_vectors(run, library):
     encoder = encoder_of_documents(library)
     job = Job(
         encoder,
-        restored_settings(run),
+        run.settings.restored(),
         profiled.corpus(1200),
         categorize(encoder.tokenizer),
         [],

@@ -338,7 +338,7 @@ def test_a_check_says_how_many_tokens_were_measured_in_documents(runs):
     run = runs(0)
     result = check(run)
     assert result.passed
-    (sentence,) = (line for line in run.method.lines(run) if says(line, "measured in"))
+    (sentence,) = (line for line in run.description.lines if says(line, "measured in"))
     assert says(sentence, run.result.in_documents, run.result.random_in_documents)
     assert sentence in result.notes
     assert sentence in result.summary()["notes"]

@@ -12,9 +12,11 @@ from naming import naming
 from stickytoken import load_encoder
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress
+from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
 from stickytoken.measurement.ray_engine import ray_engine
-from stickytoken.methods.base import Runner
+from stickytoken.measurement.stages import TokenWork
+from stickytoken.methods.base import Job
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.validation import validation_stage
 from stickytoken.vocabulary import categorize
@@ -92,15 +94,17 @@ def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
     assert sorted(results) == [0, 1, 2]
     for shard in shards:
         result = results[shard.index]
-        assert [row["token_id"] for row in result.rows] == [token.id for token in shard.tokens]
-        assert result.cost.sequences == len(shard.tokens) * stage.probes_per_token
+        assert [row["token_id"] for row in result.rows] == [token.id for token in shard.items]
+        assert result.cost.sequences == len(shard.items) * stage.probes_per_token
         assert result.cost.seconds > 0
 
 
 def a_stage(encoder):
     settings = replace(planted.SMALL, insertion=Insertion.IDS)
-    plan = make_plan(encoder, settings, planted.small_corpus(), Runner.in_memory(encoder, ignore_progress))
-    return validation_stage(encoder, settings, plan), categorize(encoder.tokenizer).available
+    vocabulary = categorize(encoder.tokenizer)
+    job = Job(encoder, settings, planted.small_corpus(), vocabulary, [], restricted=False, sampled=False)
+    plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
+    return validation_stage(encoder, settings, plan), vocabulary.available
 
 
 def test_an_encoder_s_error_arrives_as_it_was_raised_and_the_engine_goes_on(engine, encoder):

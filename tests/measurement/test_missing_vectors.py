@@ -9,7 +9,8 @@ import pytest
 from naming import naming
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Token
-from stickytoken.measurement.engine import UNANSWERED, Shard, TokenWork
+from stickytoken.measurement.engine import Shard
+from stickytoken.measurement.stages import UNANSWERED, TokenWork
 
 TOKENS = (Token(1, "one"), Token(2, "two"), Token(3, "three"))
 # Texts of each token, with the number that stands for its vector; None where the server gives none.

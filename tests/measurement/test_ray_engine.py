@@ -21,8 +21,9 @@ from stickytoken import load_encoder
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
 from stickytoken.measurement import ray_engine as module
-from stickytoken.measurement.engine import Shard, TokenWork
+from stickytoken.measurement.engine import Shard
 from stickytoken.measurement.ray_engine import RayCluster, ShardWorker, connected, ray_engine
+from stickytoken.measurement.stages import TokenWork
 
 pytestmark = pytest.mark.slow
 

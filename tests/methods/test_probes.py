@@ -11,8 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 import profiled
 from stickytoken.insertion import Token
-from stickytoken.methods.probes import AnchorPanel, KeyedPaths, SymptomStage, balanced
-from stickytoken.methods.std.placement import Walk, walk_vocabulary
+from stickytoken.methods.probes import balanced
+from stickytoken.methods.std.placement import PathsByToken, Walk, walk_vocabulary
+from stickytoken.methods.symptoms import AnchorPanel, SymptomStage
 from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = ["tip", " tip", "to do", " a b c", "x\ty", "[CLS]", "\N{BLACK STAR}"]
@@ -24,9 +25,9 @@ tokens = st.builds(Token, id=st.integers(0, 200_000), text=st.sampled_from(TEXTS
 
 
 @settings(max_examples=50)
-@given(st.integers(0, 2**32), st.integers(0, 9), tokens, carriers, st.integers(1, 8))
-def test_keyed_gaps_stay_inside_the_sentence_of_their_step(seed, key, token, words, counts):
-    paths = KeyedPaths(seed, key, words, counts).of(token)
+@given(st.integers(0, 2**32), tokens, carriers, st.integers(1, 8))
+def test_gaps_of_a_token_stay_inside_the_sentence_of_their_step(seed, token, words, counts):
+    paths = PathsByToken(seed, words, counts).of(token)
     assert len(paths) == len(words)
     for path, start in zip(paths, words, strict=True):
         assert len(path) == counts
@@ -36,8 +37,8 @@ def test_keyed_gaps_stay_inside_the_sentence_of_their_step(seed, key, token, wor
             sentence = f"{sentence} {token.text}"
 
 
-def test_keyed_gaps_reach_every_place_about_equally_often():
-    source = KeyedPaths(seed=0, key=1, words=(3, 3), copies=2)
+def test_gaps_of_tokens_reach_every_place_about_equally_often():
+    source = PathsByToken(seed=0, words=(3, 3), copies=2)
     paths = [source.of(Token(token_id, "x")) for token_id in range(4000)]
     for carrier in (0, 1):
         for step, gaps in ((0, 4), (1, 5)):
@@ -48,19 +49,17 @@ def test_keyed_gaps_reach_every_place_about_equally_often():
             assert chi_squared < 20  # the 99.9 % quantile of 4 degrees of freedom is 18.5
 
 
-@pytest.mark.parametrize(
-    ("seed", "key", "token_id"), [(8, 1, 11), (7, 2, 11), (7, 1, 12), (1, 7, 11), (7, 11, 1), (11, 1, 7)]
-)
-def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(seed, key, token_id):
+@pytest.mark.parametrize(("seed", "token_id"), [(8, 11), (7, 12), (1, 11), (7, 1), (11, 7)])
+def test_seed_and_token_each_change_the_paths_and_nothing_else_does(seed, token_id):
     words = (1000, 1000)
     token = Token(11, "x")
-    source = KeyedPaths(7, 1, words, COUNTS)
+    source = PathsByToken(7, words, COUNTS)
     base = source.of(token)
-    assert KeyedPaths(seed, key, words, COUNTS).of(Token(token_id, "x")) != base
+    assert PathsByToken(seed, words, COUNTS).of(Token(token_id, "x")) != base
     assert base[0] != base[1]
     assert source.of(token) == base
-    assert KeyedPaths(7, 1, (3, 1000, 4), COUNTS).of(token)[1] == base[1]
-    assert [path[:3] for path in base] == KeyedPaths(7, 1, words, 3).of(token)
+    assert PathsByToken(7, (3, 1000, 4), COUNTS).of(token)[1] == base[1]
+    assert [path[:3] for path in base] == PathsByToken(7, words, 3).of(token)
 
 
 @settings(max_examples=60)
@@ -138,7 +137,7 @@ def test_curves_equal_loops_over_pairs(u):
     assert probes == [text + " x" * copies for text in SHORT_TEXTS for copies in SYMPTOM_COPIES]
     assert stage.probes_per_token == len(probes)
     vectors = profiled.hashed_vectors(probes, PROBE_DIMENSION)
-    after = (unit_vectors(vectors) @ stage.panel.panel.vectors.T).reshape(
+    after = (unit_vectors(vectors) @ stage.panel.anchors.vectors.T).reshape(
         len(SHORT_TEXTS), len(SYMPTOM_COPIES), ANCHORS
     )
     expected = {"below": [], "above": []}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.methods.base import shard_probes_for
+from stickytoken.methods.runner import shard_probes_for
 
 
 @pytest.mark.parametrize(

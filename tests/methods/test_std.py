@@ -20,9 +20,9 @@ from stickytoken.methods.std import (
     StdSettings,
     candidate_threshold,
     distances,
-    figures,
     outlier_threshold,
 )
+from stickytoken.methods.std._wording import describe_figures
 from word_bag import WordBag
 
 
@@ -41,7 +41,7 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
     run = detect(encoder, tokens=list("bcdfghjkqxz"), **options)
     assert run.sticky.is_empty()
     assert run.tokens["validation_rate"].drop_nulls().n_unique() == 1
-    assert any("validation rate" in note for note in run.method.notes(run))
+    assert any("validation rate" in note for note in run.description.notes)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_ha
 def test_the_caption_says_whose_scores_the_figure_shows(scores, sampled, column, shown):
     tokens = pl.DataFrame({"sticky_score": scores, "sampled_score": sampled})
     thresholds = SimpleNamespace(score_threshold=1.5, rate_threshold=0.5)
-    figure = figures(SimpleNamespace(tokens=tokens, result=thresholds))[0]
+    figure = describe_figures(SimpleNamespace(tokens=tokens, result=thresholds))[0]
     assert figure.column.key == column
     assert figure.reading.startswith(f"Scores of {shown} in the paper's first stage")
 

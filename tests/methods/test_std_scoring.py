@@ -13,10 +13,13 @@ from stickytoken import load_encoder
 from stickytoken.data import choose_corpus
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import ResultFolder
-from stickytoken.measurement.engine import LocalEngine, Shard, TokenWork, ignore_progress
-from stickytoken.methods.base import Job, Runner
-from stickytoken.methods.std import CountedRunner, ScoreConstants, Scores, StdSettings, candidate_threshold
+from stickytoken.measurement.engine import LocalEngine, Shard, ignore_progress
+from stickytoken.measurement.stages import TokenWork
+from stickytoken.methods.base import Job
+from stickytoken.methods.runner import Runner
+from stickytoken.methods.std import ScoreConstants, Scores, StdSettings, candidate_threshold
 from stickytoken.methods.std._scores import has_risen, score_bounds, scores_behind_threshold, sticky_score
+from stickytoken.methods.std.counting import CountedRunner
 from stickytoken.methods.std.placement import validation_order
 from stickytoken.methods.std.plan import make_plan
 from stickytoken.methods.std.scoring import copies_order, score_tokens, scoring_pairs
@@ -131,7 +134,7 @@ def scored(request, encoder):
         tokens = vocabulary.available
         job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
         runner = Runner.in_memory(encoder, ignore_progress)
-        plan = make_plan(encoder, std_settings, planted.small_corpus(), runner)
+        plan = make_plan(job, runner)
         runner = PlainRunner(encoder)
         table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), runner, sample_size=12)
         result_of[scores] = table, runner.texts
@@ -193,9 +196,7 @@ def scored_in(folder, encoder, stop=None):
     corpus = planted.small_corpus()
     tokens = vocabulary.available
     job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
-    plan = make_plan(
-        encoder, std_settings, planted.small_corpus(), Runner.in_memory(encoder, ignore_progress)
-    )
+    plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     result_folder = ResultFolder(folder)
     runner = Runner(LocalEngine(encoder), result_folder, progress, shard_probes=64)
     counted = CountedRunner(runner, result_folder, truncate=True)
@@ -239,12 +240,9 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     vocabulary = categorize(encoder.tokenizer)
     by_id = {token.id: token for token in vocabulary.available}
     std_settings = StdSettings()
-    plan = make_plan(
-        encoder,
-        std_settings,
-        choose_corpus(None, shared / "paper" / "minilm_pairs.csv"),
-        Runner.in_memory(encoder, ignore_progress),
-    )
+    corpus = choose_corpus(None, shared / "paper" / "minilm_pairs.csv")
+    job = Job(encoder, std_settings, corpus, vocabulary, [], restricted=False, sampled=False)
+    plan = make_plan(job, Runner.in_memory(encoder, ignore_progress))
     order = validation_order(dict(rows.select("token_id", "sticky_score").iter_rows()))
     candidates = [by_id[token_id] for token_id in order]
     paths = published_paths(encoder, std_settings, plan, vocabulary.available, candidates)

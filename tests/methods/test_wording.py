@@ -5,7 +5,6 @@ import pytest
 
 from naming import says
 from stickytoken.methods import wording
-from stickytoken.methods.base import StoredSettings
 from stickytoken.settings.profile import ProfileSettings
 
 
@@ -22,6 +21,5 @@ def test_what_queries_find_is_shown_only_of_tokens_in_all_documents(documents, f
     row = {"token": "a", "erased": 0.1, "erased_low": 0.0, "erased_high": 0.2, "push": 1.0}
     row |= {"push_low": 0.9, "push_high": 1.1, "found": 0.75, "documents": documents}
     row |= {"vector_deviation": None, "verdict": "benign", "severity": None, "confirmed": True}
-    settings = StoredSettings({}, ProfileSettings(), "run.json")
-    table = wording.result_table(settings, pl.DataFrame([row], infer_schema_length=None), 64)
+    table = wording.result_table(ProfileSettings(), pl.DataFrame([row], infer_schema_length=None), 64)
     assert table["found"].to_list() == [found]

@@ -218,7 +218,13 @@ def test_a_notebook_shows_hostile_tokens_as_text(small_run, monkeypatch):
     assert page.isprintable()
     assert page.count("<tr>") == 21
     assert says(page, "75 more")
-    titles = ["id", "token", "category", *(column.title for column in small_run.method.LISTED), "verdict"]
+    titles = [
+        "id",
+        "token",
+        "category",
+        *(column.title for column in small_run.method.TABLE.listed),
+        "verdict",
+    ]
     assert "".join(f"<th>{title}</th>" for title in titles) in page
 
 

@@ -9,7 +9,7 @@ import pytest
 import stickytoken
 from naming import says
 from report_pages import Page
-from stickytoken.methods.probes import SIMILARITY_EDGES, similarity_counts
+from stickytoken.methods.symptoms import SIMILARITY_EDGES, similarity_counts
 from stickytoken.reports.content import read_content
 from stickytoken.reports.facts import paper_figures
 from stickytoken.reports.figures.paper import flagged_categories, mean_shift, pair_similarities
@@ -26,7 +26,7 @@ def traces(figure):
 
 def test_pair_similarities_are_those_of_texts_encoded_anew(run, planted_encoder):
     record = run.evidence.record
-    anchors = run.method.plan_texts(run.plan).anchors
+    anchors = run.plan.texts.anchors
     anchor_vectors = unit_vectors(planted_encoder.encode(anchors))
     carrier_vectors = unit_vectors(planted_encoder.encode(record.carriers))
     expected = np.histogram(carrier_vectors @ anchor_vectors.T, SIMILARITY_EDGES)[0]

@@ -42,7 +42,7 @@ def section_ids(html):
 def test_the_parts_stand_in_the_order_of_what_matters(run, html):
     assert section_ids(html) == SECTIONS
     page = Page(html)
-    headline = run.method.headline(run).replace(run.model_name, "model")
+    headline = run.description.headline.replace(run.model_name, "model")
     assert headline in page.text
     row = run.sticky.row(0, named=True)
     reason = row["reason"][1:]  # a card begins it with a capital letter
@@ -170,7 +170,7 @@ def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run, m
 
 def test_json_and_markdown_have_everything(run):
     document = json.loads(stickytoken.report(run, format="json"))
-    assert document["headline"] == run.method.headline(run).replace(run.model_name, "model")
+    assert document["headline"] == run.description.headline.replace(run.model_name, "model")
     assert (document["model"], document["method"]) == (run.record.model.name, "profile")
     (worst,) = document["worst"]
     sticky = run.sticky.row(0, named=True)
@@ -434,7 +434,7 @@ def test_the_glossary_explains_every_heading(run):
     """Headings that are plain words of English need no entry; the ends of an interval share one."""
     content = read_content(run.path)
     titles = {column.title.partition(",")[0] for column in columns(content)}
-    assert titles - {"token", "script", "id"} <= set(glossary(content.run.method))
+    assert titles - {"token", "script", "id"} <= set(glossary(content.run.method.TABLE))
     assert len({column.title for column in columns(content)}) == len(columns(content))
 
 

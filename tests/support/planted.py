@@ -135,14 +135,14 @@ def command_line(arguments: list[str], output: Path) -> None:
     """The stickytoken command, its streams in files; runs in a process of its own."""
     _write_streams(output)
     sys.argv = ["stickytoken", *arguments]
-    engine = importlib.import_module("stickytoken.measurement.engine")
-    compute = engine.TokenWork.compute
+    stages = importlib.import_module("stickytoken.measurement.stages")
+    compute = stages.TokenWork.compute
 
     def paused(*args):
         time.sleep(0.01)
         return compute(*args)
 
-    engine.TokenWork.compute = paused
+    stages.TokenWork.compute = paused
     with sharded():
         importlib.import_module("stickytoken.cli.main").main()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.compute.prefixes import PrefixReuse
 from stickytoken.insertion import Insertion, Placement, Token, insert_as_ids
-from stickytoken.methods.probes import KeyedPaths
+from stickytoken.methods.std.placement import PathsByToken
 
 
 def grid_probes(
@@ -14,7 +14,7 @@ def grid_probes(
     """1 to so many copies of a few tokens in the texts, as detection makes them."""
     carriers = tuple(encoder.tokenize(texts))
     words = tuple(len(carrier.words) for carrier in carriers)
-    paths = KeyedPaths(1, 0, words, copies, Insertion.IDS)
+    paths = PathsByToken(1, words, copies, Insertion.IDS)
     entries = [entry for entry in encoder.tokenizer.entries if entry > 5][-tokens:]
     return [
         probe

@@ -19,6 +19,7 @@ from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.measurement import engine as engines
+from stickytoken.measurement.texts import encode_in_shards
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
@@ -73,7 +74,7 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
     if pairs:
         texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
         probes = [text.as_probe(job.settings.inserted_as) for text in texts]
-        vectors = engines.encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
+        vectors = encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
         # each ranked in place of the document at this position. For a document that is not in the index, the

@@ -23,6 +23,7 @@ from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder, engine as engines
+from stickytoken.measurement.texts import encode_in_shards, encode_probes, tokenize_probes
 from stickytoken.scanning.vectors import COMPARED, StoredVectors
 from stickytoken.search import TOP, ExactSearch
 from stickytoken.settings.audit import AuditSettings
@@ -369,7 +370,7 @@ def compare_stored(
     probes = [index.fitted[position].as_probe(settings.inserted_as) for position in positions]
     vectors.require_model(
         index.stored[positions],
-        engines.encode_probes(encoder, engines.tokenize_probes(encoder, probes)),
+        encode_probes(encoder, tokenize_probes(encoder, probes)),
         [index.document_at(position).id for position in positions],
         similarity_of(encoder),
         encoder.name,
@@ -388,8 +389,8 @@ def encode_index(
     document_vectors = index.stored
     if document_vectors is None:
         documents = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted]
-        document_vectors = engines.encode_in_shards(INDEX, documents, engine, folder, progress)
+        document_vectors = encode_in_shards(INDEX, documents, engine, folder, progress)
     queries = [fitted.as_probe(settings.inserted_as) for fitted in index.fitted_queries]
-    query_vectors = engines.encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
+    query_vectors = encode_in_shards(INDEX_QUERIES, queries, engine, folder, progress, Role.QUERY)
     similarity = similarity_of(encoder)
     return ExactSearch(similarity.prepared(query_vectors), similarity.prepared(document_vectors), similarity)

@@ -20,9 +20,9 @@ from stickytoken.intervals import Interval, Intervals
 from stickytoken.measurement import resume
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods import Verdict
-from stickytoken.methods.base import Runner
-from stickytoken.methods.measures import Severity
-from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule, thresholds
+from stickytoken.methods.measures import ERASED, PUSH, Severity, hidden_share, thresholds
+from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.wording import harm_shares
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.settings.profile import ProfileSettings
@@ -216,7 +216,12 @@ def find_lost(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Interv
     ordinary = found.value[is_ordinary].mean()
     if ordinary == 0:
         return None
-    return Intervals(1 - found.value / ordinary, 1 - found.high / ordinary, 1 - found.low / ordinary)
+    # The more queries find documents, the fewer are lost, so the ends of the interval change places.
+    return Intervals(
+        value=hidden_share(found.value, ordinary),
+        low=hidden_share(found.high, ordinary),
+        high=hidden_share(found.low, ordinary),
+    )
 
 
 def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -252,16 +257,16 @@ def find_undecided(
         is_ordinary: which tokens are the random ones, shape (T,).
         rule: provides the thresholds.
     """
-    erased_thresholds, push_thresholds = thresholds(measures.vector_deviation, rule)
-    may_push: NDArray[np.bool_] = measures.push.value >= push_thresholds
-    may_push &= measures.push.low < push_thresholds
+    needed = thresholds(measures.vector_deviation, rule)
+    may_push: NDArray[np.bool_] = measures.push.value >= needed[PUSH.key]
+    may_push &= measures.push.low < needed[PUSH.key]
     lost = find_lost(found, is_ordinary)
     if found is None or lost is None:
         return may_push
-    erases = measures.confirmed & (measures.erased.low >= erased_thresholds)
+    erases = measures.confirmed & (measures.erased.low >= needed[ERASED.key])
     is_found_less = found.value < found.value[is_ordinary].mean()
     may_hide: NDArray[np.bool_] = erases & is_found_less & ~hide_here(found, is_ordinary)
-    may_lose: NDArray[np.bool_] = (lost.value >= erased_thresholds) & (lost.low < erased_thresholds)
+    may_lose: NDArray[np.bool_] = (lost.value >= needed[ERASED.key]) & (lost.low < needed[ERASED.key])
     return may_push | may_hide | may_lose
 
 

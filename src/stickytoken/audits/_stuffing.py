@@ -17,9 +17,9 @@ from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
-from stickytoken.methods.base import Runner
 from stickytoken.methods.probes import room_for
 from stickytoken.methods.profile.documents import DocumentPanel
+from stickytoken.methods.runner import Runner
 from stickytoken.search import COPIES, TOP, ExactSearch, depth_of, push_ratios
 from stickytoken.settings.audit import AuditSettings
 from stickytoken.words import counted

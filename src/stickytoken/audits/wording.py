@@ -93,7 +93,7 @@ def conclusions(audit: Audit) -> list[str]:
 def token_conclusions(audit: Audit) -> list[str]:
     """Return sentences on which tokens hide or push documents, the worst first, and the rule."""
     settings = audit.record.rule
-    rule = wording.rule(settings.smallest_erased, settings.smallest_push)
+    rule = wording.describe_rule(settings.smallest_erased, settings.smallest_push)
     sentences = [_harm(audit, row) for row in audit.sticky.head(_NAMED).iter_rows(named=True)]
     left_out = len(audit.sticky) - len(sentences)
     if left_out:

@@ -172,13 +172,12 @@ def tone_of(sticky: pl.DataFrame) -> str:
 
 def short_headline(run: Run) -> str:
     """Return the headline of a run with the short name of its model."""
-    return run.method.headline(run).replace(run.model_title, run.record.model.short_title)
+    return run.description.headline.replace(run.model_title, run.record.model.short_title)
 
 
 def rule_lines(run: Run) -> list[str]:
     """Return the lines that state the rule of a run, without those already in its headline."""
-    headline = run.method.headline(run)
-    return [line for line in run.method.lines(run) if line not in headline]
+    return [line for line in run.description.lines if line not in run.description.headline]
 
 
 @dataclass(frozen=True)
@@ -439,7 +438,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         )
         return
     # From the same corpus, runs may have chosen different anchors, for example with another seed.
-    anchors = [set(compared.run.method.plan_texts(compared.run.plan).anchors) for compared in runs]
+    anchors = [set(compared.run.plan.texts.anchors) for compared in runs]
     smallest_number = min(len(anchors_of_run) for anchors_of_run in anchors)
     shared = len(set.intersection(*anchors)) / max(1, smallest_number)
     if shared < _MIN_SHARED_ANCHORS:
@@ -673,7 +672,7 @@ class Comparison:
                     "verdicts"
                 )
         for compared in self.runs:
-            notes += [f"{compared.name}: {note}" for note in compared.run.method.notes(compared.run)]
+            notes += [f"{compared.name}: {note}" for note in compared.run.description.notes]
         return notes
 
     @property

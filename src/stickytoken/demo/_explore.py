@@ -296,7 +296,11 @@ def _filter(content: RunContent, text: str = "", filter_values: Sequence[object]
     rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
     order = pl.col("token_id").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
     return tokens.sort(
-        order, content.run.method.RANKED_BY.key, "token_id", descending=[False, True, False], nulls_last=True
+        order,
+        content.run.method.TABLE.ranked_by.key,
+        "token_id",
+        descending=[False, True, False],
+        nulls_last=True,
     )
 
 

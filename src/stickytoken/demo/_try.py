@@ -18,7 +18,7 @@ from stickytoken.demo import _components as ui, context as shared
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids, draw_path
-from stickytoken.methods.probes import SYMPTOM_COPIES
+from stickytoken.methods.symptoms import SYMPTOM_COPIES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import cosine

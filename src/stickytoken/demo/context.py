@@ -308,7 +308,7 @@ class AppContext:
         """The anchors of the run, or the corpus if there is no run."""
         anchors = []
         if self.run is not None:
-            anchors = self.run.method.plan_texts(self.run.plan).anchors
+            anchors = self.run.plan.texts.anchors
         return anchors or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
@@ -445,7 +445,7 @@ def worst_token(content: RunContent) -> int:
     if len(content.sticky):
         return int(content.sticky["token_id"][0])
     ranked = content.tokens.sort(
-        content.run.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True
+        content.run.method.TABLE.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
     )
     return int(ranked["token_id"][0])
 

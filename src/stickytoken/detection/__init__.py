@@ -35,18 +35,20 @@ from stickytoken.encoders.protocol import (
     refused_texts,
     similarity_of,
 )
-from stickytoken.encoders.roles import Role, identity_of_queries, in_role
+from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import EncodingError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.loading import AnyModel, load_encoder, reads_texts_only
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import METHODS, base, choose_method, method_named, probes
+from stickytoken.methods import METHODS, base, choose_method, method_named
+from stickytoken.methods.runner import Runner, shard_probes_for
+from stickytoken.methods.symptoms import EvidenceStage
 from stickytoken.settings import choose_insertion, part_of
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
-from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, choose_joinings, special_tokens
+from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, choose_joinings
 
 __all__ = ["Run", "detect", "open_run", "probe"]
 
@@ -60,9 +62,8 @@ def identity_parts(
     settings: Any,
     corpus: str,
     tokens: Sequence[Token] | None,
-    queries: EncoderIdentity | None = None,
 ) -> dict[str, Any]:
-    """Return everything that can change the results of a run, as a dictionary that can be stored as JSON.
+    """Return what can change the results of a run of any method, as a dictionary that can be stored as JSON.
 
     The keys are ``version`` (a number that changes when the computation changes), ``encoder`` (the fields of
     the encoder's identity), ``settings`` (the values of the method's settings), ``method``, ``corpus`` and
@@ -75,10 +76,8 @@ def identity_parts(
         corpus: Fingerprint of the corpus.
         tokens: The tokens to measure. If ``tokens`` is None, all available tokens are measured, and the value
             of the key ``tokens`` is None.
-        queries: Identity of the model as it encodes queries, under the key ``queries``; None if the run has
-            no queries, or they are encoded like documents.
     """
-    parts = resume.identity_of(
+    return resume.identity_of(
         IDENTITY_VERSION,
         encoder,
         settings,
@@ -86,7 +85,6 @@ def identity_parts(
         corpus=corpus,
         tokens=None if tokens is None else digest([token.id for token in tokens]),
     )
-    return parts if queries is None else parts | {"queries": asdict(queries)}
 
 
 def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision each
@@ -159,7 +157,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     if out is not None:
         run_folder.require_usable(out, name, settings)
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    _warn_unless_cosine(encoder, name)
+    _warn_unless_cosine(encoder, chosen_method)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
@@ -172,17 +170,20 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     chosen_ids = {token.id for token in chosen}
-    added = []
-    if name == "profile":
-        # Special tokens are measured in every run: they are few, and the first that anyone tries.
-        special = special_tokens(vocabulary, encoder.tokenizer)
-        added = [token for token in special if token.id not in chosen_ids]
-        chosen = sorted([*chosen, *added], key=lambda token: token.id)
-    restricted = tokens is not None or sample is not None
-    sampled = tokens is None  # also true if all available tokens are measured
-    job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
-    record = _record(job, name, model_identity)
-    if sample is not None and tokens is None:
+    always_measured = chosen_method.always_measured(vocabulary, tokenizer)
+    added = [token for token in always_measured if token.id not in chosen_ids]
+    chosen = sorted([*chosen, *added], key=lambda token: token.id)
+    job = base.Job(
+        encoder,
+        settings,
+        corpus,
+        vocabulary,
+        chosen,
+        restricted=tokens is not None or sample is not None,
+        sampled=tokens is None,  # also true if all available tokens are measured
+    )
+    record = _make_record(job, name, model_identity)
+    if job.restricted and job.sampled:
         record = record.model_copy(update={"beside_sample": [token.id for token in added]})
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
@@ -190,15 +191,15 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
                 if shard_probes is None:
-                    shard_probes = base.shard_probes_for(encoder.device)
+                    shard_probes = shard_probes_for(encoder.device)
                 unfinished = held.record.model_copy(update={"result": None})
                 begin = cache(partial(held.begin, unfinished))  # once
-                runner = base.Runner(opened, folder, progress, shard_probes, begin=begin)
-                stored = folder.read_plan(name)
-                prepared = _prepare(chosen_method, job, runner, stored)
-                folder.write_record(store.PLAN_FILE, prepared.plan)
+                runner = Runner(opened, folder, progress, shard_probes, begin=begin)
+                # An interrupted session may have left its plan.
+                plan = folder.read_plan(name) or _make_plan(chosen_method, job, runner)
+                folder.write_record(store.PLAN_FILE, plan)
                 folder.write_table(store.VOCABULARY_FILE, vocabulary.frame())
-                table, result = chosen_method.compute(job, prepared, runner, folder)
+                table, result = chosen_method.compute(job, plan, runner, folder)
                 folder.write_table(store.TOKENS_FILE, runner.without_unanswered(table))
                 confirm_answers(encoder)
                 held.finish(held.record.model_copy(update={"result": result}))
@@ -213,58 +214,42 @@ def _write_evidence(
     job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
 ) -> None:
     stage = run.method.evidence_stage(job, run.plan)
-    measured = _evidence.measured_evidence(job, stage, run, progress=progress)
+    measured = _evidence.measure_evidence(job, stage, run, progress=progress)
     folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
     folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
 
 
-def _warn_unless_cosine(encoder: Encoder, method: str) -> None:
+def _warn_unless_cosine(encoder: Encoder, method: base.Method) -> None:
     similarity = similarity_of(encoder)
-    if similarity is Similarity.COSINE:
-        return
-    message = f"{encoder.name} compares vectors by {similarity}, but "
-    if method == "profile":
-        message += (
-            "erased shares are measured by the cosine, which ignores the lengths of vectors (push is "
-            f"measured by {similarity})"
+    if similarity is not Similarity.COSINE:
+        message = (
+            f"{encoder.name} compares vectors by {similarity}, but {method.describe_similarity(similarity)}"
         )
-    else:
-        message += f"{method} measures the cosine, which ignores the lengths of vectors"
-    warnings.warn(message, StickyTokenWarning, stacklevel=3)
+        warnings.warn(message, StickyTokenWarning, stacklevel=3)
 
 
-def _prepare(
-    method: base.Method, job: base.Job[Any], runner: base.Runner, stored: Any | None
-) -> base.Preparation[Any]:
-    """Prepare a run, and once more whenever the server refuses a new text, which is not chosen again."""
+def _make_plan(method: base.Method, job: base.Job[Any], runner: Runner) -> base.PlanRecord:
+    """Make the plan of a run, and again whenever the server refuses a new text, which is not chosen again."""
     while True:
         refused_before = len(refused_texts(job.encoder))
         try:
-            return method.prepare(job, runner, stored)
+            plan: base.PlanRecord = method.make_plan(job, runner)
         except EncodingError:
             if len(refused_texts(job.encoder)) == refused_before:
                 raise
+        else:
+            return plan
 
 
-def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdentity) -> run_folder.RunRecord:
+def _make_record(
+    job: base.Job[base.MethodSettings], method: str, model: EncoderIdentity
+) -> run_folder.RunRecord:
     """Return the record of a run that is about to start."""
     encoder = job.encoder
-    fingerprint = readers.corpus_fingerprint(job.corpus, uses_topics=method == "profile")
     tokens = job.tokens if job.restricted else None
-    queries = identity_of_queries(encoder) if method == "profile" else None
-    parts = identity_parts(model, method, job.settings, fingerprint, tokens, queries)
-    if isinstance(job.corpus, readers.Sentences) and not job.corpus.bundled and method == "profile":
-        parts["carriers"] = "as long as those of the bundled corpus"
-    similarity = similarity_of(encoder)
-    if method == "profile" and similarity is not Similarity.COSINE:
-        parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
-    if job.restricted and job.sampled and method == "profile":
-        parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
-    if method == "profile":
-        from stickytoken.methods.profile.documents import measures_few_tokens
-
-        if measures_few_tokens(job):
-            parts["flagged"] = "by all carriers"  # earlier runs over few tokens could flag by half of them
+    parts = identity_parts(model, method, job.settings, job.corpus.fingerprint, tokens)
+    # The method may replace a part: profile's hash of the corpus is also one of its topics.
+    parts |= method_named(method).identity_parts(job)
     capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,
@@ -291,8 +276,9 @@ def _record(job: base.Job[base.MethodSettings], method: str, model: EncoderIdent
 
 
 def _folder_of(spec: EncoderSpec | None) -> str | None:
-    is_folder = spec is not None and spec.endpoint is None and Path(spec.model).is_dir()
-    return str(Path(spec.model).resolve()) if spec is not None and is_folder else None
+    if spec is None or spec.endpoint is not None or not Path(spec.model).is_dir():
+        return None
+    return str(Path(spec.model).resolve())
 
 
 def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
@@ -377,7 +363,8 @@ def probe(
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-    _warn_unless_cosine(encoder, name)
+    chosen_method = method_named(name)
+    _warn_unless_cosine(encoder, chosen_method)
     corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)
@@ -385,7 +372,7 @@ def probe(
         ids = reachable_ids(vocabulary, ids, "to probe it, insert its id instead of text (insertion 'ids')")
     probed = [vocabulary.token(vocabulary.place(token_id)) for token_id in ids]
     job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
-    return method_named(name).probe(job, progress)
+    return chosen_method.probe(job, progress)
 
 
 @dataclass(frozen=True)
@@ -394,7 +381,7 @@ class Reopened:
 
     run: Run
     job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
-    stage: probes.EvidenceStage  # the carriers and anchors, already encoded
+    stage: EvidenceStage  # the carriers and anchors, already encoded
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
@@ -406,7 +393,7 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
         RunError: The run was made with another model.
     """
     runs_of.require_same_model(run, encoder)
-    settings = runs_of.restored_settings(run)
+    settings = run.settings.restored()
     no_corpus = readers.Sentences((), "the plan of the run")
     measured_ids = set(run.tokens["token_id"])
     tokens = [token for token in vocabulary.available if token.id in measured_ids]
@@ -418,4 +405,4 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
     """Measure curves and pairs of the given tokens and, if ``with_ordinary``, of some ordinary tokens."""
     ids = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
-    return _evidence.measured_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)
+    return _evidence.measure_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)

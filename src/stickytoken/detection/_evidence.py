@@ -1,4 +1,4 @@
-"""Measure the evidence that reports show: symptom curves and sentence pairs."""
+"""Measure the evidence that reports show, on which no verdict depends: symptom curves and sentence pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import base
-from stickytoken.methods.probes import EvidenceStage, similarity_counts
+from stickytoken.methods.runner import Runner
+from stickytoken.methods.symptoms import EvidenceStage, similarity_counts
 
 # Maximum number of tokens to measure, not counting ordinary tokens.
 _MAX_TOKENS = 12
@@ -34,7 +35,7 @@ _ORDINARY_IN_FEW = 4
 _ORDINARY_STREAM = 12
 
 
-def measured_evidence(
+def measure_evidence(
     job: base.Job[base.MethodSettings],
     stage: EvidenceStage,
     run: Run,
@@ -57,17 +58,18 @@ def measured_evidence(
         The record and the table of the evidence.
     """
     started = time.perf_counter()
-    worst_ids = _ids_to_measure(run)
+    worst_ids = _list_worst_ids(run)
     ids = worst_ids if named is None else list(named)
     ordinary_ids: list[int] = []
     if with_ordinary:
+        # No token that a report may show as one of the worst serves as a control.
         excluded = {*run.sticky_ids, *worst_ids, *ids}
         count = _ORDINARY_IN_FEW if job.restricted else _ORDINARY_TOKENS
-        ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), count))
+        ordinary_ids = list(islice(_draw_ordinary_ids(job, stage, excluded), count))
     tokens_by_id = {token.id: token for token in job.vocabulary.available}
     tokens = [tokens_by_id[token_id] for token_id in (*ids, *ordinary_ids)]
     # One shard for all tokens would fill batches best, but small shards need less memory.
-    runner = base.Runner.in_memory(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    runner = Runner.in_memory(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
     rows = [row for row in runner(stage, tokens).to_dicts() if row["token_id"] not in runner.unanswered]
     for row in rows:
         row["ordinary"] = row["token_id"] in ordinary_ids
@@ -76,7 +78,7 @@ def measured_evidence(
         _leave_out_unknown(row, unknown, stage.pair_copies)
     record = EvidenceRecord(
         carriers=list(stage.texts),
-        anchors=len(stage.panel.panel.vectors),
+        anchors=len(stage.panel.anchors.vectors),
         pair_copies=stage.pair_copies,
         sequences=len(tokens) * stage.probes_per_token,
         seconds=round(time.perf_counter() - started, 1),
@@ -85,24 +87,27 @@ def measured_evidence(
     return RunEvidence(record, pl.DataFrame(rows, schema=EVIDENCE_SCHEMA))
 
 
-def _ids_to_measure(run: Run) -> list[int]:
-    sticky = run.sticky["token_id"].to_list()
-    others = run.strongest(_MAX_TOKENS)["token_id"].to_list()
-    count = min(_MAX_TOKENS, max(len(sticky), _MIN_TOKENS))
-    return list(dict.fromkeys([*sticky, *others]))[:count]
+def _list_worst_ids(run: Run) -> list[int]:
+    sticky_ids = run.sticky["token_id"].to_list()
+    strongest_ids = run.strongest(_MAX_TOKENS)["token_id"].to_list()
+    count = min(_MAX_TOKENS, max(len(sticky_ids), _MIN_TOKENS))
+    return [*sticky_ids, *strongest_ids][:count]
 
 
-def _ordinary_ids(
+def _draw_ordinary_ids(
     job: base.Job[base.MethodSettings], stage: EvidenceStage, excluded: set[int]
 ) -> Iterator[int]:
+    """Yield random tokens that are not excluded, and whose copies the tokenizer reads in every number."""
     available = job.vocabulary.available
-    for index in np.random.default_rng([job.settings.seed, _ORDINARY_STREAM]).permutation(len(available)):
+    order = np.random.default_rng([job.settings.seed, _ORDINARY_STREAM]).permutation(len(available))
+    for index in order:
         token = available[index]
         if token.id not in excluded and not unknown_copies(job.encoder, stage, token):
             yield token.id
 
 
 def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
+    """Replace by null what a row has for ``unknown`` numbers of copies, which are read as another word."""
     for curve in ("below", "above"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
         row[curve] = [None if copies in unknown else value for copies, value in points]

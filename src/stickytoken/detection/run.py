@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -21,10 +22,11 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.loading import AnyModel, load_encoder
-from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.measurement import RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.measurement.resume import MeasurementRecord, Record, differences
-from stickytoken.methods import Column, base, method_named, wording
-from stickytoken.methods.measures import Severity, thresholds_of_row
+from stickytoken.methods import METHODS, Column, RunDescription, Verdict, base, method_named, wording
+from stickytoken.methods.measures import Severity, thresholds
+from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.methods.wording import Harm
 from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.profile import ProfileSettings
@@ -56,18 +58,19 @@ class Run:
         self._folder = RunFolder(path)
         self.record, self.result = self._folder.read_finished()
         self.method: base.Method = method_named(self.record.method)
-        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.COLUMNS)
-        for column in (*self.method.LISTED, *self.method.REPORTED, self.method.RANKED_BY):
+        table = self.method.TABLE
+        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, table.columns)
+        for column in (*table.listed, *table.reported, table.ranked_by):
             dtype = self.tokens.schema.get(column.key, pl.Null())
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
                 raise RunError(
                     f"the column {column.key!r} of {path / TOKENS_FILE} has the type {dtype}, but must hold "
                     "numbers: delete the file and run the same command again"
                 )
-        if self.sticky[self.method.RANKED_BY.key].null_count():
+        if self.sticky[table.ranked_by.key].null_count():
             raise RunError(
                 f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
-                f"{self.method.RANKED_BY.key!r}: delete the file and run the same command again"
+                f"{table.ranked_by.key!r}: delete the file and run the same command again"
             )
 
     def __repr__(self) -> str:
@@ -100,8 +103,9 @@ class Run:
         """The sticky tokens, worst first."""
         sticky = self.tokens.filter(pl.col("verdict") == "sticky")
         if "severity" in sticky.columns:
-            return base.worst_first(sticky)
-        return sticky.sort(self.method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
+            return worst_first(sticky)
+        ranked_by = self.method.TABLE.ranked_by.key
+        return sticky.sort(ranked_by, "token_id", descending=[True, False], nulls_last=True)
 
     @property
     def sticky_ids(self) -> frozenset[int]:
@@ -115,28 +119,21 @@ class Run:
         confirmed tokens before those that were only screened. The second half has the largest pushes. A run
         of std measures no push, so all tokens are chosen by the ranking column.
         """
-        others = self.tokens.filter(pl.col("verdict").ne_missing("sticky"))
-        if "confirmed" not in others.columns:
-            others = others.with_columns(confirmed=pl.lit(value=False))
-        measures = [self.method.RANKED_BY.key]
-        if "push" in others.columns:
-            measures.append("push")
-        count_per_measure = max(1, count // len(measures))
-        ids: list[int] = []
-        for measure in measures:
-            order = ["confirmed"] if measure == self.method.RANKED_BY.key else []
-            remaining = others.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
-            ranked = remaining.sort(
-                *order, measure, "token_id", descending=[True] * (len(order) + 1) + [False]
-            )
-            ids += ranked["token_id"].head(count_per_measure).to_list()
+        ranked_by = self.method.TABLE.ranked_by.key
+        unflagged = self.tokens.filter(pl.col("verdict").ne_missing("sticky"))
+        half = max(1, count // 2) if "push" in unflagged.columns else count
+        by_rank = ["confirmed", ranked_by] if "confirmed" in unflagged.columns else [ranked_by]
+        ids = _ids_of_largest(unflagged.drop_nulls(ranked_by), by_rank, half)
+        if "push" in unflagged.columns:
+            remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls("push")
+            ids += _ids_of_largest(remaining, ["push"], half)
         strongest = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
-        return strongest.join(others, on="token_id", maintain_order="left").select(self.tokens.columns)
+        return strongest.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Return the columns to show in a short table of the given rows, without empty text columns."""
         columns = []
-        for column in self.method.LISTED:
+        for column in self.method.TABLE.listed:
             is_number = column.digits is not None
             if is_number or (column.key in rows.columns and rows[column.key].null_count() < len(rows)):
                 columns.append(column)
@@ -158,9 +155,19 @@ class Run:
         return self.record.model.available
 
     @property
-    def settings(self) -> base.StoredSettings:
+    def settings(self) -> StoredSettings:
         """Settings of the method."""
-        return self._folder.settings_of(self.record)
+        defaults = METHODS[self.record.method]()
+        return StoredSettings(self.record.settings, defaults, self.path / RUN_FILE)
+
+    @cached_property
+    def description(self) -> RunDescription:
+        """What the method says about the run, in the terminal and in reports.
+
+        Raises:
+            RunError: plan.json is missing or damaged.
+        """
+        return self.method.describe_run(self)
 
     @property
     def is_profile(self) -> bool:
@@ -181,8 +188,9 @@ class Run:
         """
         if not self.is_profile:
             return {}
-        usual = {"vector_deviation": None}
-        return thresholds_of_row(usual if row is None else row, self.settings.number)
+        deviation = None if row is None else row["vector_deviation"]
+        values = thresholds(deviation, self.settings.rule)
+        return {column: float(value) for column, value in values.items()}
 
     @property
     def vocabulary(self) -> pl.DataFrame:
@@ -286,12 +294,37 @@ class Run:
             "run": str(self.path),
             "method": self.record.method,
             "model": self.record.model.name,
-            "headline": self.method.headline(self),
+            "headline": self.description.headline,
             "available": self.record.model.available,
             **self.result.model_dump(),
             "seconds": self.seconds,
             "sticky": self.sticky.to_dicts(),
         }
+
+
+def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
+    """Sort tokens: sticky tokens first, then all others.
+
+    Tokens with the same verdict are sorted by severity, then by erased share, then by push, worst first.
+    """
+    verdicts = {verdict.value: rank for rank, verdict in enumerate(Verdict)}
+    grades = {grade.value: rank for rank, grade in enumerate(Severity)}
+    order = [
+        pl.col("verdict").replace_strict(verdicts, default=len(verdicts), return_dtype=pl.Int8),
+    ]
+    if "severity" in tokens.columns:
+        order.append(-pl.col("severity").replace_strict(grades, default=-1, return_dtype=pl.Int8))
+    order += [-pl.col(name) for name in ("erased", "push") if name in tokens.columns]
+    return tokens.sort(*order, "token_id", nulls_last=True)
+
+
+def _ids_of_largest(tokens: pl.DataFrame, columns: Sequence[str], count: int) -> list[int]:
+    """Return the ids of the tokens with the largest values in the first column, then in the second."""
+    descending = [*(True for _ in columns), False]
+    ids: list[int] = (
+        tokens.sort(*columns, "token_id", descending=descending)["token_id"].head(count).to_list()
+    )
+    return ids
 
 
 def _cell_as_html(value: object) -> str:
@@ -449,17 +482,9 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     return encoder
 
 
-def restored_settings(run: Run) -> base.MethodSettings:
-    """Return the settings of a run as a settings object of its method."""
-    try:
-        return run.settings.restored()
-    except (TypeError, InputError) as error:
-        raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
-
-
 def rule_of(run: Run) -> ProfileSettings:
     """Return the settings of a run of `profile`, whose thresholds are the rule; else the default ones."""
-    settings = restored_settings(run)
+    settings = run.settings.restored()
     return settings if isinstance(settings, ProfileSettings) else ProfileSettings()
 
 

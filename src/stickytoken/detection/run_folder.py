@@ -271,10 +271,6 @@ class RunFolder(store.ResultFolder):
                 raise RunError(f"{self.path / name} {defect}: delete the file and run the same command again")
         return table
 
-    def settings_of(self, record: RunRecord) -> base.StoredSettings:
-        defaults = METHODS[record.method]()
-        return base.StoredSettings(record.settings, defaults, str(self.path / store.RUN_FILE))
-
 
 def require_usable(path: Path, method: str, settings: base.MethodSettings) -> None:
     """Raise an error if a run cannot be written into a folder. Called before the model is loaded.

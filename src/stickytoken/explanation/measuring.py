@@ -159,7 +159,7 @@ def gather(
 
 
 def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
-    material = run.method.plan_texts(run.plan)
+    material = run.plan.texts
     anchors = list(material.anchors)
     if material.by_topic and len(anchors) > _MAX_ANCHORS:
         # The anchors of a run are sorted by topic, so evenly spaced anchors cover all topics.

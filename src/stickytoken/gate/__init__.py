@@ -317,7 +317,7 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: detect "
             "again into another folder"
         )
-    verdicts = {verdict.value for verdict in run.method.VERDICTS}
+    verdicts = {verdict.value for verdict in run.method.TABLE.verdicts}
     is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
     if not tokens.filter(is_unknown).is_empty():
         reasons.append(
@@ -334,7 +334,7 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    if not run.is_profile:
+    if not run.method.TABLE.judges_every_token:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
@@ -345,7 +345,7 @@ def _tokens_without_verdict(run: Run) -> int:
 
 def _notes_on_run(run: Run) -> list[str]:
     # A check that passes says nothing of tokens whose push was not measured.
-    remarks = [*run.method.notes(run), *run.method.describe_coverage(run)]
+    remarks = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
     defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)

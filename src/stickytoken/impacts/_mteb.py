@@ -23,7 +23,6 @@ from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, sha
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
-from stickytoken.measurement import ShardCost
 from stickytoken.settings.impact import ImpactSettings
 
 if TYPE_CHECKING:
@@ -254,12 +253,9 @@ def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float6
     room = needed_room(id_encoder, runner.conditions, settings.copies, Insertion.TEXT)
     work = _MtebWork(shard_stage(task.name), task, settings, room)
 
-    def make_work() -> tuple[_MtebWork, ShardCost]:
-        return work, ShardCost(0, 0)
-
     counts = (_TEXTS, _EDITED, _CUT)
     columns = (*task.columns, *counts)
-    outcomes = runner.run(work.name, make_work, task.units, columns, task.name)
+    outcomes = runner.run(work, task.units, columns, task.name)
     # The score of an MTEB task is stored as the outcome of a single unit. Every condition encodes, edits and
     # truncates the same numbers of texts, so the numbers are taken from the first condition.
     texts, edited, cut = outcomes[0, 0, -len(counts) :].astype(int).tolist()

@@ -6,11 +6,11 @@ import random
 import re
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -29,10 +29,10 @@ from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Probe
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.measurement.engine import NO_COST, Shard
+from stickytoken.measurement.texts import encode_probes, tokenize_probes
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
-
-T = TypeVar("T")
 
 # Number of inputs without copies that an engine encodes at a time.
 _SHARD_PROBES = 8192
@@ -72,17 +72,9 @@ class CleanVectors:
         rows = self.rows
         missing = [probe for probe in dict.fromkeys(probes) if probe not in rows and probe not in edited]
         if missing:
-            tokenized = engines.tokenize_probes(encoder, missing)
-            edited.update(zip(missing, engines.encode_probes(encoder, tokenized), strict=True))
+            tokenized = tokenize_probes(encoder, missing)
+            edited.update(zip(missing, encode_probes(encoder, tokenized), strict=True))
         return np.stack([self.vectors[rows[probe]] if probe in rows else edited[probe] for probe in probes])
-
-
-@dataclass(frozen=True)
-class Shard(Generic[T]):
-    """Items that are computed and stored together."""
-
-    index: int
-    items: tuple[T, ...]
 
 
 @dataclass(frozen=True)
@@ -93,10 +85,10 @@ class _Encoding:
     role: Role | None
 
     def prepare(self, shard: Shard[Probe], encoder: Encoder) -> Sequence[Probe]:
-        return engines.tokenize_probes(in_role(encoder, self.role), shard.items)
+        return tokenize_probes(in_role(encoder, self.role), shard.items)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        vectors = engines.encode_probes(in_role(encoder, self.role), prepared)
+        vectors = encode_probes(in_role(encoder, self.role), prepared)
         return [{"vectors": vectors}], len(prepared)
 
 
@@ -172,11 +164,11 @@ class TaskRunner:
 
     def run(
         self,
-        name: str,
-        make_work: Callable[[], tuple[engines.Work[Shard[Condition], Any], ShardCost]],
+        work: engines.Work[Condition, Any],
         units: int,
         columns: Sequence[str],
         title: str,
+        shared_cost: ShardCost = NO_COST,
     ) -> NDArray[np.float64]:
         """Measure under all conditions, and return the outcomes, shape (conditions, units, columns).
 
@@ -184,12 +176,11 @@ class TaskRunner:
         stores one row per repetition and unit. In the progress display, every shard counts as one.
 
         Args:
-            name: name under which the shards are stored.
-            make_work: function that returns the `Work` object that computes the outcomes, and the cost of
-                preparing this object. The function is called only if a shard is missing.
+            work: computes the outcomes.
             units: number of units, which is the number of rows per condition.
             columns: columns to return.
             title: name of the stage in the progress display.
+            shared_cost: the cost of what the work needs under all conditions.
         """
         shards = [Shard(index, group) for index, group in enumerate(by_tokens(self.conditions))]
 
@@ -197,11 +188,16 @@ class TaskRunner:
             """Return the numbers of the units, once for each repetition of the shard's condition."""
             return list(range(units)) * len(shard.items)
 
-        rows: engines.Rows[Shard[Condition]] = engines.Rows(
-            keys=unit_of_each_row, column=UNIT, size=lambda _: 1
-        )
+        rows: engines.Rows[Condition] = engines.Rows(keys=unit_of_each_row, column=UNIT, size=lambda _: 1)
         tables = engines.run_work(
-            name, make_work, shards, rows, self.engine, self.folder, self.progress, title
+            work,
+            shards,
+            rows,
+            self.engine,
+            self.folder,
+            self.progress,
+            title=title,
+            shared_cost=shared_cost,
         )
         values = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
@@ -314,20 +310,20 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
         fitted_by_role[role] = fit_texts(encoder, texts, room, insertion, task.name)
     all_fitted = [fitted for fitted_texts in fitted_by_role.values() for fitted in fitted_texts]
 
-    def make_work() -> tuple[TaskWork, ShardCost]:
-        inputs_by_role: dict[Role | None, list[Probe]] = {}
-        for text_role, fitted_texts in fitted_by_role.items():
-            inputs = inputs_by_role.setdefault(_role_of(task, text_role), [])
-            inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
-        clean = {}
-        total = ShardCost(0, 0)
-        for role, inputs in inputs_by_role.items():
-            clean[role], cost = runner.clean_vectors(name, inputs, role)
-            total = ShardCost(total.seconds + cost.seconds, total.sequences + cost.sequences)
-        similarity = similarity_of(runner.encoder)
-        return TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity), total
-
-    outcomes = runner.run(name, make_work, task.units, task.columns, task.name)
+    inputs_by_role: dict[Role | None, list[Probe]] = {}
+    for text_role, fitted_texts in fitted_by_role.items():
+        inputs = inputs_by_role.setdefault(_role_of(task, text_role), [])
+        inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
+    # What follows may take long, so the task is shown before its first condition is measured.
+    runner.progress(engines.Progress(task.name, done=0, total=len(by_tokens(runner.conditions))))
+    clean = {}
+    clean_cost = NO_COST
+    for role_of_inputs, inputs in inputs_by_role.items():
+        clean[role_of_inputs], cost = runner.clean_vectors(name, inputs, role_of_inputs)
+        clean_cost = ShardCost(clean_cost.seconds + cost.seconds, clean_cost.sequences + cost.sequences)
+    similarity = similarity_of(runner.encoder)
+    work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity)
+    outcomes = runner.run(work, task.units, task.columns, task.name, clean_cost)
     edited_count = 0
     for role in edited_roles:
         is_published = settings.edits is Edits.PAPER

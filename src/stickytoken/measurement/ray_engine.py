@@ -19,7 +19,15 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity, capabilities
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
 from stickytoken.loading import load_from_spec
 from stickytoken.measurement import resume
-from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P, S, Work
+from stickytoken.measurement.engine import (
+    ComputedShard,
+    Engine,
+    Item,
+    LocalEngine,
+    Prepared,
+    Shard,
+    Work,
+)
 from stickytoken.validation import shown
 from stickytoken.version import __version__
 
@@ -336,7 +344,9 @@ class RayEngine:
     def identify(self) -> EncoderIdentity:
         return self._identity
 
-    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
+    def compute(
+        self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]]
+    ) -> Iterator[ComputedShard[Item]]:
         """Yield the result of every shard as soon as it is computed, in any order.
 
         Raises:

@@ -84,6 +84,37 @@ class Column:
         return words.number(value, self.digits, self.unit)
 
 
+class Verdict(StrEnum):
+    """What a run concludes about a token. Some methods use only some of these verdicts."""
+
+    STICKY = "sticky"
+    BENIGN = "benign"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTable:
+    """The table tokens.parquet of a method, and how it is shown.
+
+    Attributes:
+        columns: columns that it must have: at least token_id, token, decoded, category and verdict.
+        verdicts: the verdicts that it may have.
+        judges_every_token: whether a token without a verdict is an exception.
+        listed: columns that `stickytoken show` prints between the category and the verdict. A text column is
+            omitted if it has no values.
+        reported: columns that a report shows after the verdict.
+        ranked_by: the column that tokens are ranked by; the worst token has the highest value.
+        glossary: explanations of the terms in reports, keyed by term.
+    """
+
+    columns: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    judges_every_token: bool
+    listed: tuple[Column, ...]
+    reported: tuple[Column, ...]
+    ranked_by: Column
+    glossary: Mapping[str, str]
+
+
 class Fact(NamedTuple):
     """A number at the top of a report, with an explanation."""
 
@@ -144,8 +175,28 @@ class ProbeTable(NamedTuple):
     rows: Sequence[Sequence[object]]
 
 
-class Verdict(StrEnum):
-    """What a run concludes about a token. Some methods use only some of these verdicts."""
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """What a method says about one of its runs, in the terminal and in reports.
 
-    STICKY = "sticky"
-    BENIGN = "benign"
+    Attributes:
+        headline: one or two sentences that say whether the model has sticky tokens, and how bad they are.
+        lines: the lines that follow in the terminal, first the result and then its basis.
+        coverage: which tokens were measured in part only, and what is known of them; empty if there are none.
+        notes: caveats that a reader should know before relying on the run.
+        method: explanation of the method in a few sentences.
+        strongest_title: title of the table of the strongest tokens that are not sticky.
+        key_facts: the method's own numbers for the top of a report.
+        plan_facts: the plan's numbers for the JSON report, keyed by name.
+        figures: the figures that a report draws from tokens.parquet.
+    """
+
+    headline: str
+    lines: list[str]
+    coverage: list[str]
+    notes: list[str]
+    method: str
+    strongest_title: str
+    key_facts: list[Fact]
+    plan_facts: dict[str, Any]
+    figures: list[Figure]

@@ -1,17 +1,17 @@
-"""The two measures that decide whether a token is sticky, and all that outputs say about each.
+"""The two measures that decide whether a token is sticky, their thresholds, and what outputs say about each.
 
 In tokens.parquet, the ends of the interval of a measure are in the columns ``<key>_low`` and ``<key>_high``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from stickytoken import words
 from stickytoken.methods import Column
@@ -61,10 +61,6 @@ class Measure(Column):
     def interval(self, low: float, high: float) -> str:
         """Format an interval, rounded outward, such as "39% to 42%"."""
         return words.interval(low, high, self.digits or 0, self.unit)
-
-    def lowered(self, threshold: float, share: Any) -> Any:
-        """Return the value that lies this share of the way from `none` to a threshold."""
-        return self.none + share * (threshold - self.none)
 
     def is_reached(self, row: Mapping[str, Any], thresholds: Mapping[str, float]) -> bool:
         """Return whether a token reaches the threshold: whether the lower end of its interval does.
@@ -121,23 +117,52 @@ MEASURES = (ERASED, PUSH)
 UNUSUAL_SHARE = 0.5
 
 
-def thresholds(vector_deviation: Any, setting: Callable[[str], float]) -> dict[str, NDArray[np.float64]]:
+class RuleSettings(Protocol):
+    """The settings that decide which tokens are sticky: a `Rule`, or `ProfileSettings`."""
+
+    @property
+    def smallest_erased(self) -> float: ...
+    @property
+    def smallest_push(self) -> float: ...
+    @property
+    def unusual(self) -> float: ...  # vector deviation from which a vector is unusual
+
+
+class Rule(NamedTuple):
+    """The settings of a finished run that decide which tokens are sticky; see `ProfileSettings`."""
+
+    smallest_erased: float
+    smallest_push: float
+    unusual: float
+
+
+def thresholds(vector_deviation: ArrayLike | None, rule: RuleSettings) -> dict[str, NDArray[np.float64]]:
     """Return the thresholds of tokens, keyed by column; each has the shape of ``vector_deviation``.
 
     Args:
-        vector_deviation: how unusual the vector of each token is; NaN if it cannot be compared.
-        setting: returns a setting of `ProfileSettings` by its name.
+        vector_deviation: how unusual the vector of each token is; NaN or None if it cannot be compared, and
+            infinite for the thresholds of any token with an unusual vector.
+        rule: the thresholds of all other tokens, and which vectors are unusual.
     """
-    is_unusual = np.asarray(vector_deviation) >= setting("unusual")  # false if the deviation is NaN
+    deviations = np.asarray(vector_deviation, dtype=np.float64)  # None becomes NaN
+    is_unusual = deviations >= rule.unusual  # false if the deviation is NaN
+    # How much of the way from a token that does nothing to the threshold is enough.
     share = np.where(is_unusual, UNUSUAL_SHARE, 1.0)
-    return {measure.key: measure.lowered(setting(measure.setting), share) for measure in MEASURES}
+    return {
+        measure.key: measure.none + share * (getattr(rule, measure.setting) - measure.none)
+        for measure in MEASURES
+    }
 
 
-def thresholds_of_row(row: Mapping[str, Any], setting: Callable[[str], float]) -> dict[str, float]:
-    """Return the thresholds of a token by its row of tokens.parquet, keyed by column; see `thresholds`."""
-    deviation = row["vector_deviation"]
-    values = thresholds(np.nan if deviation is None else deviation, setting)
-    return {key: float(value) for key, value in values.items()}
+def hidden_share(found: Any, found_otherwise: float) -> Any:
+    """Return how many fewer queries find a document with copies of a token, as a share of the others.
+
+    Args:
+        found: share of the queries that find the document that answers them, with copies of the token: one
+            number or an array.
+        found_otherwise: the same share with copies of an ordinary token, or without copies; not 0.
+    """
+    return 1 - found / found_otherwise
 
 
 class Severity(StrEnum):
@@ -150,23 +175,20 @@ class Severity(StrEnum):
     @property
     def meaning(self) -> str:
         """What a token of this severity does, such as ``reaches a full threshold``."""
-        full = [getattr(ProfileSettings, measure.setting) for measure in MEASURES]
-        lowered = [
-            measure.lowered(threshold, UNUSUAL_SHARE)
-            for measure, threshold in zip(MEASURES, full, strict=True)
-        ]
         if self is Severity.MILD:
             return (
                 "is flagged only because its unusual vector lowers the thresholds (by default, "
-                f"{_any_amount(lowered)} is then enough)"
+                f"{_name_amounts(thresholds(np.inf, ProfileSettings()))} is then enough)"
             )
         if self is Severity.SERIOUS:
-            return f"reaches a full threshold (by default, {_any_amount(full)})"
-        return f"reaches {_any_amount([measure.severe for measure in MEASURES])}"
+            return (
+                f"reaches a full threshold (by default, {_name_amounts(thresholds(None, ProfileSettings()))})"
+            )
+        return f"reaches {_name_amounts({measure.key: measure.severe for measure in MEASURES})}"
 
 
-def _any_amount(values: Sequence[float]) -> str:
-    return " or ".join(measure.amount.format(value) for measure, value in zip(MEASURES, values, strict=True))
+def _name_amounts(value_by_column: Mapping[str, Any]) -> str:
+    return " or ".join(measure.amount.format(float(value_by_column[measure.key])) for measure in MEASURES)
 
 
 def severities_in_words() -> str:

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
-from stickytoken.methods import Column
+from stickytoken.methods import Column, measures
 from stickytoken.methods.measures import (
     ERASED,
     MEASURES,
     PUSH,
-    UNUSUAL_SHARE,
     Measure,
+    Rule,
+    RuleSettings,
+    hidden_share,
     severities_in_words,
-    thresholds_of_row,
 )
 from stickytoken.search import COPIES, TOP
 from stickytoken.words import percent, quoted, sentence
 
-if TYPE_CHECKING:
-    from stickytoken.methods.base import StoredSettings
 
-
-def rule(smallest_erased: float, smallest_push: float) -> str:
+def describe_rule(smallest_erased: float, smallest_push: float) -> str:
     """Describe the rule in words, with the given thresholds."""
+    lowered = measures.thresholds(np.inf, Rule(smallest_erased, smallest_push, unusual=np.inf))
     erased = ERASED.threshold.format
     push = PUSH.threshold.format
     return (
         f"A token is sticky if its copies hide documents (leave at least {erased(smallest_erased)} less of a "
         f"text than an ordinary token's copies) or push them (into at least {push(smallest_push)} as many "
-        f"wrong results). For an unusual vector, {erased(ERASED.lowered(smallest_erased, UNUSUAL_SHARE))} or "
-        f"{push(PUSH.lowered(smallest_push, UNUSUAL_SHARE))} is enough. At least means the whole interval."
+        f"wrong results). For an unusual vector, {erased(float(lowered[ERASED.key]))} or "
+        f"{push(float(lowered[PUSH.key]))} is enough. At least means the whole interval."
     )
 
 
@@ -102,12 +102,9 @@ class Harm(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How far copies hide and push documents, each as a share of the way to a severe token.
-
-        Hidden from are the queries that an ordinary token leaves, and no longer find their document.
-        """
-        lost = 1 - self.found / self.ordinary_found if self.ordinary_found else 0.0
-        return lost / ERASED.severe, (self.push - PUSH.none) / (PUSH.severe - PUSH.none)
+        """How far copies hide and push documents, each as a share of the way to a severe token."""
+        hidden = hidden_share(self.found, self.ordinary_found) if self.ordinary_found else 0.0
+        return hidden / ERASED.severe, (self.push - PUSH.none) / (PUSH.severe - PUSH.none)
 
     @property
     def hides(self) -> str:
@@ -197,8 +194,8 @@ RESULT_COLUMNS = (
 )
 
 
-def result_table(settings: StoredSettings, tokens: pl.DataFrame, documents: int | None) -> pl.DataFrame:
-    """Return the rows of `RESULT_COLUMNS` for tokens of a run with these settings.
+def result_table(rule: RuleSettings, tokens: pl.DataFrame, documents: int | None) -> pl.DataFrame:
+    """Return the rows of `RESULT_COLUMNS` for tokens of a run with this rule.
 
     The share of queries that find their document has no interval here and can rest on eight queries. So it
     is left out for a token that was not measured in all ``documents`` that receive copies.
@@ -207,32 +204,36 @@ def result_table(settings: StoredSettings, tokens: pl.DataFrame, documents: int 
     token that was measured in the confirming carriers, it includes the first interval that reaches the
     token's threshold, such as "benign, 39% to 42%".
     """
-    rows = []
+    shown_rows = []
     for row in tokens.iter_rows(named=True):
         deviation = row["vector_deviation"]
-        is_unusual = deviation is not None and deviation >= settings.number("unusual")
+        is_unusual = deviation is not None and deviation >= rule.unusual
         verdict = row["verdict"] or ""
         if row["severity"] is not None:
             verdict = f"{verdict}, {row['severity']}"
         elif row["confirmed"]:
-            thresholds = thresholds_of_row(row, settings.number)
-            for measure in MEASURES:
-                low = row[measure.low.key]
-                high = row[measure.high.key]
-                if high is not None and high >= thresholds[measure.key]:
-                    verdict = f"benign, {measure.interval(low, high)}"
-                    break
+            interval = _first_possible_interval(row, measures.thresholds(deviation, rule))
+            if interval is not None:
+                verdict = f"benign, {interval}"
         values = [row[measure.key] for measure in MEASURES]
         found = row["found"] if row["documents"] == documents else None
-        rows.append((row["token"], *values, found, "unusual" if is_unusual else "", verdict))
+        shown_rows.append((row["token"], *values, found, "unusual" if is_unusual else "", verdict))
     types = {column.key: pl.String if column.digits is None else pl.Float64 for column in RESULT_COLUMNS}
-    return pl.DataFrame(rows, schema=types, orient="row")
+    return pl.DataFrame(shown_rows, schema=types, orient="row")
 
 
-def strongest_title(settings: StoredSettings) -> str:
+def _first_possible_interval(row: Mapping[str, Any], thresholds: Mapping[str, Any]) -> str | None:
+    for measure in MEASURES:
+        high = row[measure.high.key]
+        if high is not None and high >= thresholds[measure.key]:
+            return measure.interval(row[measure.low.key], high)
+    return None
+
+
+def strongest_title(rule: RuleSettings) -> str:
     """Return the title of the table that lists the strongest unflagged tokens of a run of profile."""
-    thresholds = [measure.text(settings.number(measure.setting)) for measure in MEASURES]
-    return f"Strongest unflagged tokens (thresholds: {', '.join(thresholds)})"
+    full_thresholds = [measure.text(getattr(rule, measure.setting)) for measure in MEASURES]
+    return f"Strongest unflagged tokens (thresholds: {', '.join(full_thresholds)})"
 
 
 GLOSSARY = {

@@ -161,7 +161,7 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
         "erase more, whichever tokens they are.",
         "Push: in how many times as many wrong results a document with eight copies is.",
         _meaning_of_found(verification),
-        wording.rule(verification.smallest_erased, verification.smallest_push),
+        wording.describe_rule(verification.smallest_erased, verification.smallest_push),
     ]
     if not verification.vectors_compared:
         sentences.append(wording.WITHOUT_VECTORS)

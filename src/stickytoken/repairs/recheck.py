@@ -23,9 +23,9 @@ from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Intervals, present
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import Verdict
-from stickytoken.methods.base import Job, Runner
-from stickytoken.methods.measures import ERASED, PUSH
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, Floats, SymptomStage, fitting_copies
+from stickytoken.methods.base import Job
+from stickytoken.methods.measures import ERASED, PUSH, thresholds
+from stickytoken.methods.probes import Floats, fitting_copies
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.documents import (
     DocumentPanel,
@@ -41,15 +41,17 @@ from stickytoken.methods.profile.estimates import (
     as_erased_shares,
     compare_with_ordinary,
     deviations_of,
-    joined,
-    measurements,
+    join_tokens,
     push_of,
+    read_measurements,
 )
 from stickytoken.methods.profile.plan import choose_texts
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
-from stickytoken.methods.profile.verdict import RuleInputs, apply_rule, thresholds
+from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
+from stickytoken.methods.runner import Runner
+from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary, count_copies_read
 from stickytoken.words import percent
@@ -280,7 +282,7 @@ class Recheck:
             The measures that the rule uses, of the tokens and of the ordinary tokens, and the contraction of
             the ordinary token.
         """
-        measured = joined(self._ordinary, self._measure(copies))
+        measured = join_tokens(self._ordinary, self._measure(copies))
         is_ordinary = np.isin(measured.ids, self._ordinary.ids)
         relative = compare_with_ordinary(measured.contractions, is_ordinary, self.job.settings.confidence)
         erased = as_erased_shares(relative.estimates, relative.ordinary)
@@ -419,8 +421,8 @@ class Recheck:
         results = []
         for stage, tokens in ((ids_stage, copies.as_ids), (text_stage, copies.as_text)):
             if tokens:
-                results.append(measurements(runner(stage, tokens)))
-        return reduce(joined, results)
+                results.append(read_measurements(runner(stage, tokens)))
+        return reduce(join_tokens, results)
 
 
 def _spread(tokens: Sequence[Token], count: int) -> list[Token]:
@@ -431,9 +433,9 @@ def _spread(tokens: Sequence[Token], count: int) -> list[Token]:
 
 def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
     """Return the larger effect of each token as a multiple of its threshold: 1 just reaches it."""
-    erased_threshold, push_threshold = thresholds(estimates.vector_deviation, settings)
-    erased_reach = estimates.erased.value / erased_threshold
-    push_reach = (estimates.push.value - PUSH.none) / (push_threshold - PUSH.none)
+    needed = thresholds(estimates.vector_deviation, settings)
+    erased_reach = estimates.erased.value / needed[ERASED.key]
+    push_reach = (estimates.push.value - PUSH.none) / (needed[PUSH.key] - PUSH.none)
     # `fmax` ignores the one that is unknown, NaN.
     return np.fmax(erased_reach, push_reach)
 
@@ -493,7 +495,7 @@ def make_recheck(
 
 def list_used_texts(run: Run) -> list[str]:
     """Return the carriers, the anchors and the bundled documents of a run, without duplicates."""
-    of_plan = run.method.plan_texts(run.plan)
+    of_plan = run.plan.texts
     texts = [*of_plan.carriers, *of_plan.anchors]
     documents = run.plan.documents if isinstance(run.plan, ProfilePlanRecord) else None
     bundled = bundled_collection()

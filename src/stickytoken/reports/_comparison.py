@@ -100,7 +100,7 @@ def _glossary(comparison: Comparison) -> dict[str, str]:
     """Return the meanings of the terms on the page, keyed by term: those of comparisons, then of methods."""
     meanings = dict(comparisons.GLOSSARY)
     for compared in comparison.runs:
-        for term, meaning in glossary(compared.run.method).items():
+        for term, meaning in glossary(compared.run.method.TABLE).items():
             if term not in _TERMS_OF_SINGLE_RUNS:
                 meanings.setdefault(term, meaning)
     return meanings

@@ -76,7 +76,7 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
     """
     rows = (content.sticky.head(MOST_CARDS) if tokens is None else tokens).to_dicts()
     pairs_by_token = _pairs_by_token(content)
-    scales = {column.key: _Scale.of(content, column, rows) for column in content.run.method.LISTED}
+    scales = {column.key: _Scale.of(content, column, rows) for column in content.run.method.TABLE.listed}
     return [_card(content, row, scales, pairs_by_token.get(row["token_id"], [])) for row in rows]
 
 
@@ -87,7 +87,7 @@ def _card(
     thresholds = content.run.thresholds(row)
     is_graded = row.get("severity") is not None
     measures = []
-    for column in content.run.method.LISTED:
+    for column in content.run.method.TABLE.listed:
         if column.digits is None or row.get(column.key) is None:
             continue
         if column.key == "vector_deviation":

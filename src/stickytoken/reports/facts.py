@@ -56,7 +56,7 @@ def key_facts(content: RunContent) -> list[Fact]:
     if examined == available:
         scope = f"all {available:,} tokens that can appear in text"
     count = Fact(f"{len(content.sticky):,}", f"sticky, of {scope}")
-    return [count, *content.run.method.key_facts(content.run)]
+    return [count, *content.run.description.key_facts]
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,16 @@ def strongest(content: RunContent) -> ShownTable | None:
     if rows.is_empty():
         return None
     if run.is_profile:
-        title = wording.strongest_title(run.settings)
         columns = list(wording.RESULT_COLUMNS)
-        rows = wording.result_table(run.settings, rows, run.most_documents)
+        rows = wording.result_table(run.settings.rule, rows, run.most_documents)
     else:
-        title = "Tokens that come next"
         columns = [Column("token", "token"), *run.listed(rows), Column("verdict", "verdict")]
     shown_columns = []
     for column in columns:
         texts = rows[column.key].drop_nulls().cast(pl.String)
         if (texts != "").any():
             shown_columns.append(column)
-    return ShownTable(title, _data_table(rows, shown_columns))
+    return ShownTable(run.description.strongest_title, _data_table(rows, shown_columns))
 
 
 def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
@@ -104,7 +102,7 @@ def notes(content: RunContent) -> list[str]:
         lines.append(
             f"only {examined:,} of {available:,} available tokens were examined: the others may be sticky too"
         )
-    lines += content.run.method.notes(content.run)
+    lines += content.run.description.notes
     cut_curves = None if content.evidence is None else content.evidence.cut_curves()
     if cut_curves is not None:
         lines.append(cut_curves)
@@ -151,7 +149,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         "corpus": record.corpus.model_dump(),
         "result": run.result.model_dump(),
         "settings": dict(record.settings),
-        "plan": run.method.plan_facts(content.plan),
+        "plan": run.description.plan_facts,
         "vocabulary": dict(Counter(run.vocabulary["category"]).most_common()),
         "versions": dict(record.versions),
         "hardware": dict(record.hardware),
@@ -205,7 +203,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (
         Column("token", "token"),
         Column("verdict", "verdict"),
-        *content.run.method.REPORTED,
+        *content.run.method.TABLE.reported,
         Column("entry", "entry"),
         Column("script", "script"),
         Column("token_id", "id"),
@@ -214,7 +212,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
     """Return the figures of a report, without explanations."""
-    described = content.run.method.figures(content.run)
+    described = content.run.description.figures
     figures = [
         run_figures.distribution(content.tokens, figure)
         for figure in described

@@ -53,9 +53,9 @@ def _collect_shared_values(content: RunContent) -> dict[str, Any]:
         "audits": facts.show_audits(content),
         "scans": facts.show_scans(content),
         "rows": content.sticky.to_dicts(),
-        "how": run.method.describe(run.settings),
+        "how": run.description.method,
         "computed": facts.run_details(content),
-        "glossary": templating.glossary(run.method),
+        "glossary": templating.glossary(run.method.TABLE),
     }
 
 

@@ -12,7 +12,7 @@ import regex
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stickytoken.methods.base import Method
+from stickytoken.methods import TokenTable
 from stickytoken.validation import markdown, visible
 from stickytoken.words import MINUS
 
@@ -188,9 +188,9 @@ _COLUMN_WORDS = {
 }
 
 
-def glossary(method: Method) -> dict[str, str]:
+def glossary(table: TokenTable) -> dict[str, str]:
     """Return the meanings of the terms in a method's reports, in the order of the report, keyed by term."""
-    words = {"sticky token": _SHARED_WORDS["sticky token"], **method.GLOSSARY}
-    titles = {column.title for column in method.REPORTED}
+    words = {"sticky token": _SHARED_WORDS["sticky token"], **table.glossary}
+    titles = {column.title for column in table.reported}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}
     return words | {word: meaning for word, meaning in _SHARED_WORDS.items() if word not in words}

@@ -16,7 +16,7 @@ from stickytoken.errors import StickyTokenWarning
 from stickytoken.insertion import Insertion, Joining, Token
 from stickytoken.intervals import Interval
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import (
     Announcer,
     Look,
@@ -27,7 +27,8 @@ from stickytoken.methods.profile.documents import (
     predict_push,
     surely_hidden,
 )
-from stickytoken.methods.profile.rounds import prepare
+from stickytoken.methods.profile.rounds import make_plan
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.search import ExactSearch
 from stickytoken.settings.profile import Measuring
@@ -46,7 +47,7 @@ def job(encoder):
 
 @pytest.fixture(scope="module")
 def plan(job):
-    return prepare(job, Runner.in_memory(job.encoder, ignore_progress)).plan
+    return make_plan(job, Runner.in_memory(job.encoder, ignore_progress))
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,7 @@ def test_without_a_prediction_suspects_are_tokens_that_erase_most_and_the_run_sa
     assert planted.PLANTED in in_documents["euclidean"]  # it erases most
     assert len(in_documents["euclidean"]) < len(in_documents["dot"])
     notes = {
-        similarity: [note for note in run.method.notes(run) if says(note, similarity)]
+        similarity: [note for note in run.description.notes if says(note, similarity)]
         for similarity, run in runs.items()
     }
     assert (len(notes["dot"]), len(notes["euclidean"])) == (0, 1)
@@ -235,7 +236,7 @@ def test_documents_with_copies_that_take_many_tokens_are_truncated(tmp_path):
     available = vocabulary.available
     job = Job(encoder, profiled.SMALL, CORPUS, vocabulary, available, restricted=False, sampled=True)
     runner = Runner.in_memory(encoder, ignore_progress)
-    panel = prepare(job, runner).panel
+    panel = encode_documents(job, make_plan(job, runner).documents, runner)
     written = replace(panel, carriers=panel.texts)
     token = Token(available[0].id, "river " * encoder.max_length, Joining.WORDS)
     measured = measure_in_documents(
@@ -321,4 +322,4 @@ def test_without_a_wrong_result_the_push_is_unknown(tmp_path):
     for column in ("push", "push_low", "push_high"):
         assert run.tokens[column].null_count() == len(run.tokens)
     assert run.result.ordinary_push is None
-    assert any(says(note, "push is unknown") for note in run.method.notes(run))
+    assert any(says(note, "push is unknown") for note in run.description.notes)

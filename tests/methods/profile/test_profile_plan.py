@@ -19,7 +19,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.base import Job, Runner
+from stickytoken.methods.base import Job
 from stickytoken.methods.profile.plan import (
     LEAST_CONFIRMED,
     PILOT_TOKENS,
@@ -31,15 +31,16 @@ from stickytoken.methods.profile.plan import (
     pilots_needed,
     tokens_to_confirm,
 )
-from stickytoken.methods.profile.rounds import prepare
+from stickytoken.methods.profile.rounds import make_plan
 from stickytoken.methods.profile.texts import TextGroup, choose_carriers, group_texts
+from stickytoken.methods.runner import Runner
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import real_number, whole_number
 
 
 def planned(encoder, corpus, settings=profiled.SMALL):
     job = Job(encoder, settings, corpus, analyze_vocabulary(encoder), [], restricted=False, sampled=False)
-    return prepare(job, Runner.in_memory(encoder, ignore_progress)).plan
+    return make_plan(job, Runner.in_memory(encoder, ignore_progress))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from stickytoken.data import collect_sentences
 from stickytoken.detection import probe
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion
-from stickytoken.methods.probes import SYMPTOM_COPIES
+from stickytoken.methods.symptoms import SYMPTOM_COPIES
 
 STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"
 

@@ -44,7 +44,7 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
     assert copies_seen == 0
     assert run.result.looked_at == run.available - 1
     assert token_id not in read_effects(run.path).ids
-    assert any(says(note, "1 token", "no verdict") for note in run.method.notes(run))
+    assert any(says(note, "1 token", "no verdict") for note in run.description.notes)
     assert check(run).incomplete == ()
     unjudged = pl.col("token") == run.sticky["token"][0]
     run.tokens = run.tokens.with_columns(verdict=pl.when(~unjudged).then("verdict"))
@@ -207,7 +207,7 @@ def test_tokens_that_the_budget_leaves_out_are_counted(encoder, tmp_path):
     """With thresholds that every token may reach, the budget decides."""
     run = profiled.detect_profile(encoder, tmp_path / "run", smallest_erased=1e-6, budget=2)
     assert run.result.unconfirmed > 0
-    assert any("--set budget" in note for note in run.method.notes(run))
+    assert any("--set budget" in note for note in run.description.notes)
 
 
 def confirmed_by_batch(run):

@@ -13,7 +13,8 @@ from scipy import stats
 
 import profiled
 from stickytoken.insertion import Placement, Token, TokenizedText, insert_as_ids, insert_as_text
-from stickytoken.measurement.engine import Shard, TokenWork
+from stickytoken.measurement.engine import Shard
+from stickytoken.measurement.stages import TokenWork
 from stickytoken.methods.profile.rounds import Cell, ProfileStage
 from stickytoken.unit_vectors import unit_vectors
 
@@ -139,7 +140,7 @@ def slow_row(stage, probes):
 def test_a_row_equals_a_loop_over_carriers(carriers):
     stage = stage_of(carriers)
     probes = stage.probes(TOKEN)
-    measured = dict(stage.measure(TOKEN, vectors_of(probes)))
+    measured = dict(stage.measure_all([TOKEN], vectors_of(probes))[0])
     expected = slow_row(stage, probes)
     assert set(measured) == set(expected)
     for name, value in expected.items():

@@ -9,13 +9,13 @@ from hypothesis import given, strategies as st
 
 import stickytoken
 from stickytoken.intervals import Intervals
+from stickytoken.methods.measures import thresholds
 from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     RuleInputs,
     apply_rule,
     may_erase_enough,
     order_to_confirm,
-    thresholds,
 )
 from stickytoken.methods.wording import result_table
 from stickytoken.settings.profile import ProfileSettings
@@ -149,10 +149,10 @@ def test_what_a_run_says_of_its_thresholds_is_the_rule():
     rows = run.tokens.filter(vector_deviation=run.tokens["vector_deviation"].max()).to_dicts()
     rows += run.tokens.head(20).to_dicts()
     deviations = np.array([row["vector_deviation"] for row in rows])
-    erased, push = thresholds(deviations, ProfileSettings())
+    expected = thresholds(deviations, ProfileSettings())
     said = [run.thresholds(row) for row in rows]
-    assert [each["erased"] for each in said] == pytest.approx(erased.tolist())
-    assert [each["push"] for each in said] == pytest.approx(push.tolist())
+    for column in ("erased", "push"):
+        assert [each[column] for each in said] == pytest.approx(expected[column].tolist())
     assert said[0] == {"erased": pytest.approx(0.2), "push": pytest.approx(1.25)}
 
 
@@ -162,6 +162,6 @@ def test_a_benign_token_is_shown_with_the_interval_that_includes_its_own_thresho
     changes = erased | {"push": None, "push_low": None, "push_high": None, "severity": None}
     row = run.tokens.to_dicts()[0] | changes | {"verdict": "benign", "confirmed": True}
     rows = [row | {"vector_deviation": deviation} for deviation in (7.0, 5.0, None)]
-    shown = result_table(run.settings, pl.DataFrame(rows, schema=run.tokens.schema), run.most_documents)
+    shown = result_table(run.settings.rule, pl.DataFrame(rows, schema=run.tokens.schema), run.most_documents)
     assert shown["verdict"].to_list() == ["benign, 15% to 22%", "benign", "benign"]
     assert shown["vector"].to_list() == ["unusual", "", ""]

@@ -256,7 +256,7 @@ def probe(
         return
     # The settings tell which method has measured the tokens.
     probed_by = choose_method(None, settings, pairs_given=False)
-    for block in method_named(probed_by).probe_lines(probed_tokens):
+    for block in method_named(probed_by).describe_probe(probed_tokens):
         if isinstance(block, str):
             console.print_line(block)
         else:

@@ -136,23 +136,23 @@ def _sort_rows(run: stickytoken.Run, verdict: str | None, validated: bool, sort:
         InputError: The method of the run has no such column or verdict, or `validated` is set although the
             method judges every token.
     """
-    method = run.method
+    table = run.method.TABLE
     subject = f"the run in {run.path} used the method {run.record.method}"
-    columns = dict.fromkeys([*(column.key for column in method.LISTED), *run.tokens.columns])
+    columns = dict.fromkeys([*(column.key for column in table.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
         raise InputError(f"{subject}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
-    if validated and run.is_profile:
+    if validated and table.judges_every_token:
         raise InputError(f"{subject}, which judges every token: leave --validated out, or pass --verdict")
-    if verdict is not None and verdict not in method.VERDICTS:
-        verdicts = " or ".join(method.VERDICTS)
+    if verdict is not None and verdict not in table.verdicts:
+        verdicts = " or ".join(table.verdicts)
         raise InputError(f"{subject}, which gives no token the verdict {verdict!r}: choose {verdicts}")
     rows = run.tokens
     if verdict is not None:
         rows = rows.filter(verdict=verdict)
     elif validated:
         rows = rows.drop_nulls("verdict")
-    return rows.sort(sort or method.RANKED_BY.key, "token_id", descending=[True, False], nulls_last=True)
+    return rows.sort(sort or table.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
 
 # Maximum number of sticky tokens to list. If a run examined at most this many tokens, all of them are listed.
@@ -165,7 +165,7 @@ def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     """Print a table of tokens, with a category column only if a token has a category other than OK."""
     has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if has_unusual else []
-    if not run.is_profile:
+    if not run.method.TABLE.judges_every_token:
         import polars as pl
 
         verdict = pl.col("verdict").cast(pl.String).fill_null("not validated")
@@ -179,12 +179,10 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         console.print_json(run.summary())
         return
     from stickytoken.comparisons.published import mention_of_paper
-    from stickytoken.detection.run import next_steps
-    from stickytoken.methods import wording
-    from stickytoken.methods.base import worst_first
+    from stickytoken.detection.run import next_steps, worst_first
     from stickytoken.repairs.result import last_verified, repairs_in
 
-    console.print_line(run.method.headline(run))
+    console.print_line(run.description.headline)
     worst_harm = run.worst_harm()
     if worst_harm is not None:
         console.print_line(f"{worst_harm}.")
@@ -198,17 +196,14 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         if len(sticky) > _FEW:
             listing = f"stickytoken show {quote(str(run.path))} --verdict sticky --limit {len(sticky)}"
             console.print_line(f"and {len(sticky) - _FEW:,} more: {listing}")
-        title = "Tokens that come next"
-        if run.is_profile:
-            title = wording.strongest_title(run.settings)
-        _print_tokens(title, run, run.strongest(_STRONGEST))
-    for line in run.method.lines(run):
+        _print_tokens(run.description.strongest_title, run, run.strongest(_STRONGEST))
+    for line in run.description.lines:
         console.print_line(line)
     mention = mention_of_paper(run)
     if mention is not None:
         console.print_line(mention)
     console.print_line(_effort_line(run))
-    console.inform_notes(run.method.notes(run))
+    console.inform_notes(run.description.notes)
     cut_curves = None if run.evidence is None else run.evidence.cut_curves()
     if cut_curves is not None:
         console.inform_notes([cut_curves])
@@ -222,9 +217,8 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
     if not run.is_profile:
         print_rows(title, run, rows)
     elif not rows.is_empty():
-        console.print_columns(
-            title, wording.RESULT_COLUMNS, wording.result_table(run.settings, rows, run.most_documents)
-        )
+        shown_rows = wording.result_table(run.settings.rule, rows, run.most_documents)
+        console.print_columns(title, wording.RESULT_COLUMNS, shown_rows)
 
 
 def _effort_line(run: stickytoken.Run) -> str:

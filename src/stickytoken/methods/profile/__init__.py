@@ -2,79 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.data import corpus_fingerprint
+from stickytoken.encoders.protocol import Encoder, reads_ids, similarity_of
+from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.errors import InputError, ModelError
+from stickytoken.insertion import Token
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import PlanTexts, Verdict, base, probes
-from stickytoken.methods.base import Job, Runner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Floats
+from stickytoken.methods import TokenTable, Verdict, base, probes, symptoms, wording
+from stickytoken.methods.base import Job
+from stickytoken.methods.measures import ERASED, PUSH, thresholds
+from stickytoken.methods.probes import Floats
 from stickytoken.methods.profile import estimates, rounds, texts
 from stickytoken.methods.profile._wording import (
-    GLOSSARY,
     LISTED,
-    RANKED_BY,
     REPORTED,
-    describe,
-    describe_coverage,
-    figures,
-    headline,
-    key_facts,
-    lines,
-    notes,
-    plan_facts,
-    probe_lines,
+    describe_probe,
+    describe_run,
+    describe_similarity,
 )
 from stickytoken.methods.profile.documents import measures_few_tokens
 from stickytoken.methods.profile.estimates import MeasuredJob, TokenNumbers
 from stickytoken.methods.profile.plan import cells, ordinary_tokens
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.rounds import prepare
-from stickytoken.methods.profile.verdict import Judged, apply_rule, thresholds
+from stickytoken.methods.profile.rounds import make_plan
+from stickytoken.methods.profile.verdict import Judged, apply_rule
+from stickytoken.methods.runner import Runner
+from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, EvidenceStage
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
-from stickytoken.unit_vectors import unit_vectors
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.unit_vectors import Similarity, unit_vectors
+from stickytoken.vocabulary import RoundTripTokenizer, Vocabulary, special_tokens
 
 __all__ = [
-    "COLUMNS",
-    "GLOSSARY",
-    "LISTED",
     "PLAN_RECORD",
-    "RANKED_BY",
-    "REPORTED",
     "RESULT_RECORD",
-    "VERDICTS",
+    "TABLE",
     "ProfileEvidence",
     "SymptomCurve",
+    "always_measured",
     "compute",
-    "describe",
-    "describe_coverage",
+    "describe_probe",
+    "describe_run",
+    "describe_similarity",
     "evidence_stage",
-    "figures",
-    "headline",
-    "key_facts",
-    "lines",
-    "notes",
-    "plan_facts",
-    "plan_texts",
-    "prepare",
+    "identity_parts",
+    "make_plan",
     "probe",
-    "probe_lines",
     "token_vector_deviations",
 ]
 
 PLAN_RECORD: type[base.PlanRecord] = ProfilePlanRecord
 RESULT_RECORD: type[base.ResultRecord] = ProfileResultRecord
-VERDICTS = tuple(Verdict)
 
 # Number of ordinary tokens whose mean curve is shown beside the curves of probed tokens.
 _ORDINARY_TOKENS = 8
@@ -101,18 +88,51 @@ TOKEN_COLUMNS: dict[str, Any] = {
     "contraction": pl.Float64,
     "texts": pl.Int64,
 }
-COLUMNS = tuple(TOKEN_COLUMNS)
+TABLE = TokenTable(
+    columns=tuple(TOKEN_COLUMNS),
+    verdicts=tuple(Verdict),
+    judges_every_token=True,
+    listed=LISTED,
+    reported=REPORTED,
+    ranked_by=ERASED,
+    glossary=wording.GLOSSARY,
+)
+
+
+def always_measured(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer) -> list[Token]:
+    """Return the special tokens: they are few, and the first that anyone tries."""
+    return special_tokens(vocabulary, tokenizer)
+
+
+def identity_parts(job: Job[ProfileSettings]) -> dict[str, Any]:
+    """Return what can change the numbers of profile only, to add to the identity of a run.
+
+    A part is there only if it differs from what runs of earlier versions had, which so keep their identity.
+    """
+    encoder = job.encoder
+    # Texts are drawn from all topics alike.
+    parts: dict[str, Any] = {"corpus": corpus_fingerprint(job.corpus, uses_topics=True)}
+    queries = identity_of_queries(encoder)
+    if queries is not None:
+        parts["queries"] = asdict(queries)
+    if not job.sentences.bundled:
+        parts["carriers"] = "as long as those of the bundled corpus"
+    similarity = similarity_of(encoder)
+    if similarity is not Similarity.COSINE:
+        parts["similarity"] = similarity.value  # it decides which tokens are measured in documents
+    if job.restricted and job.sampled:
+        parts["sampled"] = True  # fewer tokens of a sample are measured in documents than of named ones
+    if measures_few_tokens(job):
+        parts["flagged"] = "by all carriers"  # earlier runs over few tokens could flag by half of them
+    return parts
 
 
 def compute(
-    job: Job[ProfileSettings],
-    preparation: rounds.ProfilePreparation,
-    runner: base.Runner,
-    folder: ResultFolder,
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner, folder: ResultFolder
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
     """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
-    measured = rounds.measure_rounds(job, preparation, runner, deviations)
+    measured = rounds.measure_rounds(job, plan, runner, deviations)
     estimates.write_effects(folder, measured.screened)
     numbers = estimates.estimate(measured)
     judged = apply_rule(numbers.measures, job.settings)
@@ -159,21 +179,18 @@ class RandomTokens:
 
 
 def _random_in_documents(measured: MeasuredJob, numbers: TokenNumbers) -> RandomTokens:
-    none_measured = RandomTokens(count=0, pushing=0, push=None, found=None)
     in_documents = measured.in_documents
-    if in_documents is None:
-        return none_measured
+    if in_documents is None or not np.isin(in_documents.ids, measured.plan.pilots).any():
+        return RandomTokens(count=0, pushing=0, push=None, found=None)
     is_random = np.isin(in_documents.ids, measured.plan.pilots)
-    if not is_random.any():
-        return none_measured
-    measures = numbers.measures_of(in_documents.ids[is_random])
-    _, push_thresholds = thresholds(measures.vector_deviation, measured.job.settings)
+    of_random = numbers.measures_of(in_documents.ids[is_random])
+    push_thresholds = thresholds(of_random.vector_deviation, measured.job.settings)[PUSH.key]
     is_ordinary = np.isin(in_documents.ids, ordinary_tokens(measured.job, measured.plan.pilots))
     # A ratio has no upper end, so a single token could carry their mean. A share is at most 1, and the mean
     # of shares counts every search alike.
     return RandomTokens(
         count=int(is_random.sum()),
-        pushing=int((measures.push.low >= push_thresholds).sum()),
+        pushing=int((of_random.push.low >= push_thresholds).sum()),
         push=float(np.median(in_documents.push.value[is_ordinary])),
         found=float(in_documents.found[is_ordinary].mean()),
     )
@@ -214,8 +231,8 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
         # Where no document is a wrong result without copies, the push is unknown and its interval endless.
         "push_low": np.where(np.isnan(measures.push.value), np.nan, measures.push.low),
         "push_high": np.where(np.isnan(measures.push.value), np.nan, measures.push.high),
-        "found": _of_documents(measured, "found"),
-        "documents": _of_documents(measured, "documents"),
+        "found": _column_of_documents(measured, "found"),
+        "documents": _column_of_documents(measured, "documents"),
         "vector_deviation": measures.vector_deviation,
         "confirmed": measures.confirmed,
         "verdict": judged.verdicts,
@@ -236,38 +253,47 @@ def token_table(measured: MeasuredJob, numbers: TokenNumbers, judged: Judged) ->
     return pl.concat([table, _rows_of_unmeasured_tokens(job)], how="diagonal_relaxed").sort("token_id")
 
 
-def _of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
-    values: dict[int, float | int] = {}
+def _column_of_documents(measured: MeasuredJob, name: str) -> list[float | int | None]:
+    """Return a field of `InDocuments` for each token, None for those that were not measured in documents."""
+    value_by_id: dict[int, float | int] = {}
     if measured.in_documents is not None:
-        numbers = getattr(measured.in_documents, name).tolist()
-        values = dict(zip(measured.in_documents.ids.tolist(), numbers, strict=True))
-    return [values.get(token_id) for token_id in measured.screened.ids.tolist()]
+        values = getattr(measured.in_documents, name).tolist()
+        value_by_id = dict(zip(measured.in_documents.ids.tolist(), values, strict=True))
+    return [value_by_id.get(token_id) for token_id in measured.screened.ids.tolist()]
 
 
 def _find_recognized_copies(measured: MeasuredJob) -> Floats | None:
+    """Return the share of each token's copies that the tokenizer reads as this token; None if not counted."""
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
         return None
     cell_of_carrier = cells(measured.job.settings, len(measured.plan.carriers))
     copies = np.array([cell.copies for cell in cell_of_carrier])
-    shares = _measure_recognized(screened.copies_seen, copies[measured.screening_carriers])
+    shares = _share_of_copies(screened.copies_seen, copies[measured.screening_carriers])
     # The confirming carriers are all carriers except the screening carriers. A token may have been measured
-    # in the first of them only.
+    # in the first of them only; then none of its copies is in the others.
     copies_in_confirming = np.delete(copies, measured.screening_carriers)[: confirmed.contractions.shape[1]]
     is_measured = ~np.isnan(confirmed.contractions)
     confirmed_rows = screened.rows_of(confirmed.ids)
-    shares[confirmed_rows] = _measure_recognized(confirmed.copies_seen, copies_in_confirming * is_measured)
+    shares[confirmed_rows] = _share_of_copies(confirmed.copies_seen, copies_in_confirming * is_measured)
     return shares
 
 
-def _measure_recognized(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
-    planned = np.broadcast_to(inserted, recognized.shape)
-    shares: Floats = np.minimum(recognized, planned).sum(axis=1) / planned.sum(axis=1)
+def _share_of_copies(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Floats:
+    """Return which share of the inserted copies is recognized, shape (T,).
+
+    ``recognized`` has a number of copies for each token and carrier, shape (T, K). ``inserted`` has one for
+    each carrier, or for each token and carrier.
+    """
+    inserted = np.broadcast_to(inserted, recognized.shape)
+    # More may be recognized than were inserted, if words of the carrier are read as the token, too.
+    shares: Floats = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum(axis=1)
     return shares
 
 
 def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
+    """Return the rows of the tokens whose copies the tokenizer reads as other entries, and why."""
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
@@ -276,7 +302,7 @@ def _rows_of_unmeasured_tokens(job: Job[ProfileSettings]) -> pl.DataFrame:
         schema_overrides={"token_id": pl.Int64, "reason": pl.String, "copies_seen": pl.Float64},
     )
     rows = job.vocabulary.frame().join(rows, on="token_id")
-    # An empty column would appear in tokens.parquet even if no copies were counted.
+    # Without rows, the column would be in tokens.parquet even if no copies were counted.
     return rows if ids else rows.drop("copies_seen")
 
 
@@ -370,11 +396,10 @@ def probe(job: Job[ProfileSettings], progress: ProgressCallback) -> list[Profile
     distinct_tokens = list({token.id: token for token in job.tokens}.values())
     job_without_repeats = replace(job, tokens=distinct_tokens)
     runner = Runner.in_memory(job.encoder, progress)
-    preparation = prepare(job_without_repeats, runner)
-    plan = preparation.plan
+    plan = make_plan(job_without_repeats, runner)
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     # With ``confirm_all``, no token is judged by the few screening carriers alone.
-    measured = rounds.measure_rounds(job_without_repeats, preparation, runner, deviations, confirm_all=True)
+    measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
@@ -412,10 +437,10 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, runner: Runner) 
     encoder = job.encoder
     insertion = job.settings.inserted_as
     carriers = plan.carriers[:SYMPTOM_CARRIERS]
-    copies = probes.fitting_copies(encoder, insertion, carriers)
+    copies = probes.fitting_copies(encoder, insertion, carriers, symptoms.SYMPTOM_COPIES)
     panel = texts.anchor_panel(encoder, plan)
     compared = panel.against(unit_vectors(encoder.encode(carriers)), plan.mean_similarity)
-    stage = probes.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
+    stage = symptoms.SymptomStage(probes.as_carriers(encoder, insertion, carriers), copies, compared)
     rows = {row["token_id"]: row for row in runner(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
@@ -444,9 +469,4 @@ def evidence_stage(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Eviden
     """Return the stage that measures the curves and pairs that reports show."""
     panel = texts.anchor_panel(job.encoder, plan)
     carriers = plan.carriers[: SYMPTOM_CARRIERS // 2 if measures_few_tokens(job) else SYMPTOM_CARRIERS]
-    return base.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)
-
-
-def plan_texts(plan: ProfilePlanRecord) -> PlanTexts:
-    """Return the carriers and the anchors of a plan."""
-    return PlanTexts(plan.carriers, plan.anchors, by_topic=True)
+    return symptoms.evidence_stage(job, carriers, plan.anchors, panel, plan.mean_similarity)

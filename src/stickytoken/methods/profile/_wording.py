@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
 from stickytoken.intervals import estimate_share
-from stickytoken.methods import Column, Distribution, Fact, Figure, ProbeTable, Scatter, base, wording
-from stickytoken.methods.measures import ERASED, MEASURES, PUSH
+from stickytoken.methods import (
+    Column,
+    Distribution,
+    Fact,
+    Figure,
+    ProbeTable,
+    RunDescription,
+    Scatter,
+    base,
+    wording,
+)
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Rule
 from stickytoken.methods.profile.documents import PREDICTABLE
+from stickytoken.methods.runner import UNANSWERED_REASON
+from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.unit_vectors import Similarity
 from stickytoken.words import counted, quoted
 
 if TYPE_CHECKING:
@@ -24,21 +36,50 @@ _VECTOR = Column("vector_deviation", "vector", 1)
 _SEVERITY = Column("severity", "severity")
 _REASON = Column("reason", "reason")
 LISTED: tuple[Column, ...] = (*MEASURES, _VECTOR, _SEVERITY, _REASON)
-_WITH_INTERVALS = [(measure, measure.low, measure.high) for measure in MEASURES]
 REPORTED: tuple[Column, ...] = (
     _SEVERITY,
     _REASON,
-    *chain.from_iterable(_WITH_INTERVALS),
+    ERASED,
+    ERASED.low,
+    ERASED.high,
+    PUSH,
+    PUSH.low,
+    PUSH.high,
     Column("found", "found", 0, "%"),
     Column("documents", "documents", 0),
     _VECTOR,
 )
-RANKED_BY: Column = ERASED
-GLOSSARY: Mapping[str, str] = wording.GLOSSARY
 
 
-def headline(run: Run) -> str:
-    """Return how many tokens are sticky, and among how many."""
+def describe_run(run: Run) -> RunDescription:
+    """Return what is said about a run in the terminal and in reports."""
+    rule = run.settings.rule
+    coverage = _describe_coverage(run)
+    lines = [wording.describe_rule(rule.smallest_erased, rule.smallest_push)]
+    if not run.result.vectors_compared:
+        lines.append(wording.WITHOUT_VECTORS)
+    return RunDescription(
+        headline=_headline(run),
+        lines=[*lines, *coverage],
+        coverage=coverage,
+        notes=_notes(run),
+        method=_describe_method(run.settings),
+        strongest_title=wording.strongest_title(rule),
+        key_facts=_key_facts(run, rule),
+        plan_facts=_plan_facts(run.plan),
+        figures=describe_figures(rule),
+    )
+
+
+def describe_similarity(similarity: Similarity) -> str:
+    """Say what is measured by the cosine, for a model that compares vectors by ``similarity``."""
+    return (
+        "erased shares are measured by the cosine, which ignores the lengths of vectors (push is measured by "
+        f"{similarity})"
+    )
+
+
+def _headline(run: Run) -> str:
     result = run.result
     scope = f"among {result.looked_at:,}"
     if result.looked_at < run.available:
@@ -48,19 +89,10 @@ def headline(run: Run) -> str:
     return f"{run.model_title}: {counted(result.sticky, 'sticky token')} {scope}"
 
 
-def lines(run: Run) -> list[str]:
-    """Return the sentences that follow the headline in the terminal: the rule, and what it rests on."""
-    settings, result = run.settings, run.result
-    sentences = [wording.rule(settings.number("smallest_erased"), settings.number("smallest_push"))]
-    if not result.vectors_compared:
-        sentences.append(wording.WITHOUT_VECTORS)
-    return [*sentences, *describe_coverage(run)]
-
-
-def describe_coverage(run: Run) -> list[str]:
+def _describe_coverage(run: Run) -> list[str]:
     """Say how many tokens were measured in documents, and what the random ones imply for the others.
 
-    The list is empty if the run has no documents, of which `notes` tell.
+    The list is empty if the run has no documents, of which `_notes` tell.
     """
     result = run.result
     documents = run.plan.documents
@@ -73,6 +105,7 @@ def describe_coverage(run: Run) -> list[str]:
     sentences = f"{measured} measured in {documents.source}; {ordinary}."
     others = result.looked_at - result.in_documents
     if others > 0:
+        # The upper end of an interval of 90% is exceeded with a probability of 5%.
         share = estimate_share(result.random_pushing, result.random_in_documents, 0.9)
         sentences += (
             f" Of {result.random_in_documents} random ones, {result.random_pushing or 'none'} "
@@ -82,7 +115,7 @@ def describe_coverage(run: Run) -> list[str]:
     return [sentences]
 
 
-def notes(run: Run) -> list[str]:
+def _notes(run: Run) -> list[str]:
     """Return caveats on the verdicts, such as a small budget or too few texts."""
     caveats = []
     if run.result.unconfirmed:
@@ -112,7 +145,7 @@ def notes(run: Run) -> list[str]:
     return caveats
 
 
-def key_facts(run: Run) -> list[Fact]:
+def _key_facts(run: Run, rule: Rule) -> list[Fact]:
     """Return the largest value of each measure."""
     facts = []
     measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
@@ -121,14 +154,13 @@ def key_facts(run: Run) -> list[Fact]:
         if with_value.is_empty():
             continue
         largest = with_value.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
-        threshold = measure.threshold.format(run.settings.number(measure.setting))
+        threshold = measure.threshold.format(getattr(rule, measure.setting))
         meaning = f"{measure.largest}, by copies of {quoted(largest['token'])}; sticky from {threshold}"
         facts.append(Fact(measure.text(largest[measure.key]), meaning))
     return facts
 
 
-def describe(settings: base.StoredSettings) -> str:
-    """Return an explanation of the method in a few sentences."""
+def _describe_method(settings: StoredSettings) -> str:
     return (
         "Copies of every token were put into short texts (carriers), at the beginning, at the end or "
         f"between words, {settings.text('copies')} at a time. Random tokens were put into all carriers "
@@ -142,7 +174,7 @@ def describe(settings: base.StoredSettings) -> str:
     )
 
 
-def plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
+def _plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
     """Return the numeric fields of a plan, and how many anchors, carriers and pilots it has."""
     numeric_fields = (
         "mean_similarity",
@@ -160,14 +192,14 @@ def plan_facts(plan: ProfilePlanRecord) -> dict[str, Any]:
     return facts
 
 
-def figures(run: Run) -> list[Figure]:
+def describe_figures(rule: Rule) -> list[Figure]:
     """Describe three figures: the distributions of both measures, and push against erased share."""
     return [
         Distribution(
             "erased-distribution",
             "Erased shares over the vocabulary",
             ERASED,
-            {"threshold": run.settings.number("smallest_erased")},
+            {"threshold": rule.smallest_erased},
             "How much less of a text's meaning copies of each token leave than copies of an ordinary "
             "token do. The grey bars count all tokens; the count axis is logarithmic, so that a single "
             "token is visible. A token whose interval lies beyond the threshold is sticky.",
@@ -176,7 +208,7 @@ def figures(run: Run) -> list[Figure]:
             "push-distribution",
             "Push of the tokens measured in documents",
             PUSH,
-            {"threshold": run.settings.number("smallest_push")},
+            {"threshold": rule.smallest_push},
             "In how many times as many wrong results a document with eight copies of the token is. Copies of "
             "most tokens take documents out of results: their push is below 1. A token whose interval lies "
             "beyond the threshold is sticky.",
@@ -192,9 +224,9 @@ def figures(run: Run) -> list[Figure]:
     ]
 
 
-def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
+def describe_probe(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     """Return a table of both measures, the reasons for flags, two tables of curves, and the rule."""
-    first = probed[0]  # the thresholds are the same for all tokens
+    first = probed[0]  # the rule is the same for all tokens
     blocks: list[ProbeTable | str] = [
         ProbeTable(
             "How much less of a text's meaning copies leave than copies of an ordinary token (erased), and "
@@ -207,7 +239,7 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     blocks += [f"{quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
     blocks.append(_curve_table(probed, "below"))
     blocks.append(_curve_table(probed, "above"))
-    blocks.append(wording.rule(first.smallest_erased, first.smallest_push))
+    blocks.append(wording.describe_rule(first.smallest_erased, first.smallest_push))
     if not first.vectors_compared:
         blocks.append(wording.WITHOUT_VECTORS)
     return blocks
@@ -216,7 +248,7 @@ def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
 def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
-    unanswered = int(reasons.str.starts_with(base.UNANSWERED_REASON).sum())
+    unanswered = int(reasons.str.starts_with(UNANSWERED_REASON).sum())
     counts = {
         "the server gives no vector for texts with copies": unanswered,
         "the tokenizer reads copies in texts as other entries": len(without_verdict) - unanswered,

@@ -26,11 +26,13 @@ from stickytoken.encoders.roles import Role, in_role
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.intervals import Interval, Intervals, estimate_share
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import Progress, ProgressCallback, RowValue
-from stickytoken.methods.base import Job, MethodSettings, Runner
-from stickytoken.methods.measures import PUSH
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.stages import RowValue
+from stickytoken.methods.base import Job, MethodSettings
+from stickytoken.methods.measures import PUSH, hidden_share
 from stickytoken.methods.probes import Carrier, balanced, room_for, with_copies
 from stickytoken.methods.profile.records import DocumentsRecord
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.search import COPIES, TOP, ExactSearch, ResultLimits, depth_of, push_ratios
 from stickytoken.settings.profile import ProfileSettings
@@ -119,7 +121,7 @@ class DocumentPanel:
     """A collection as the model encodes it, and the n documents that receive copies.
 
     Attributes:
-        places: indices of the n documents in the collection.
+        places: positions of the n documents among those that are searched.
         carriers: the n documents, as texts or tokenized.
         texts: the n documents as texts.
         search: exact search of the M queries in the collection.
@@ -174,6 +176,7 @@ class DocumentPanel:
 
 
 def _weigh_kinds(kinds: NDArray[np.str_]) -> NDArray[np.float64]:
+    """Return a weight for each element, so that all elements of a kind together weigh 1."""
     _, kind_indices, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
     return np.asarray(1 / sizes[kind_indices])
 
@@ -185,6 +188,7 @@ def encode_documents(
     collection = choose_collection(job)
     if record is None or collection is None:
         return None
+    # The documents that are searched, as indices in the collection, and the position of each among them.
     indexed = record.indexed or list(range(len(collection.documents)))
     position_of = {document: position for position, document in enumerate(indexed)}
     encoder = require_words(job.encoder, "profile")
@@ -204,20 +208,20 @@ def encode_documents(
     places = _spread_evenly([position_of[document] for document in record.chosen], search)
     is_tokenized = job.settings.inserted_as is Insertion.IDS
     receiving = [fitted[place] for place in places]
-    # A query whose document isn't searched has no answer.
-    answers = np.array([position_of.get(document, -1) for document in collection.answers])
+    # A query whose document isn't searched has no answer: no document has the position -1.
+    answer_positions = np.array([position_of.get(document, -1) for document in collection.answers])
     # All kinds of documents and of queries weigh the same.
     kinds = np.array(collection.kinds)
-    of_documents = _weigh_kinds(kinds[indexed][list(places)])
-    of_queries = _weigh_kinds(kinds[list(collection.answers)])
+    document_weights = _weigh_kinds(kinds[indexed][list(places)])
+    query_weights = _weigh_kinds(kinds[list(collection.answers)])
     return DocumentPanel(
         places=places,
         carriers=tuple(text.content if is_tokenized else text.text for text in receiving),
         texts=tuple(text.text for text in receiving),
         search=search,
         depth=record.depth,
-        is_answer=np.asarray(answers[:, None] == np.array(places)[None, :]),
-        weights=of_queries[:, None] * of_documents[None, :],
+        is_answer=np.asarray(answer_positions[:, None] == np.array(places)[None, :]),
+        weights=query_weights[:, None] * document_weights[None, :],
     )
 
 
@@ -343,11 +347,14 @@ def measure_in_documents(
             documents, because they are displayed.
         report: called with what is known of each token after every step.
     """
+    # What each token does in the documents so far, keyed by token id: for each step, which documents are
+    # wrong results of which queries, shape (queries, documents of the step); and for each query that a
+    # document answers, 1 if it still finds this document, else 0.
     wrong_results: dict[int, list[NDArray[np.bool_]]] = {token.id: [] for token in tokens}
     found: dict[int, list[int]] = {token.id: [] for token in tokens}
     looks: dict[int, Look] = {}
     remaining = list(tokens)
-    done = 0
+    done = 0  # number of documents in which the remaining tokens have been measured
     counts = [count for count in DOCUMENT_COUNTS if count < len(panel.places)] + [len(panel.places)]
     for count in counts:
         stage = panel.stage(f"{label}-{count}", done, count)
@@ -372,15 +379,19 @@ def measure_in_documents(
             looks[token_id] = Look(push_of_token, found[token_id])
         if report is not None:
             report(stage.name, done, {token_id: looks[token_id] for token_id in ids})
-        kept = {token_id for token_id in ids if done < (least_documents or {}).get(token_id, 0)}
-        kept |= _may_push(looks, thresholds, ids)
+        next_ids = {token_id for token_id in ids if done < (least_documents or {}).get(token_id, 0)}
+        next_ids |= _ids_that_may_push(looks, thresholds, ids)
         if done < _DOCUMENTS_FOR_DISPLAYED:
-            kept |= set(sorted(ids, key=lambda token_id: -looks[token_id].push.value)[:displayed_count])
-        remaining = [token for token in remaining if token.id in kept]
+            largest_first = sorted(ids, key=lambda token_id: -looks[token_id].push.value)
+            next_ids |= set(largest_first[:displayed_count])
+        remaining = [token for token in remaining if token.id in next_ids]
         if not remaining:
             break
     ordered_ids = sorted(looks)
-    document_counts = [sum(part.shape[1] for part in wrong_results[token_id]) for token_id in ordered_ids]
+    document_counts = [
+        sum(is_wrong_result.shape[1] for is_wrong_result in wrong_results[token_id])
+        for token_id in ordered_ids
+    ]
     found_shares = [np.mean(found[token_id]) if found[token_id] else np.nan for token_id in ordered_ids]
     return InDocuments(
         ids=np.array(ordered_ids, dtype=np.int64),
@@ -392,7 +403,9 @@ def measure_in_documents(
     )
 
 
-def _may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float], ids: Sequence[int]) -> set[int]:
+def _ids_that_may_push(
+    looks: Mapping[int, Look], thresholds: Mapping[int, float], ids: Sequence[int]
+) -> set[int]:
     """Return the tokens whose value reaches their threshold, and the best of those whose interval does.
 
     This is sequential halving (Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"), but
@@ -407,25 +420,25 @@ def _may_push(looks: Mapping[int, Look], thresholds: Mapping[int, float], ids: S
     return reaching | possible
 
 
-def join_documents(parts: Sequence[InDocuments | None]) -> InDocuments | None:
-    """Join the results of different tokens; None if there are none."""
-    present = [part for part in parts if part is not None]
-    if not present:
+def join_documents(of_tokens: Sequence[InDocuments | None]) -> InDocuments | None:
+    """Join the results of different tokens in the same documents; None if there are none."""
+    results = [result for result in of_tokens if result is not None]
+    if not results:
         return None
-    ids = np.concatenate([part.ids for part in present])
+    ids = np.concatenate([result.ids for result in results])
     order = np.argsort(ids)
     push = Intervals(
-        value=np.concatenate([part.push.value for part in present]),
-        low=np.concatenate([part.push.low for part in present]),
-        high=np.concatenate([part.push.high for part in present]),
+        value=np.concatenate([result.push.value for result in results]),
+        low=np.concatenate([result.push.low for result in results]),
+        high=np.concatenate([result.push.high for result in results]),
     )
     return InDocuments(
         ids=ids[order],
         push=push.of_rows(order),
-        found=np.concatenate([part.found for part in present])[order],
-        queries=np.concatenate([part.queries for part in present])[order],
-        documents=np.concatenate([part.documents for part in present])[order],
-        found_without=present[0].found_without,
+        found=np.concatenate([result.found for result in results])[order],
+        queries=np.concatenate([result.queries for result in results])[order],
+        documents=np.concatenate([result.documents for result in results])[order],
+        found_without=results[0].found_without,
     )
 
 
@@ -444,7 +457,7 @@ def surely_hidden(found: int, queries: int, found_without: float, confidence: fl
     if not queries or not found_without:
         return 0.0
     share = estimate_share(found, queries, confidence)
-    return max(0.0, 1 - share.high / found_without)
+    return max(0.0, float(hidden_share(share.high, found_without)))
 
 
 class Announcer:

@@ -66,7 +66,7 @@ class RoundResults:
         )
 
 
-def measurements(rows: pl.DataFrame) -> RoundResults:
+def read_measurements(rows: pl.DataFrame) -> RoundResults:
     """Convert the stored rows of a round, as `ProfileStage.measure_all` returns them, to sorted arrays."""
     ordered = rows.sort("token_id")
     return RoundResults(
@@ -78,12 +78,13 @@ def measurements(rows: pl.DataFrame) -> RoundResults:
 
 
 def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
+    """Return a column of lists of equal length as an array with one row per list."""
     # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
     return flat.reshape(len(table), len(flat) // max(1, len(table)))
 
 
-def joined(first: RoundResults, second: RoundResults) -> RoundResults:
+def join_tokens(first: RoundResults, second: RoundResults) -> RoundResults:
     """Combine the measurements of two token sets in the same carriers, and sort them by token id."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
@@ -104,7 +105,7 @@ def joined(first: RoundResults, second: RoundResults) -> RoundResults:
     )
 
 
-def in_more_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
+def add_carriers(first: RoundResults, more: RoundResults) -> RoundResults:
     """Add the measurements of some of the tokens in further carriers."""
     rows = first.rows_of(more.ids)
     contractions = np.full((len(first.ids), more.contractions.shape[1]), np.nan)
@@ -241,13 +242,14 @@ def as_erased_shares(beyond: Intervals, ordinary: float) -> Intervals:
 
 
 def push_of(ids: Ids, in_documents: InDocuments | None) -> Intervals:
-    """Return the push of each token, or NaN if it was not measured in documents."""
-    push = Intervals(*np.full((3, len(ids)), np.nan))
+    """Return the push of each token, or NaN if it was not measured in documents. ``ids`` are ascending."""
+    value, low, high = np.full((3, len(ids)), np.nan)
     if in_documents is not None:
         rows = np.searchsorted(ids, in_documents.ids)
-        for end, measured_end in zip(push, in_documents.push, strict=True):
-            end[rows] = measured_end
-    return push
+        value[rows] = in_documents.push.value
+        low[rows] = in_documents.push.low
+        high[rows] = in_documents.push.high
+    return Intervals(value, low, high)
 
 
 def _require_different_effects(pilot_contractions: Floats) -> None:
@@ -301,6 +303,7 @@ def deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Floa
 
 
 def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    # A matrix without rows is one block, so that there is something to concatenate.
     for start in range(0, max(1, len(matrix)), _BLOCK_ROWS):
         yield matrix[start : start + _BLOCK_ROWS]
 
@@ -340,12 +343,14 @@ def write_effects(folder: ResultFolder, screened: RoundResults, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
+    """Return the orthonormal axes, as rows, on which the vectors vary most around the zero vector."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
         block_float32 = block.astype(np.float32)
         products += block_float32.T @ block_float32
-    _, axes = np.linalg.eigh(products)
-    return np.ascontiguousarray(axes[:, ::-1][:, :count].T, dtype=np.float32)
+    _, axes = np.linalg.eigh(products)  # one axis per column, in ascending order of its eigenvalue
+    main_axes = axes[:, ::-1][:, :count]
+    return np.ascontiguousarray(main_axes.T, dtype=np.float32)
 
 
 def read_effects(path: Path) -> TokenEffects:

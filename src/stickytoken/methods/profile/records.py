@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stickytoken.measurement.resume import Record
+from stickytoken.methods import PlanTexts
 from stickytoken.methods.base import PlanRecord, ResultRecord
 from stickytoken.unit_vectors import Similarity
 
@@ -49,6 +50,11 @@ class ProfilePlanRecord(PlanRecord):
     pilots: list[int]
     call_noise: float = 0.0
     documents: DocumentsRecord | None = None
+
+    @property
+    def texts(self) -> PlanTexts:
+        """The carriers and the anchors of the plan."""
+        return PlanTexts(self.carriers, self.anchors, by_topic=True)
 
 
 class ProfileResultRecord(ResultRecord):

@@ -10,11 +10,11 @@ in documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -24,10 +24,12 @@ from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Probe, Token, draw_path
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import RowValue
+from stickytoken.measurement.engine import ignore_progress
+from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
-from stickytoken.methods.base import Job, Preparation, Runner, model_mean
-from stickytoken.methods.measures import PUSH, UNUSUAL_SHARE
+from stickytoken.methods._mean_similarity import measure_mean_similarity
+from stickytoken.methods.base import Job
+from stickytoken.methods.measures import PUSH, thresholds
 from stickytoken.methods.probes import Carrier, Path
 from stickytoken.methods.profile import documents, texts, verdict
 from stickytoken.methods.profile.documents import (
@@ -42,11 +44,11 @@ from stickytoken.methods.profile.estimates import (
     Ids,
     MeasuredJob,
     RoundResults,
+    add_carriers,
     deviations_of,
     estimate,
-    in_more_carriers,
-    joined,
-    measurements,
+    join_tokens,
+    read_measurements,
 )
 from stickytoken.methods.profile.plan import (
     Cell,
@@ -59,6 +61,7 @@ from stickytoken.methods.profile.plan import (
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.records import DocumentsRecord, ProfilePlanRecord
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.statistics import Effects, TokenEffects, carrier_contractions, fit_effects
 from stickytoken.settings.profile import Measuring, ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
@@ -94,42 +97,25 @@ class Round(StrEnum):
     """The tokens that are most likely to reach a threshold, in all other carriers, in batches."""
 
 
-@dataclass(frozen=True)
-class ProfilePreparation(Preparation[ProfilePlanRecord]):
-    """The plan, and what is measured before the pilots.
+def make_plan(job: Job[ProfileSettings], runner: Runner) -> ProfilePlanRecord:
+    """Choose the texts and the pilots of a run, and measure the model's mean similarity.
 
-    Attributes:
-        panel: the encoded collection of documents; None if there is none.
-        special: special tokens in documents; None if none was measured.
-    """
-
-    panel: DocumentPanel | None
-    special: InDocuments | None
-
-
-def prepare(
-    job: Job[ProfileSettings], runner: Runner, stored: ProfilePlanRecord | None = None
-) -> ProfilePreparation:
-    """Make the plan, and measure special tokens in its documents: they are few, and the first anyone tries.
-
-    They are measured before the mean similarity, and announced as soon as it is known what they may do.
+    Before the mean similarity, which takes longer, special tokens are measured in the documents of the plan,
+    and announced as soon as it is known what they may do. `measure_rounds` finds these measurements in the
+    store of the runner.
 
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
         runner: measures special tokens and the mean similarity, and keeps what it has measured.
-        stored: the plan of an interrupted session, whose special tokens have been announced; None if there is
-            none.
 
     Raises:
         InputError: see `plan.choose_texts`; or the model gives all texts the same vector.
     """
-    if stored is not None:
-        return ProfilePreparation(stored, *measure_special_tokens(job, stored.documents, runner))
     chosen = choose_texts(job)
     spread = _spread_of_similarities(job.encoder, chosen.carriers, job.sentences.source)
-    panel, special = measure_special_tokens(job, chosen.documents, runner, announce=True)
-    similarity = model_mean(job.encoder, runner, tolerance=_ERROR_SHARE * spread)
-    return ProfilePreparation(chosen.plan(job.encoder, similarity), panel, special)
+    _measure_special_tokens(job, chosen.documents, runner, announce=True)
+    similarity = measure_mean_similarity(job.encoder, runner, tolerance=_ERROR_SHARE * spread)
+    return chosen.plan(job.encoder, similarity)
 
 
 def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: str) -> float:
@@ -144,24 +130,38 @@ def _spread_of_similarities(encoder: Encoder, carriers: Sequence[str], source: s
     return float(similarities.std())
 
 
-def measure_special_tokens(
+class DocumentRound(NamedTuple):
+    """The documents of a run, and what special tokens do in them.
+
+    Attributes:
+        panel: the encoded collection of documents; None if there is none.
+        special: the measurements of special tokens; None if none was measured.
+    """
+
+    panel: DocumentPanel | None
+    special: InDocuments | None
+
+    @property
+    def special_ids(self) -> set[int]:
+        """The ids of the special tokens that were measured."""
+        return set() if self.special is None else set(self.special.ids.tolist())
+
+
+def _measure_special_tokens(
     job: Job[ProfileSettings], record: DocumentsRecord | None, runner: Runner, *, announce: bool = False
-) -> tuple[DocumentPanel | None, InDocuments | None]:
-    """Measure the job's special tokens in documents, in few at first.
+) -> DocumentRound:
+    """Encode the documents, and measure the job's special tokens in them, in few at first.
 
     If ``announce``, those that push or hide documents are reported as soon as this is known.
-
-    Returns:
-        The encoded collection and the measurements; None for what there isn't.
     """
     special = special_tokens(job.vocabulary, job.encoder.tokenizer)
     special_ids = {token.id for token in special} - set(job.vocabulary.unspelled)
     tokens = [token for token in job.tokens if token.id in special_ids]
     panel = documents.encode_documents(job, record, runner)
     if panel is None or not tokens:
-        return panel, None
+        return DocumentRound(panel, special=None)
     # Any of them may have an unusual vector.
-    lowered = PUSH.lowered(job.settings.smallest_push, UNUSUAL_SHARE)
+    lowered = float(thresholds(np.inf, job.settings)[PUSH.key])
     announcer = Announcer(tokens, job.settings, panel, runner.progress) if announce else None
     in_documents = measure_in_documents(
         panel,
@@ -174,12 +174,12 @@ def measure_special_tokens(
     )
     if announcer is not None:
         announcer.finish()
-    return panel, in_documents
+    return DocumentRound(panel, in_documents)
 
 
 def measure_rounds(
     job: Job[ProfileSettings],
-    preparation: ProfilePreparation,
+    plan: ProfilePlanRecord,
     runner: Runner,
     vector_deviations: Mapping[int, float] | None,
     *,
@@ -190,8 +190,8 @@ def measure_rounds(
     Args:
         job: provides the model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as
             other entries are not measured.
-        preparation: provides the carriers, the documents, the pilots and the special tokens in documents.
-        runner: executes a stage for the given tokens.
+        plan: provides the carriers, the documents and the pilots.
+        runner: executes a stage for the given tokens. Its store has what `make_plan` has measured.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
         confirm_all: whether to measure all tokens of the job in the confirming carriers, as a probe does,
@@ -201,11 +201,19 @@ def measure_rounds(
         The measurements of all tokens in the screening carriers, of the pilots and the confirmed tokens in
         the other carriers, and of special and suspicious tokens in documents.
     """
-    measured = _measure_in_carriers(job, preparation, runner, vector_deviations, confirm_all=confirm_all)
-    if preparation.panel is None:
+    # They were measured, and shown to the user, when the plan was made, so they are only read here.
+    silent_runner = replace(runner, progress=ignore_progress)
+    documents_so_far = _measure_special_tokens(job, plan.documents, silent_runner)
+    special_ids = documents_so_far.special_ids
+    measured = _measure_in_carriers(
+        job, plan, runner, vector_deviations, special_ids, confirm_all=confirm_all
+    )
+    if documents_so_far.panel is None:
         return measured
-    suspects = _measure_suspects(measured, preparation, preparation.panel, runner, measure_all=confirm_all)
-    return replace(measured, in_documents=join_documents([preparation.special, suspects]))
+    suspects = _measure_suspects(
+        measured, documents_so_far.panel, runner, special_ids, measure_all=confirm_all
+    )
+    return replace(measured, in_documents=join_documents([documents_so_far.special, suspects]))
 
 
 def _judged_ids(job: Job[ProfileSettings]) -> Ids:
@@ -218,23 +226,19 @@ def _tokens_by_id(job: Job[ProfileSettings]) -> dict[int, Token]:
     return {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
 
 
-def _special_ids(preparation: ProfilePreparation) -> set[int]:
-    return set() if preparation.special is None else set(preparation.special.ids.tolist())
-
-
 def _measure_in_carriers(
     job: Job[ProfileSettings],
-    preparation: ProfilePreparation,
+    plan: ProfilePlanRecord,
     runner: Runner,
     vector_deviations: Mapping[int, float] | None,
+    special_ids: Collection[int],
     *,
     confirm_all: bool,
 ) -> MeasuredJob:
     """Measure the pilots, then all tokens in the screening carriers, then a selection in all other carriers.
 
-    The arguments are those of `measure_rounds`.
+    The tokens in ``special_ids`` are always selected. The other arguments are those of `measure_rounds`.
     """
-    plan = preparation.plan
     tokens = _tokens_by_id(job)
     job_ids = _judged_ids(job)
     pilot_ids = np.array(plan.pilots, dtype=np.int64)
@@ -242,7 +246,7 @@ def _measure_in_carriers(
     def measure(step: Round, carriers: list[int], ids: Ids, stage_name: str = "") -> RoundResults:
         stage = round_stage(job.encoder, job.settings, plan, step, carriers, stage_name)
         rows = runner(stage, [tokens[token_id] for token_id in ids.tolist()])
-        return round_measurements(rows, stage, job.encoder)
+        return read_corrected_measurements(rows, stage, job.encoder)
 
     first_carriers = list(range(carriers_at_first(job)))
     other_carriers = list(range(len(first_carriers), len(plan.carriers)))
@@ -275,7 +279,7 @@ def _measure_in_carriers(
             unconfirmed_ids,
             budgeted_tokens,
             measure_batch,
-            first_ids=sorted(_special_ids(preparation)),
+            first_ids=sorted(special_ids),
         )
     # A token that may reach its threshold is also measured in the other carriers, and judged by all of them
     # together. If the first carriers alone could flag a token, each token would have two chances to be
@@ -284,21 +288,21 @@ def _measure_in_carriers(
     if other_carriers and len(possible_ids):
         further_ids = np.union1d(possible_ids, pilot_ids)
         further = measure(Round.CONFIRM, other_carriers, further_ids, f"{Round.CONFIRM}-further")
-        measured = replace(measured, confirmed=in_more_carriers(measured.confirmed, further))
+        measured = replace(measured, confirmed=add_carriers(measured.confirmed, further))
     return measured
 
 
 def _measure_suspects(
     measured: MeasuredJob,
-    preparation: ProfilePreparation,
     panel: DocumentPanel,
     runner: Runner,
+    special_ids: Collection[int],
     *,
     measure_all: bool,
 ) -> InDocuments:
     """Measure in documents the tokens that may push, and those that erase so much that they are sticky.
 
-    Special tokens have already been measured there.
+    The tokens in ``special_ids`` have already been measured there.
     """
     job = measured.job
     tokens = _tokens_by_id(job)
@@ -316,9 +320,9 @@ def _measure_suspects(
         # Other tokens are compared with the ordinary ones, which are therefore measured as closely as any.
         ids_in_all_documents |= set(ordinary_tokens(job, measured.plan.pilots))
         displayed_count = verdict.DISPLAYED
-    ordered_ids = np.array(sorted(suspect_ids - _special_ids(preparation)), dtype=np.int64)
+    ordered_ids = np.array(sorted(suspect_ids.difference(special_ids)), dtype=np.int64)
     deviations = deviations_of(ordered_ids, measured.vector_deviations)
-    _, push_thresholds = verdict.thresholds(deviations, job.settings)
+    push_thresholds = thresholds(deviations, job.settings)[PUSH.key]
     return measure_in_documents(
         panel,
         runner,
@@ -374,7 +378,7 @@ def _confirm_batch(
     if not len(ids):
         return measured
     confirmed = measure_batch(np.sort(ids), confirming_stage(number))
-    return replace(measured, confirmed=joined(measured.confirmed, confirmed))
+    return replace(measured, confirmed=join_tokens(measured.confirmed, confirmed))
 
 
 def confirm_in_batches(
@@ -495,10 +499,6 @@ class ProfileStage:
             probes.words_added(token, insertion),
         )
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
-        """Compute the row of a token from the vectors of its probes, shape (K, d)."""
-        return self.measure_all([token], vectors)[0]
-
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, RowValue]]:
@@ -565,7 +565,7 @@ def round_stage(
     )
 
 
-def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> RoundResults:
+def read_corrected_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> RoundResults:
     """Convert the rows of a round to arrays, corrected for copies that the tokenizer did not recognize.
 
     A round measures T tokens in K carriers.
@@ -575,7 +575,7 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
     the ratio of the planned share to the actual share, up to a factor of `_LARGEST_FACTOR`. Nothing is
     corrected if the copies that the tokenizer recognizes were not counted.
     """
-    measured = measurements(rows)
+    measured = read_measurements(rows)
     if measured.copies_seen is None:
         return measured
     planned_copies = np.array([cell.copies for cell in stage.cells], dtype=np.float64)

@@ -20,8 +20,9 @@ from stickytoken.data import (
 )
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
-from stickytoken.methods.probes import AnchorPanel, Floats, balanced, has_room, room_for
+from stickytoken.methods.probes import Floats, balanced, has_room, room_for
 from stickytoken.methods.profile.records import ProfilePlanRecord
+from stickytoken.methods.symptoms import AnchorPanel
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
@@ -83,24 +84,31 @@ class Anchors(NamedTuple):
     left_out: int
 
 
+class _TextOfGroup(NamedTuple):
+    text: str
+    group: str  # name of the group
+
+
 def choose_anchors(
     encoder: Encoder, groups: Sequence[TextGroup], needed: int, seed: int, taken: set[str]
 ) -> Anchors:
     """Draw anchors as evenly as possible from all groups, but none of the texts in ``taken``."""
     key = [seed, _ANCHORS_KEY]
-    candidates = [(text, group.name) for group in groups for text in group.texts]
+    candidates = [_TextOfGroup(text, group.name) for group in groups for text in group.texts]
     order = np.random.default_rng(key).permutation(len(candidates))[: _POOL_FACTOR * needed]
-    pool = [candidates[index] for index in order if candidates[index][0] not in taken]
-    tokenized = encoder.content_ids([text for text, _ in pool])
+    pool = [candidates[index] for index in order if candidates[index].text not in taken]
+    ids_of_texts = encoder.content_ids([candidate.text for candidate in pool])
     refused = refused_texts(encoder)
     readable = [
         candidate
-        for candidate, ids in zip(pool, tokenized, strict=True)
-        if encoder.fits(ids) and candidate[0] not in refused
+        for candidate, ids in zip(pool, ids_of_texts, strict=True)
+        if encoder.fits(ids) and candidate.text not in refused
     ]
-    drawn = {readable[index] for index in balanced([name for _, name in readable], needed, key)}
-    texts = [text for group in groups for text in group.texts if (text, group.name) in drawn]
-    return Anchors(list(dict.fromkeys(texts)), len(pool) - len(readable))
+    indices = balanced([candidate.group for candidate in readable], needed, key)
+    drawn = {readable[index] for index in indices}
+    # In the order of the groups. A text may be in several.
+    texts = dict.fromkeys(candidate.text for candidate in candidates if candidate in drawn)
+    return Anchors(list(texts), left_out=len(pool) - len(readable))
 
 
 def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord) -> AnchorPanel:
@@ -166,9 +174,9 @@ def choose_carriers(
     pool: list[_ShortText] = []
     group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
-        of_group = _short_texts_of_group(encoder, settings, group, most_of_group, length or 0.0)
-        pool += of_group
-        group_names += [group.name] * len(of_group)
+        short_texts = _short_texts_of_group(encoder, settings, group, most_of_group, length or 0.0)
+        pool += short_texts
+        group_names += [group.name] * len(short_texts)
     source_of_carrier: dict[str, str] = {}
     # Without a limit, `balanced` returns the indices of all texts in the pool, one from each group in turn.
     for index in balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY]):
@@ -213,7 +221,10 @@ def _short_texts_of_group(
 
 
 def _most_of_group(sizes: Sequence[int], needed: int) -> int:
-    """Return how many texts a group contributes at most, so that all together have as many as needed."""
+    """Return how many texts a group contributes at most, so that all together have as many as needed.
+
+    ``sizes`` has the number of texts in each group.
+    """
     most = math.ceil(needed / len(sizes))
     while most < max(sizes) and sum(min(size, most) for size in sizes) < needed:
         most += 1

@@ -8,15 +8,14 @@ For a token with an unusual vector, 20% or 1.25 times is enough. "At least" mean
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.intervals import Intervals
-from stickytoken.methods import Verdict, measures, wording
-from stickytoken.methods.measures import ERASED, PUSH, Severity
+from stickytoken.methods import Verdict, wording
+from stickytoken.methods.measures import ERASED, PUSH, Severity, thresholds
 from stickytoken.methods.probes import Floats
 from stickytoken.settings.profile import ProfileSettings
 
@@ -64,9 +63,9 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     An erased share counts only if it was measured closely: that of a token that was only screened is rough,
     and the largest of many rough values are partly due to chance.
     """
-    erased_threshold, push_threshold = thresholds(tokens.vector_deviation, settings)
-    reaches_erased = tokens.confirmed & (tokens.erased.low >= erased_threshold)
-    reaches_push = tokens.push.low >= push_threshold  # false if the push is NaN
+    needed = thresholds(tokens.vector_deviation, settings)
+    reaches_erased = tokens.confirmed & (tokens.erased.low >= needed[ERASED.key])
+    reaches_push = tokens.push.low >= needed[PUSH.key]  # false if the push is NaN
     is_sticky = reaches_erased | reaches_push
 
     erased_low = np.where(tokens.confirmed, tokens.erased.low, -np.inf)
@@ -98,12 +97,6 @@ def apply_rule(tokens: RuleInputs, settings: ProfileSettings) -> Judged:
     return Judged(verdicts, severities, reasons)
 
 
-def thresholds(vector_deviation: Floats, settings: ProfileSettings) -> tuple[Floats, Floats]:
-    """Return the thresholds of T tokens for the erased share and the push, each of shape (T,)."""
-    by_column = measures.thresholds(vector_deviation, partial(getattr, settings))
-    return by_column[ERASED.key], by_column[PUSH.key]
-
-
 def order_to_confirm(
     screened: RuleInputs, settings: ProfileSettings, first_ids: Sequence[int]
 ) -> NDArray[np.int64]:
@@ -124,8 +117,7 @@ def may_erase_enough(tokens: RuleInputs, settings: ProfileSettings) -> NDArray[n
 
 
 def _threshold_ratios(tokens: RuleInputs, settings: ProfileSettings) -> Floats:
-    erased_threshold, _ = thresholds(tokens.vector_deviation, settings)
-    return tokens.erased.high / erased_threshold
+    return tokens.erased.high / thresholds(tokens.vector_deviation, settings)[ERASED.key]
 
 
 def ids_of_largest(ids: NDArray[np.int64], values: Floats, count: int) -> list[int]:

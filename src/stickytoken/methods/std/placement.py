@@ -121,9 +121,34 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
     return in_order
 
 
-def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Return placements for validation that depend on seed, token and pair, not on the order of tokens.
+# Key of the random generators, which makes the places independent of other draws.
+_PLACES_KEY = 1
 
-    ``words`` has the number of words in each carrier. ``copies`` is the number of copies in each carrier.
+
+@dataclass(frozen=True)
+class PathsByToken:
+    """Random places of copies for validation that don't depend on the order in which tokens are validated.
+
+    They depend only on the seed, the token id and the index of the carrier.
+
+    Attributes:
+        seed: seed of the run.
+        words: number of words in each carrier.
+        copies: number of copies in each carrier.
+        insertion: how copies are inserted into a text.
     """
-    return probes.KeyedPaths(seed, key=1, words=tuple(words), copies=copies, insertion=insertion)
+
+    seed: int
+    words: tuple[int, ...]
+    copies: int
+    insertion: Insertion = Insertion.TEXT
+
+    def of(self, token: Token) -> list[probes.Path]:
+        """Return a path for each carrier."""
+        words_per_copy = probes.words_added(token, self.insertion)
+        paths = []
+        for index, words in enumerate(self.words):
+            generator = np.random.default_rng([self.seed, _PLACES_KEY, token.id, index])
+            draw = partial(generator.integers, endpoint=True)
+            paths.append(draw_path(draw, words, self.copies, words_per_copy))
+        return paths

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
-from stickytoken.measurement.engine import RowValue, Stage
+from stickytoken.measurement.stages import RowValue
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
@@ -37,8 +36,10 @@ from stickytoken.methods.std._scores import (
     sticky_score,
     weighted,
 )
+from stickytoken.methods.std.counting import CountedRunner
 from stickytoken.methods.std.placement import Walk, walk_vocabulary
-from stickytoken.methods.std.plan import StdPlanRecord, pair_vectors
+from stickytoken.methods.std.plan import encode_pairs
+from stickytoken.methods.std.records import StdPlanRecord
 from stickytoken.settings.std import ScoreConstants, Scores, StdSettings
 
 SAMPLE = 256
@@ -154,14 +155,11 @@ class AloneStage:
     def probes(self, token: Token) -> list[Probe]:
         return [self.pairs.text_alone(token)]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
-        return self.measure_all([token], vectors)[0]
-
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, RowValue]]:
         """Return a row for each token with its distances to the anchors, as one list for each metric."""
-        by_metric = distances(vectors[:, None], self.pairs.anchors)
+        by_metric = distances(vectors[:, None], self.pairs.anchors)  # arrays of shape (tokens, P)
 
         def row(index: int) -> Mapping[str, RowValue]:
             return {metric.value: by_metric[metric][index].tolist() for metric in Metric}
@@ -200,9 +198,6 @@ class ScoringStage:
         paths = self.paths[token.id]
         return [self.pairs.text(token, text_index, paths) for text_index in self.text_indices[token.id]]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
-        return self.measure_all([token], vectors)[0]
-
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, RowValue]]:
@@ -237,21 +232,11 @@ class ScoringStage:
         return rows
 
 
-class RunStage(Protocol):
-    """Runs the stages of `score_tokens`, and tells the user how many texts are left to encode."""
-
-    def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
-        """Run a stage that encodes the given number of texts, and return one row per token."""
-
-    def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Announce how many texts are left to encode. This number replaces earlier expectations."""
-
-
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
     """Return the plan's scoring pairs, with the vectors of their texts without copies."""
     texts = [pair.sentence2 for pair in plan.scoring]
     carriers = probes.as_carriers(encoder, settings.inserted_as, texts)
-    anchors, without_copies = pair_vectors(encoder, plan.scoring, settings.inserted_as)
+    anchors, without_copies = encode_pairs(encoder, plan.scoring, settings.inserted_as)
     return ScoringPairs(settings, carriers, anchors, without_copies)
 
 
@@ -397,7 +382,7 @@ class _KnownDistances:
         state: the cosine distances so far, and the upper bounds of the scores.
     """
 
-    def __init__(self, job: Job[StdSettings], pairs: ScoringPairs, runner: RunStage) -> None:
+    def __init__(self, job: Job[StdSettings], pairs: ScoringPairs, runner: CountedRunner) -> None:
         self.tokens = job.tokens
         self.pairs = pairs
         self._runner = runner
@@ -530,7 +515,7 @@ def _expect_texts(pairs: ScoringPairs, token_count: int) -> int:
 def score_tokens(
     job: Job[StdSettings],
     pairs: ScoringPairs,
-    runner: RunStage,
+    runner: CountedRunner,
     validation_texts: int = 0,
     sample_size: int = SAMPLE,
 ) -> pl.DataFrame:

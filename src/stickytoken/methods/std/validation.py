@@ -15,11 +15,13 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Placement, Probe, Token, insert_as_ids, insert_as_text
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import base, probes
+from stickytoken.methods import probes
 from stickytoken.methods.base import Job
+from stickytoken.methods.runner import Runner
 from stickytoken.methods.std._scores import PLACEMENTS, Floats, Metric, distances, weighted
-from stickytoken.methods.std.placement import Walk, paths_by_token, walk_candidates
-from stickytoken.methods.std.plan import StdPlanRecord, make_plan, pair_vectors, truncates
+from stickytoken.methods.std.placement import PathsByToken, Walk, walk_candidates
+from stickytoken.methods.std.plan import encode_pairs, make_plan, truncates
+from stickytoken.methods.std.records import StdPlanRecord
 from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
 
 PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
@@ -142,9 +144,9 @@ def validation_stage(
     """
     carriers = probes.as_carriers(encoder, settings.inserted_as, [pair.sentence2 for pair in plan.validation])
     if gaps_of is None:
-        words = [probes.word_count(carrier) for carrier in carriers]
-        gaps_of = paths_by_token(settings.seed, words, settings.copies, settings.inserted_as).of
-    anchors, without_copies = pair_vectors(encoder, plan.validation, settings.inserted_as)
+        words = tuple(probes.word_count(carrier) for carrier in carriers)
+        gaps_of = PathsByToken(settings.seed, words, settings.copies, settings.inserted_as).of
+    anchors, without_copies = encode_pairs(encoder, plan.validation, settings.inserted_as)
     return ValidationStage(
         settings, carriers, anchors=anchors, without_copies=without_copies, gaps_of=gaps_of
     )
@@ -213,8 +215,9 @@ class StdEvidence:
 
 def probe(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate a job's tokens regardless of their scores, and return the results in the same order."""
-    runner = base.Runner.in_memory(job.encoder, progress, shard_probes=1)
-    plan = make_plan(job.encoder, job.settings, job.corpus, runner)
+    # With one token per shard, progress is reported after each.
+    runner = Runner.in_memory(job.encoder, progress, shard_probes=1)
+    plan = make_plan(job, runner)
     stage = validation_stage(job.encoder, job.settings, plan)
     rows = runner(stage, job.tokens, truncate=truncates(job.encoder, job.settings.inserted_as))
     return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]

@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from stickytoken.methods.probes import SIMILARITY_EDGES
+from stickytoken.methods.symptoms import SIMILARITY_EDGES
 from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.figures.run import SIDES, Breakdown, Curve, breakdown_by, draw_breakdowns, mean_line

@@ -1,0 +1,250 @@
+"""Stages, which say what to encode for a token and compute; and how tokens are measured with them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder, quote_text
+from stickytoken.errors import EncodingError
+from stickytoken.insertion import Probe, Token
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Shard
+from stickytoken.measurement.texts import encode_probes, tokenize_probes
+
+RowValue: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
+"""A value in a row of a stage: a number, a text, or several numbers."""
+
+# Column of a shard. It has, for each token, a text that a server gave no vector for, or null if there is no
+# such text. The column is absent if it would have only nulls.
+UNANSWERED = "unanswered"
+
+
+class Stage(Protocol):
+    """One pass over tokens: which texts to encode for each. It does not encode anything itself.
+
+    What is computed from the vectors is said by a `TokenStage` or a `BatchStage`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the stage and its shards."""
+
+    @property
+    def probes_per_token(self) -> int:
+        """Maximum number of texts that are encoded for a token."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision to run the model in; if None, the model's own."""
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        """Return the inputs to encode for a token, either all as texts or all as tuples of token ids."""
+
+
+class TokenStage(Stage, Protocol):
+    """A stage that measures one token at a time."""
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, RowValue]:
+        """Compute a token's row from the vectors of its probes, shape (probes, d)."""
+
+
+@runtime_checkable
+class BatchStage(Stage, Protocol):
+    """A stage that measures many tokens in one call, which is faster."""
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, RowValue]]:
+        """Compute a row for each token from the vectors of all probes, in the order of the tokens."""
+
+
+AnyStage: TypeAlias = TokenStage | BatchStage
+
+
+@runtime_checkable
+class CopyCountingStage(Protocol):
+    """A stage that also needs to know how many of the inserted copies the tokenizer recognizes.
+
+    A copy in a text is not recognized if the tokenizer splits it, or merges it with its neighbours. Only who
+    computes a shard has the tokenizer, so the copies in each probe are counted here, and the counts added to
+    the token's row as ``seen``.
+    """
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The texts of a token's probes, in order, without the copies; empty if no copies are counted."""
+
+
+# The number of shards is rounded up to a multiple of this, so that one, two or four workers get equal numbers
+# of shards.
+_SHARD_MULTIPLE = 4
+# The number of shards is not rounded up if shards would then be smaller than this fraction of the requested
+# size.
+_LEAST_SHARD = 1 / 8
+
+
+def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard[Token]]:
+    """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
+
+    The number of shards is rounded up to a multiple of `_SHARD_MULTIPLE`, unless shards would then have fewer
+    than an eighth of ``shard_probes`` probes.
+    """
+    probes_per_token = max(1, probes_per_token)
+    count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
+    rounded_count = math.ceil(count / _SHARD_MULTIPLE) * _SHARD_MULTIPLE
+    least_probes = rounded_count * shard_probes * _LEAST_SHARD
+    if rounded_count <= len(tokens) and len(tokens) * probes_per_token >= least_probes:
+        count = rounded_count
+    ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
+    return [
+        Shard(index, tuple(tokens[start:stop]))
+        for index, (start, stop) in enumerate(itertools.pairwise(ends))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedTokens:
+    """The probes of a shard's tokens, token by token.
+
+    Attributes:
+        tokens: the T tokens of the shard.
+        probe_counts: number of probes of each token, shape (T,).
+        probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
+        copies_seen: for each token, the number of copies that the tokenizer recognizes in each probe; None if
+            the stage does not count copies.
+    """
+
+    tokens: Sequence[Token]
+    probe_counts: Sequence[int]
+    probes: Sequence[Probe]
+    copies_seen: Sequence[list[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWork:
+    """The work of measuring tokens with a stage.
+
+    Attributes:
+        stage: defines which texts to encode, and what to compute from their vectors.
+        truncate: whether texts that are too long for the model are truncated, as the model itself would do.
+    """
+
+    stage: AnyStage
+    truncate: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    def prepare(self, shard: Shard[Token], encoder: Encoder) -> _PreparedTokens:
+        """Return the probes of a shard, and the numbers of recognized copies if the stage counts copies.
+
+        The probes are tokenized if the encoder reads token ids.
+        """
+        tokens = shard.items
+        probes_by_token = [self.stage.probes(token) for token in tokens]
+        probes = [probe for probes_of_token in probes_by_token for probe in probes_of_token]
+        copies_seen = None
+        if isinstance(self.stage, CopyCountingStage) and self.stage.carrier_texts:
+            copies_seen = _count_copies_seen(encoder, tokens, probes, self.stage.carrier_texts)
+        return _PreparedTokens(
+            tokens=tokens,
+            probe_counts=[len(probes_of_token) for probes_of_token in probes_by_token],
+            probes=tokenize_probes(encoder, probes, self.truncate),
+            copies_seen=copies_seen,
+        )
+
+    def compute(self, prepared: _PreparedTokens, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Encode the probes of a shard, and measure its tokens with the stage.
+
+        Returns:
+            One row per token, and the number of probes. A row has the column ``token_id`` and the columns of
+            the stage. If the stage counts copies (see `CopyCountingStage`), a row also has the column
+            ``seen``, with the number of recognized copies in each probe. If a server gave no vector for at
+            least one probe of the shard, all rows have the column `UNANSWERED`.
+        """
+        stage = self.stage
+        tokens = prepared.tokens
+        vectors = encode_probes(encoder, prepared.probes, stage.precision)
+        unanswered_texts = _fill_unanswered(vectors, prepared, encoder.name)
+        measurements: Sequence[Mapping[str, Any]]
+        if isinstance(stage, BatchStage):
+            measurements = stage.measure_all(tokens, vectors)
+        else:
+            vectors_by_token = np.split(vectors, np.cumsum(prepared.probe_counts)[:-1])
+            measurements = [
+                stage.measure(token, vectors_of_token)
+                for token, vectors_of_token in zip(tokens, vectors_by_token, strict=True)
+            ]
+        rows: list[dict[str, Any]] = [
+            {"token_id": token.id, **measurement}
+            for token, measurement in zip(tokens, measurements, strict=True)
+        ]
+        if prepared.copies_seen is not None:
+            for row, copies in zip(rows, prepared.copies_seen, strict=True):
+                row["seen"] = copies
+        if unanswered_texts:
+            for position, row in enumerate(rows):
+                row[UNANSWERED] = unanswered_texts.get(position)
+        return rows, len(prepared.probes)
+
+
+def _count_copies_seen(
+    encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
+) -> list[list[int]]:
+    """Count, for each token, how often its id is in each of its probes and not in the carrier without copies.
+
+    ``probes`` has one probe for each carrier, token by token.
+    """
+    ids_of_carriers = encoder.content_ids(carrier_texts)
+    # All at once, which is faster than token by token.
+    ids_of_probes = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
+    copies_by_token = []
+    for position, token in enumerate(tokens):
+        first = position * len(ids_of_carriers)
+        copies = []
+        for ids, ids_with_copies in zip(ids_of_carriers, ids_of_probes[first:], strict=False):
+            # Below 0 if a copy merges with an occurrence that the carrier has anyway.
+            copies.append(max(0, ids_with_copies.count(token.id) - ids.count(token.id)))
+        copies_by_token.append(copies)
+    return copies_by_token
+
+
+def _fill_unanswered(vectors: NDArray[np.float32], prepared: _PreparedTokens, name: str) -> dict[int, str]:
+    """Replace vectors that a server did not return, so that methods need not handle missing vectors.
+
+    If the vector of a token's n-th probe is missing, the mean over the other tokens' n-th probes takes its
+    place. The results of tokens with a missing vector are removed later; see `Runner.unanswered`.
+
+    Returns:
+        For each token with a missing vector, its first text for which the server gave no vector. The texts
+        are keyed by the token's position in the shard.
+
+    Raises:
+        EncodingError: the vector of the same probe is missing for all tokens of the shard.
+    """
+    is_missing = np.isnan(vectors[:, 0])
+    unanswered_texts: dict[int, str] = {}
+    if not is_missing.any():
+        return unanswered_texts
+    # For each vector: the position of its token, and the number n of the probe among those of the token.
+    token_positions = np.repeat(np.arange(len(prepared.probe_counts)), prepared.probe_counts)
+    probe_numbers = np.concatenate([np.arange(count) for count in prepared.probe_counts])
+    for row in np.flatnonzero(is_missing).tolist():
+        text = str(prepared.probes[row])
+        unanswered_texts.setdefault(int(token_positions[row]), text)
+        same_probe = vectors[(probe_numbers == probe_numbers[row]) & ~is_missing]
+        if not len(same_probe):
+            raise EncodingError(
+                f"{name}: the server gives no vector for the text {quote_text(text)}, nor for this text "
+                "with other tokens: leave the token out, or use shorter sentences or fewer copies"
+            )
+        vectors[row] = same_probe.mean(axis=0)
+    return unanswered_texts

@@ -1,0 +1,137 @@
+"""Encode texts, whose vectors are kept shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import (
+    Encoder,
+    content_limit,
+    quote_text,
+    reads_ids,
+    require_ids,
+    require_usable,
+)
+from stickytoken.encoders.roles import Role, in_role
+from stickytoken.errors import EncodingError
+from stickytoken.insertion import Probe
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import Engine, ProgressCallback, Rows, Shard, ShardStore, run_work
+
+
+def tokenize_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
+    """Return the probes as token ids if the encoder reads token ids; otherwise, return the probes unchanged.
+
+    Args:
+        encoder: the model.
+        probes: the probes, either all as texts or all as tuples of token ids.
+        truncate: whether to truncate texts to the model's limit.
+    """
+    texts = [probe for probe in probes if isinstance(probe, str)]
+    if not texts or not reads_ids(encoder):
+        return probes
+    limit = content_limit(encoder) if truncate else None
+    return [tuple(ids[:limit]) for ids in encoder.content_ids(texts)]
+
+
+def encode_probes(
+    encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
+) -> NDArray[np.float32]:
+    """Encode probes, and return their vectors, shape (P, d).
+
+    If a server does not encode a text, the row of the text is NaN.
+
+    Args:
+        encoder: the model.
+        probes: the P probes, either all as texts or all as tuples of token ids.
+        precision: precision to run the model in, which requires that the probes are token ids; if None, the
+            model's own precision.
+    """
+    texts = [probe for probe in probes if isinstance(probe, str)]
+    if texts and precision is None:
+        # `allow_zero` is set to allow rows of NaN. It also allows zero vectors, which are refused here.
+        vectors = encoder.encode(texts, allow_zero=True)
+        answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
+        require_usable(
+            vectors[answered], encoder.name, lambda row: quote_text(texts[answered[row]]), allow_zero=False
+        )
+        return vectors
+    ids = [probe for probe in probes if not isinstance(probe, str)]
+    return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
+
+
+# Number of texts per shard. Encoding one shard takes about 10 seconds on one core.
+_SHARD_TEXTS = 128
+# Column of a shard of texts, with the position of each text among all.
+_POSITION = "text"
+
+
+def _positions(shard: Shard[Probe]) -> list[int]:
+    first = shard.index * _SHARD_TEXTS
+    return list(range(first, first + len(shard.items)))
+
+
+_ROWS_OF_TEXTS: Rows[Probe] = Rows(
+    keys=_positions, column=_POSITION, size=lambda shard: len(shard.items), unit="texts"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextWork:
+    """Encodes texts of a role; the result has one row per text, with its position and its vector."""
+
+    name: str
+    role: Role
+
+    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> tuple[list[int], Sequence[Probe]]:
+        """Return the positions of the texts and the texts, as token ids if the encoder reads these."""
+        return _positions(shard), tokenize_probes(in_role(encoder, self.role), shard.items)
+
+    def compute(
+        self, prepared: tuple[list[int], Sequence[Probe]], encoder: Encoder
+    ) -> tuple[list[dict[str, Any]], int]:
+        positions, probes = prepared
+        vectors = encode_probes(in_role(encoder, self.role), probes)
+        unanswered = np.flatnonzero(np.isnan(vectors[:, 0]))
+        if len(unanswered):
+            text = quote_text(str(probes[unanswered[0]]))
+            raise EncodingError(f"{encoder.name}: the server gives no vector for the text {text}")
+        rows = [
+            {_POSITION: position, "vector": vector}
+            for position, vector in zip(positions, vectors, strict=True)
+        ]
+        return rows, len(rows)
+
+
+def encode_in_shards(
+    name: str,
+    probes: Sequence[Probe],
+    engine: Engine,
+    store: ShardStore,
+    progress: ProgressCallback,
+    role: Role = Role.DOCUMENT,
+) -> NDArray[np.float32]:
+    """Encode texts of a role shard by shard, but none that the store has from an interrupted session.
+
+    Args:
+        name: name under which the store keeps the vectors.
+        probes: the texts, all as texts or all as tuples of token ids.
+        engine: computes the shards.
+        store: keeps the shards.
+        progress: called after every shard.
+        role: what the texts are for.
+
+    Returns:
+        The vectors, shape (texts, d).
+    """
+    shards = [
+        Shard(index, tuple(probes[first : first + _SHARD_TEXTS]))
+        for index, first in enumerate(range(0, len(probes), _SHARD_TEXTS))
+    ]
+    tables = run_work(TextWork(name, role), shards, _ROWS_OF_TEXTS, engine, store, progress)
+    return np.concatenate([np.array(table["vector"].to_list(), dtype=np.float32) for table in tables])

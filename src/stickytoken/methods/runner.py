@@ -1,0 +1,128 @@
+"""Run the stages of a measurement on an engine, and keep what they measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder, quote_text
+from stickytoken.encoders.roles import Role
+from stickytoken.insertion import Probe, Token
+from stickytoken.measurement.engine import (
+    Engine,
+    Item,
+    LocalEngine,
+    MemoryShards,
+    Prepared,
+    ProgressCallback,
+    Rows,
+    Shard,
+    ShardStore,
+    Work,
+    run_work,
+)
+from stickytoken.measurement.stages import UNANSWERED, AnyStage, TokenWork, cut_into_shards
+from stickytoken.measurement.texts import encode_in_shards
+
+# Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard
+# needs enough texts of every length to fill batches.
+SHARD_PROBES = 8192
+# Number of texts in a shard on a CUDA GPU, which encodes them in a second or two. Smaller shards would leave
+# parts of the GPU idle.
+GPU_SHARD_PROBES = 32768
+
+
+def shard_probes_for(device: str) -> int:
+    return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
+
+
+# Number of texts in a shard that is kept in memory; small, so that progress is reported often.
+_MEMORY_SHARD_PROBES = 2048
+_ROWS_OF_TOKENS: Rows[Token] = Rows(
+    keys=lambda shard: [token.id for token in shard.items],
+    column="token_id",
+    size=lambda shard: len(shard.items),
+    unit="tokens",
+)
+# Beginning of the reason why a token has no verdict, if the server gave no vector for one of its texts.
+UNANSWERED_REASON = "not judged: the server gives no vector for the text"
+# Columns of a token table that come from the vocabulary. All other columns hold measurements.
+_OF_VOCABULARY = ("token_id", "token", "decoded", "category")
+
+
+@dataclass
+class Runner:
+    """Runs the stages of a measurement on an engine, and keeps their shards.
+
+    Attributes:
+        engine: computes the shards.
+        store: keeps them: a run folder, or memory.
+        progress: called after every shard.
+        shard_probes: number of texts in a shard.
+        unanswered: for each token that could not be measured, a text that the server gave no vector for,
+            keyed by token id.
+        begin: called before any work, when nothing can be refused any more.
+    """
+
+    engine: Engine
+    store: ShardStore
+    progress: ProgressCallback
+    shard_probes: int = SHARD_PROBES
+    unanswered: dict[int, str] = field(default_factory=dict)
+    begin: Callable[[], object] = lambda: None
+
+    @classmethod
+    def in_memory(
+        cls, encoder: Encoder, progress: ProgressCallback, shard_probes: int = _MEMORY_SHARD_PROBES
+    ) -> Runner:
+        """Return a runner that computes in this process and writes no files."""
+        return cls(LocalEngine(encoder), MemoryShards(), progress, shard_probes)
+
+    def __call__(self, stage: AnyStage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
+        """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
+        shards = cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
+        table = pl.concat(self.run_work(TokenWork(stage, truncate), shards, _ROWS_OF_TOKENS), how="diagonal")
+        if UNANSWERED in table.columns:
+            incomplete = table.filter(pl.col(UNANSWERED).is_not_null())
+            for token_id, text in incomplete.select("token_id", UNANSWERED).rows():
+                self.unanswered.setdefault(token_id, text)
+            table = table.drop(UNANSWERED)
+        return table
+
+    def run_work(
+        self, work: Work[Item, Prepared], shards: Sequence[Shard[Item]], rows: Rows[Item]
+    ) -> list[pl.DataFrame]:
+        """Compute the shards that the store lacks, and return the tables of all."""
+        self.begin()
+        return run_work(work, shards, rows, self.engine, self.store, self.progress)
+
+    def encode(self, name: str, probes: Sequence[Probe], role: Role = Role.DOCUMENT) -> NDArray[np.float32]:
+        """Encode texts of a role, and keep their vectors in the store under a name; shape (texts, d)."""
+        self.begin()
+        return encode_in_shards(name, probes, self.engine, self.store, self.progress, role)
+
+    def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return the table tokens.parquet without the measurements and verdicts of `unanswered` tokens.
+
+        Their measurements become null, and their number of texts 0. If the table has a ``reason`` column, it
+        quotes the text that the server gave no vector for.
+        """
+        if not self.unanswered:
+            return table
+        is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
+        of_measurement = [name for name in table.columns if name not in _OF_VOCABULARY]
+        table = table.with_columns(
+            pl.when(is_unanswered).then(0 if name == "texts" else None).otherwise(pl.col(name)).alias(name)
+            for name in of_measurement
+        )
+        if "reason" not in table.columns:
+            return table
+        reasons = {
+            token_id: f"{UNANSWERED_REASON} {quote_text(text)}" for token_id, text in self.unanswered.items()
+        }
+        reason = pl.col("token_id").replace_strict(reasons, default=None, return_dtype=pl.String)
+        return table.with_columns(pl.when(is_unanswered).then(reason).otherwise("reason").alias("reason"))

@@ -1,0 +1,90 @@
+"""Run the stages of a run of std, and report its progress as a whole, in texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from stickytoken.insertion import Token
+from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.engine import Progress
+from stickytoken.measurement.stages import AnyStage
+from stickytoken.methods.runner import Runner
+
+# Name of the only stage that a user sees.
+_TEXTS = "texts"
+
+
+@dataclass
+class CountedRunner:
+    """Runs stages, and reports the progress of the whole run in texts.
+
+    A stage reports its own progress in tokens, which take different numbers of texts in different stages.
+    """
+
+    runner: Runner
+    folder: ResultFolder  # keeps the shards of the runner, with their cost
+    truncate: bool  # whether texts that are too long for the model are truncated
+    expected: int = 0  # estimated number of texts to encode in the whole run
+    done: int = 0  # number of texts in the finished stages, including texts encoded in earlier sessions
+    computed: int = 0  # number of texts encoded in this session
+
+    def __call__(self, stage: AnyStage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
+        """Run a stage and report its progress. Return one row per token.
+
+        Args:
+            stage: the stage.
+            tokens: the tokens to measure.
+            texts: number of texts that the stage encodes for all tokens together.
+        """
+        # A stage reports its progress in tokens, which this factor converts to texts.
+        texts_per_token = texts / max(1, len(tokens))
+        report_of_run = self.runner.progress
+        computed_before = self.computed
+
+        def report(of_stage: Progress) -> None:
+            """Report the progress of the run in texts, converted from the stage's progress in tokens."""
+            self.computed = computed_before + round(of_stage.computed * texts_per_token)
+            done = self.done + round(of_stage.done * texts_per_token)
+            # The estimate may be too low, so raise the total to at least the number of texts at the end of
+            # this stage.
+            total = max(self.expected, self.done + texts)
+            # Progress is counted in texts here, so ``computed`` equals the number of encoded texts.
+            report_of_run(Progress(_TEXTS, done, total, computed=self.computed, sequences=self.computed))
+
+        rows = replace(self.runner, progress=report)(stage, tokens, truncate=self.truncate)
+        self.done += texts
+        return rows
+
+    def announce(self, scoring_texts: int, validation_texts: int) -> None:
+        """Replace the estimate in `expected`, and report the texts that are left to encode.
+
+        The report also says how long these texts will take at the current rate.
+
+        Args:
+            scoring_texts: estimated number of texts that are left to encode in order to score tokens.
+            validation_texts: estimated number of texts to encode in order to validate candidates.
+        """
+        remaining_texts = scoring_texts + validation_texts
+        self.expected = self.done + remaining_texts
+        cost = self.folder.total_cost()
+        hours = remaining_texts * cost.seconds / max(1, cost.sequences) / 3600
+        how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+        rate = cost.sequences / max(cost.seconds, 1e-9)
+        note = (
+            f"still to encode: about {scoring_texts:,} texts to score tokens and {validation_texts:,} to "
+            f"validate candidates, {how_long} at {rate:,.0f} texts a second"
+        )
+        # Progress is counted in texts here, so ``computed`` equals the number of encoded texts.
+        self.runner.progress(
+            Progress(
+                _TEXTS,
+                done=self.done,
+                total=self.expected,
+                computed=self.computed,
+                sequences=self.computed,
+                note=note,
+            )
+        )
