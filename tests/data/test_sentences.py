@@ -27,12 +27,12 @@ from stickytoken.data import (
     collect_sentences,
     load_sentences,
     pairs_from_file,
-    require_readable,
     sample_pairs,
     select_pairs,
     text_kinds,
     text_kinds_frame,
 )
+from stickytoken.data.readability import require_readable
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.methods import METHODS
 from tables import TABLES, table
