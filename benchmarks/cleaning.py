@@ -526,8 +526,8 @@ def count_restored(
         if word.casefold() in text.casefold() or find_spans(text, rules):
             continue
         copy_count = draw.choice(COPY_COUNTS)
-        parts = text.split(" ")
-        gaps = [draw.randint(0, len(parts)) for _ in range(copy_count)]
+        gap_count = len(text.split(" "))
+        gaps = [draw.randint(0, gap_count) for _ in range(copy_count)]
         if draw.random() < CLUSTERED_SHARE:
             gaps = gaps[:1] * copy_count
         planted_text = insert_in_gaps(text, [word] * copy_count, gaps)

@@ -253,7 +253,7 @@ def _rewrite_lines(
                 # The record's bytes stay in the buffer, and are written before the next record.
                 skip(record)
                 continue
-            cuts_by_part = revise(_joined_by_spaces(record))
+            cuts_by_part = revise(_join_parts(record))
             bytes_before_record = buffer.take(row.start)
             output.write(bytes_before_record)
             if is_first_document and set_aside is not None and source.suffix in SEPARATORS:
@@ -273,7 +273,7 @@ def _rewrite_lines(
         output.write(buffer.take())
 
 
-def _joined_by_spaces(document: Document) -> Document:
+def _join_parts(document: Document) -> Document:
     return replace(document, text=" ".join(document.parts))
 
 
@@ -477,7 +477,7 @@ def _revise_rows(
         if isinstance(record, Skipped):
             skip(record)
             continue
-        cuts_by_part = revise(_joined_by_spaces(record))
+        cuts_by_part = revise(_join_parts(record))
         if cuts_by_part is None:
             aside.append(index)
             continue
