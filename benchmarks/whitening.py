@@ -10,6 +10,7 @@ tokens, are then put in front of one document at a time, whose vector is transfo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,11 @@ def main(run: Path = EXAMPLE, documents: int = 64, seed: int = 0) -> None:
     answering = sorted(ids.index(document) for document in judged_ids.intersection(ids))
     places = sorted(generator.choice(answering, documents, replace=False).tolist())
     chosen_ids = [ids[place] for place in places]
-    answers = []
-    for score_of in files.relevant.values():
-        answers.append([score_of.get(document, 0) > 0 for document in chosen_ids])
-    is_answer = np.array(answers)
+
+    def are_answers(score_of: Mapping[str, int]) -> list[bool]:
+        return [score_of.get(document, 0) > 0 for document in chosen_ids]
+
+    is_answer = np.array(list(map(are_answers, files.relevant.values())))
 
     available = categorize(encoder.tokenizer).available
     sticky_ids = set(opened.sticky["token_id"])

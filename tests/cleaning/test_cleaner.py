@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import tokenizers_of_kinds as kinds
 from naming import naming, says
+from planted import COMMAND_LINE
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cli.app import app
@@ -267,7 +268,9 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
 @contextmanager
 def cleaning_stream(cleaner_file, *arguments):
     """Start ``clean`` on a pipe; yield it, and a function that writes a line and reads the answer."""
-    command = [sys.executable, "-m", "stickytoken", "clean", str(cleaner_file), "-", *arguments]
+    # Ctrl-C must count even if the tests run in the background of a shell, which ignores it.
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {COMMAND_LINE}"
+    command = [sys.executable, "-c", code, "clean", str(cleaner_file), "-", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
 
@@ -337,9 +340,9 @@ def test_a_column_that_no_line_has_is_an_error_at_the_end(cleaner_file):
 
 
 def test_a_column_may_be_missing_from_the_first_line(cleaner_file):
-    content = b'{"text": "[SEP] air"}\n{"title": "a title [SEP]", "text": "flow"}\n'
+    content = b'{"text": "[SEP] air"}\n{"title": "[SEP] wing", "text": "flow"}\n'
     status, output, _ = clean(cleaner_file, "--column", "title", "--column", "text", content=content)
-    assert (status, output) == (0, content.replace(b"[SEP] air", b"air").replace(b" [SEP]", b""))
+    assert (status, output) == (0, content.replace(b"[SEP] ", b""))
 
 
 def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):

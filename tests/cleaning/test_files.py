@@ -130,7 +130,8 @@ def separated_cases(draw) -> Case:
         text = draw(long_texts)
         before = mark.join(field(draw(others), separator, draw(st.booleans())) for _ in range(2))
         behind = field(draw(others), separator, draw(st.booleans()))
-        hole = field(text, separator, draw(st.booleans()))
+        # In TSV, quotes that nothing needs are part of the text, and change what is beside the copies.
+        hole = field(text, separator, draw(st.booleans()) and ending == ".csv")
         records.append(Record([before + mark, mark + behind], [text], [hole]))
     records.append(Record([mark.join((b"last", b"", b"a plain line", b""))], [], []))
     head = mark.join((b"id", b"url", b"text", b"n"))
