@@ -171,7 +171,7 @@ def read_table(path: Path) -> Table:
 
         return Table(path, parquet.columns, column_values, parquet.height, meter)
     with open_rows_file(path) as (stream, _):
-        columns: dict[str, None] = {}  # their names, in order
+        columns: dict[str, Any] = {}  # the keys are their names, in order
         if suffix in SEPARATORS:
             rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, None))
             header = next(rows).value
