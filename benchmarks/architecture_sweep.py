@@ -620,4 +620,4 @@ NAMES = [
 ]
 
 if __name__ == "__main__":
-    run_sweep(__doc__, NAMES, measure, has_load_only=True, finish=write_result)
+    run_sweep(__doc__, NAMES, measure, write_result)

@@ -3,20 +3,16 @@
 Every command inserts text into real documents. It counts the documents in which something is found, or
 compares cleaned documents with the originals.
 
-All commands need a finished run of a model with sticky tokens. The packaged run of a tampered model,
-src/stickytoken/demo/example/tampered, is enough for all of them but `scan --effect`, which needs a run whose
-model can be loaded. CRANFIELD and DATA are retrieval sets in the layout of BEIR. On a core, five-ways takes
-about half a minute; the other commands take minutes.
+CRANFIELD is a retrieval set in the layout of BEIR, and RUN a finished run of a model with sticky tokens, such
+as src/stickytoken/demo/example/all-MiniLM-L6-v2. Each command takes minutes on a core.
 
-    python benchmarks/cleaning.py five-ways CRANFIELD RUN
+    python benchmarks/cleaning.py structure
+    python benchmarks/cleaning.py latency CRANFIELD RUN
 """
 
 from __future__ import annotations
 
-import json
 import random
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,21 +27,18 @@ import typer
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
-from bench import MINILM, RESULTS, SHARED, Results, commands, json_lines, retrieval_set, watched, write_json
-from models import plain_model, planted_rows
+from bench import MINILM, SHARED, Results, commands, json_lines, retrieval_set, write_json
+from models import planted_rows
 from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, find_spans
 from stickytoken.cleaning.rules import rules_of_run
 from stickytoken.encoders.files.resolution import resolve_model
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
-from stickytoken.scanning.scan import scan_documents
 from structured_documents import NAMES, STATES, structured_documents, with_copies
 
 Vectors = NDArray[np.floating[Any]]
 
 SEED = 42
-# Largest change of the mean rank of a document that counts as restored by cleaning.
-LARGEST_RANK_CHANGE = 0.1
 # Number of best documents of a query that count as its results.
 TOP = 10
 # Number of words from which a recipe takes words to insert between copies.
@@ -63,12 +56,6 @@ PUNCTUATION = (", ", ". ", "! ", "; ", " - ", "/", "|", "_", "... ")
 ACCENTS = "\u0301\u0300\u0336"
 # Full-width forms of the visible ASCII characters, keyed by code point, for `str.translate`.
 FULL_WIDTH = {code: code + 0xFEE0 for code in range(ord("!"), ord("~") + 1)}
-
-# `scan` draws the documents with copies this many times; each time, this share of all documents gets copies.
-SCAN_DRAWS = 20
-SCAN_SHARE = 0.02
-# Keys that `write_json` adds to every result file.
-RESULT_STAMP = ("date", "hardware", "versions", "command")
 
 # Sticky tokens of the packaged model.
 FOREIGN_WORDS = ("\u0630", "\u0274", "\u062b", "\u961d")
@@ -186,14 +173,6 @@ def append_with_accents(planting: Planting) -> str:
     return planting.append("".join(changed_copies))
 
 
-def insert_nested_special(planting: Planting) -> str:
-    """Insert one to four special tokens of GPT-2 into a random gap, each nested in another one."""
-    # If only the inner token is removed, the outer one appears.
-    nested_token = "<|endof<|endoftext|>text|>"
-    insertion = " ".join([nested_token] * planting.draw.randint(1, 4))
-    return planting.insert_at_random([insertion])
-
-
 def nested_special_recipe(specials: Sequence[str]) -> Recipe:
     """Return a recipe that appends a special token which is nested in itself one to four times."""
 
@@ -208,7 +187,7 @@ def nested_special_recipe(specials: Sequence[str]) -> Recipe:
     return append_nested_special
 
 
-# Recipes of `shares` and `ranks`, keyed by the names that results have.
+# Recipes of `shares`, keyed by the names that results have.
 RECIPES: dict[str, Recipe] = {
     "prefix": lambda planting: planting.prepend(planting.spaced_copies),
     "suffix": lambda planting: planting.append(planting.spaced_copies),
@@ -233,15 +212,6 @@ RECIPES: dict[str, Recipe] = {
     "invisible inside": append_with_invisible_inside,
     "full width": lambda planting: planting.prepend(planting.spaced_copies.translate(FULL_WIDTH)),
     "accents between": append_with_accents,
-}
-# Recipes of `scan`. The last one inserts a special token in place of copies.
-SCANNED: dict[str, Recipe] = {
-    "prefix": RECIPES["prefix"],
-    "suffix": RECIPES["suffix"],
-    "spread": RECIPES["spread at random"],
-    "interleaved": lambda planting: planting.insert_at_random([planting.alternate(planting.fillers[:1])]),
-    "mixed_case": lambda planting: planting.insert_at_random([" ".join(planting.in_mixed_case())]),
-    "nested_special": insert_nested_special,
 }
 
 
@@ -337,84 +307,6 @@ def changes_twice(cleaner: Cleaner, text: str) -> bool:
     """Return whether cleaning a cleaned text changes it again."""
     cleaned = cleaner(text)
     return cleaner(cleaned) != cleaned
-
-
-def ranks(
-    run: RunFolder,
-    data: Annotated[Path, typer.Argument(help="Folder of a retrieval set in the layout of BEIR.")],
-    model: Annotated[str, typer.Argument(help="Name or folder of the model that searches.")],
-    documents: Annotated[int, typer.Option(help="Number of documents that get copies.")] = 200,
-) -> None:
-    """Compare the ranks of documents with copies, before and after cleaning, with their original ranks.
-
-    Random documents get copies of flagged words, with all recipes in turn. The rank of a document in a query
-    is the number of documents that are closer to the query. Its change is averaged over queries and
-    documents.
-    """
-    opened_run = open_run(run)
-    cleaner = Cleaner.from_run(opened_run, unsafe_fixes=True)
-    other_words = ordinary_words(opened_run)
-    texts, queries = retrieval_set(data)
-    draw = random.Random(SEED)
-    chosen_numbers = sorted(draw.sample(range(len(texts)), documents))
-    recipe_names = sorted(RECIPES)
-    recipe_of_document = np.array([recipe_names[index % len(recipe_names)] for index in range(documents)])
-    planted_texts = []
-    for number, recipe_name in zip(chosen_numbers, recipe_of_document, strict=True):
-        copies = copies_of(cleaner.rules.words, draw)
-        fillers = draw.sample(other_words, FILLER_WORDS)
-        planted_texts.append(RECIPES[recipe_name](Planting(texts[number], copies, fillers, draw)))
-    cleaned_texts = [cleaner(text) for text in planted_texts]
-    original_texts = [texts[number] for number in chosen_numbers]
-    is_restored = np.array(
-        [cleaned == original for cleaned, original in zip(cleaned_texts, original_texts, strict=True)]
-    )
-
-    encoder = plain_model(model)
-    document_vectors = encoder.encode(texts, normalize_embeddings=True)
-    query_vectors = encoder.encode(queries, normalize_embeddings=True)
-    original_ranks = ranks_of(document_vectors, query_vectors, chosen_numbers)
-
-    def rank_changes(replacements: list[str]) -> Vectors:
-        """Return the changes of ranks, shape (queries, documents), if the chosen documents are replaced."""
-        changed_vectors = document_vectors.copy()
-        changed_vectors[chosen_numbers] = encoder.encode(replacements, normalize_embeddings=True)
-        return ranks_of(changed_vectors, query_vectors, chosen_numbers) - original_ranks
-
-    changes_if_planted = rank_changes(planted_texts)
-    changes_if_cleaned = rank_changes(cleaned_texts)
-    results = Results("cleaning", queries=len(queries))
-    for title in ["all", *recipe_names]:
-        is_of_recipe = (recipe_of_document == title) | (title == "all")
-        mean_if_planted = float(changes_if_planted[:, is_of_recipe].mean())
-        mean_if_cleaned = float(changes_if_cleaned[:, is_of_recipe].mean())
-        restored_count = int(is_restored[is_of_recipe].sum())
-        results.check(
-            f"{title}: {restored_count} of {int(is_of_recipe.sum())} cleaned to the letter",
-            f"below {LARGEST_RANK_CHANGE}",
-            f"{mean_if_cleaned:+.2f}; before cleaning {mean_if_planted:+.1f}",
-            abs(mean_if_cleaned) < LARGEST_RANK_CHANGE,
-        )
-    results.finish(strict=False)
-
-
-def ranks_of(document_vectors: Vectors, query_vectors: Vectors, numbers: Sequence[int]) -> Vectors:
-    """Count, for Q queries, the documents that are closer to the query than each of N documents.
-
-    Args:
-        document_vectors: Vectors of all documents, shape (documents, d).
-        query_vectors: Vectors of the queries, shape (Q, d).
-        numbers: Indices of the N documents.
-
-    Returns:
-        The counts, shape (Q, N).
-    """
-    similarities = query_vectors @ document_vectors.T
-    counts = []
-    for number in numbers:
-        own_similarities = similarities[:, [number]]
-        counts.append((similarities > own_similarities).sum(axis=1))
-    return np.stack(counts, axis=1)
 
 
 class HotFlip:
@@ -561,139 +453,6 @@ def first_words(text: str, count: int) -> str:
     return " ".join(text.split()[:count])
 
 
-def scan(
-    run: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
-    effect: Annotated[bool, typer.Option(help="Compare predicted with measured effects.")] = False,
-    documents: Annotated[
-        int | None,
-        typer.Option(help="Measure throughput and memory with this many documents, such as 1000000."),
-    ] = None,
-) -> None:
-    """Count the documents with copies that `scan` finds in Cranfield and TREC.
-
-    Both collections are read from shared/data beside the project. The results are added to results/scan.json,
-    which has one entry per model.
-    """
-    result_path = RESULTS / "scan.json"
-    stored: dict[str, Any] = {}
-    if result_path.is_file():
-        stored = json.loads(result_path.read_text("utf-8"))
-    content = {key: value for key, value in stored.items() if key not in RESULT_STAMP}
-    cranfield, queries = retrieval_set(SHARED / "data" / "cranfield")
-    trec = [row["text"] for row in json_lines(SHARED / "data" / "trec" / "train.jsonl")]
-    for path in run:
-        opened_run = open_run(path)
-        model_name = Path(opened_run.model_name).name
-        row = content.setdefault(model_name, {})
-        row["found"] = {
-            "cranfield": found_share(opened_run, cranfield),
-            "trec": found_share(opened_run, trec),
-        }
-        if effect:
-            row["effect"] = measured_effect(opened_run, cranfield, queries)
-        print(model_name, json.dumps(row, indent=2))
-    if documents:
-        content["throughput"] = throughput(run[0], cranfield, documents)
-        print(json.dumps(content["throughput"], indent=2))
-    write_json("scan", **content)
-
-
-def measured_effect(run: Run, texts: Sequence[str], queries: Sequence[str]) -> dict[str, Any] | None:
-    """Return how far predicted and measured effects of copies agree in 60 documents; None if unknown."""
-    # The last recipe inserts a special token, but the effects of sticky words are compared.
-    recipe_names = list(SCANNED)[:5]
-    documents, _ = plant_for_scan(run, texts, 60, recipe_names, 0)
-    result = scan_documents(run, documents, effect="measured", queries=queries).result
-    if result.effect is None:
-        return None
-    return {"matter": result.matter, **result.effect.model_dump()}
-
-
-def plant_for_scan(
-    run: Run, texts: Sequence[str], count: int, recipe_names: Sequence[str], seed: int
-) -> tuple[list[str], dict[int, str]]:
-    """Insert copies of sticky words into random texts.
-
-    Args:
-        run: Provides the words.
-        texts: The texts.
-        count: Number of texts that get copies.
-        recipe_names: Keys of `SCANNED`, of which each text gets a random one.
-        seed: Seed of the choices.
-
-    Returns:
-        All texts, and a description of what was inserted, keyed by the index of the text.
-    """
-    draw = random.Random(seed)
-    words = rules_of_run(run).words
-    documents = list(texts)
-    descriptions = {}
-    for number in sorted(draw.sample(range(len(texts)), count)):
-        recipe_name = draw.choice(recipe_names)
-        copies = copies_of(words, draw)
-        filler = draw.choice(("river", "window", "and", "report"))
-        documents[number] = SCANNED[recipe_name](Planting(texts[number], copies, [filler], draw))
-        descriptions[number] = f"{recipe_name} {copies[0]} x {len(copies)}"
-    return documents, descriptions
-
-
-def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
-    """Insert copies into a fiftieth of the texts, twenty times, and count the texts that `scan` finds.
-
-    Returns:
-        The counts; the share of texts with copies that are found (``recall``); the largest share of texts
-        without copies that are reported (``false_alarms``); and descriptions of up to ten missed texts.
-    """
-    count = round(SCAN_SHARE * len(texts))
-    planted_count = SCAN_DRAWS * count
-    found_count = 0
-    most_false = 0
-    missed = []
-    for seed in range(SCAN_DRAWS):
-        documents, descriptions = plant_for_scan(run, texts, count, list(SCANNED), seed)
-        reported = set(scan_documents(run, documents).documents["number"].to_list())
-        planted = set(descriptions)
-        found_count += len(reported & planted)
-        most_false = max(most_false, len(reported - planted))
-        missed += [description for number, description in descriptions.items() if number not in reported]
-    return {
-        "documents": len(texts),
-        "planted": planted_count,
-        "recall": found_count / planted_count,
-        "false_alarms": most_false / (len(texts) - count),
-        "missed": missed[:10],
-    }
-
-
-def throughput(run: Path, texts: Sequence[str], documents: int) -> dict[str, Any]:
-    """Scan a file of documents of 150 words in its own process, and measure its time and memory.
-
-    Args:
-        run: Folder of a finished run.
-        texts: Texts from which the words of the documents are drawn.
-        documents: Number of documents.
-    """
-    draw = random.Random(0)
-    vocabulary = sorted({word for text in texts for word in text.split()})
-    pool = [" ".join(draw.choices(vocabulary, k=150)) for _ in range(5000)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "documents.txt"
-        with path.open("w") as stream:
-            for number in range(documents):
-                # The number makes every document different.
-                stream.write(f"{pool[number % len(pool)]} {number}\n")
-        command = [sys.executable, "-m", "stickytoken", "scan", str(run), str(path), "--quiet"]
-        command += ["--format", "json", "--scan-folder", f"{folder}/scan"]
-        status, _, seconds, peak_bytes = watched(command)
-    return {
-        "documents": documents,
-        "seconds": round(seconds, 1),
-        "documents_per_second": round(documents / seconds),
-        "memory_mb": round(peak_bytes / 2**20),
-        "status": status,
-    }
-
-
 # Tokenizers of `restored`: real ones, by the folder of the project that has them, and two normalisers.
 REAL_TOKENIZERS = ("t5", "roberta-base")
 COPY_COUNTS = (4, 8, 16, 32)
@@ -767,8 +526,8 @@ def count_restored(
         if word.casefold() in text.casefold() or find_spans(text, rules):
             continue
         copy_count = draw.choice(COPY_COUNTS)
-        parts = text.split(" ")
-        gaps = [draw.randint(0, len(parts)) for _ in range(copy_count)]
+        gap_count = len(text.split(" "))
+        gaps = [draw.randint(0, gap_count) for _ in range(copy_count)]
         if draw.random() < CLUSTERED_SHARE:
             gaps = gaps[:1] * copy_count
         planted_text = insert_in_gaps(text, [word] * copy_count, gaps)
@@ -839,4 +598,4 @@ def latency(
 
 
 if __name__ == "__main__":
-    commands(__doc__, shares, ranks, adversarial, scan, restored, structure, latency)
+    commands(__doc__, shares, adversarial, restored, structure, latency)

@@ -49,7 +49,7 @@ def markdown_table(draw: random.Random) -> str:
     return "\n".join(lines)
 
 
-def read_separated_rows(draw: random.Random) -> str:
+def separated_table(draw: random.Random) -> str:
     """Return rows of CSV, TSV or another separated format, quoted or not."""
     separator = draw.choice((",", ", ", ";", "; ", "\t", "|", " | "))
     rows = rows_of(draw)
@@ -64,10 +64,16 @@ def drawn_table(draw: random.Random) -> str:
     """Return a table drawn with lines, or with columns of a fixed width."""
     rows = rows_of(draw)
     width = max(len(cell) for row in rows for cell in row) + 2
-    if draw.random() < 0.5:
-        return "\n".join("".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
-    side = draw.choice("\u2502\u2503\u2506")
-    return "\n".join(f"{side} {f' {side} '.join(row)} {side}" for row in rows)
+    has_sides = draw.random() >= 0.5
+    side = draw.choice("\u2502\u2503\u2506") if has_sides else ""
+    lines = []
+    for row in rows:
+        if has_sides:
+            lines.append(f"{side} {f' {side} '.join(row)} {side}")
+        else:
+            padded = [cell.ljust(width) for cell in row]
+            lines.append("".join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def html_table(draw: random.Random) -> str:
@@ -141,7 +147,7 @@ def addresses(draw: random.Random) -> str:
 
 
 KINDS: tuple[Callable[[random.Random], str], ...] = (
-    markdown_table, read_separated_rows, drawn_table, html_table, log, code, form, poem, addresses
+    markdown_table, separated_table, drawn_table, html_table, log, code, form, poem, addresses
 )  # fmt: skip
 
 

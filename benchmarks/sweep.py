@@ -1,8 +1,8 @@
-"""The trial of a model, and the loop over models, for the sweeps over architectures and tokenizers.
+"""The trial of a model, and the loop over models, for the sweep over architectures.
 
 A trial loads a model, lists its vocabulary, measures a few tokens, embeds texts and repairs a token. It
 compares the vectors with those of SentenceTransformer.encode. This module has no command line: run
-`architecture_sweep.py` or `tokenizer_sweep.py`.
+`architecture_sweep.py`.
 """
 
 from __future__ import annotations
@@ -224,9 +224,7 @@ def run_sweep(
     description: str | None,
     names: list[str],
     measure: Callable[[str, Path, argparse.Namespace], tuple[str, str]],
-    *,
-    has_load_only: bool = False,
-    finish: Callable[[list[Row]], None] = lambda rows: None,
+    finish: Callable[[list[Row]], None],
 ) -> None:
     """Run the command line of a sweep: measure each name, and append a line for it to the --out file.
 
@@ -238,14 +236,12 @@ def run_sweep(
         names: Names to measure, unless --only lists others.
         measure: Measures a name, given an empty folder and the options; returns what happened, and the figure
             or the reason.
-        has_load_only: Whether the sweep has the option --load-only.
         finish: Is called with all rows, in the order of the names, when every name is measured.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
-    if has_load_only:
-        parser.add_argument("--load-only", action="store_true")
+    parser.add_argument("--load-only", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers_logging.set_verbosity_error()

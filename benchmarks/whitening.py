@@ -10,6 +10,7 @@ tokens, are then put in front of one document at a time, whose vector is transfo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +59,15 @@ def main(run: Path = EXAMPLE, documents: int = 64, seed: int = 0) -> None:
     vectors = exact_unit_vectors(encoder.encode_ids([document.content.ids for document in fitted]))
     queries = exact_unit_vectors(encoder.encode(list(files.queries.values())))
     generator = np.random.default_rng(seed)
-    answering = sorted({ids.index(id_) for judged in files.relevant.values() for id_ in judged if id_ in ids})
+    judged_ids = {document for score_of in files.relevant.values() for document in score_of}
+    answering = sorted(ids.index(document) for document in judged_ids.intersection(ids))
     places = sorted(generator.choice(answering, documents, replace=False).tolist())
-    is_answer = np.array(
-        [[judged.get(ids[place], 0) > 0 for place in places] for judged in files.relevant.values()]
-    )
+    chosen_ids = [ids[place] for place in places]
+
+    def are_answers(score_of: Mapping[str, int]) -> list[bool]:
+        return [score_of.get(document, 0) > 0 for document in chosen_ids]
+
+    is_answer = np.array(list(map(are_answers, files.relevant.values())))
 
     available = categorize(encoder.tokenizer).available
     sticky_ids = set(opened.sticky["token_id"])
@@ -92,18 +97,18 @@ def main(run: Path = EXAMPLE, documents: int = 64, seed: int = 0) -> None:
         search = ExactSearch(
             exact_unit_vectors(transform(queries)), exact_unit_vectors(transform(vectors)), Similarity.COSINE
         )
-        found, wrong = in_the_top(search, search.documents[places], places, is_answer)
-        parts = [f"without copies: {found:.1%} found, {wrong:.2f} wrong results"]
-        detail = {"without": (found, wrong)}
+        found_share, wrong = in_the_top(search, search.documents[places], places, is_answer)
+        phrases = [f"without copies: {found_share:.1%} found, {wrong:.2f} wrong results"]
+        detail = {"without": (found_share, wrong)}
         for group, rows_of_tokens in with_copies.items():
             pairs = [
                 in_the_top(search, exact_unit_vectors(transform(rows)), places, is_answer)
                 for rows in rows_of_tokens
             ]
-            found, wrong = np.mean(pairs, axis=0).tolist()
-            parts.append(f"{group}: {found:.1%}, {wrong:.2f}")
-            detail[group] = (found, wrong)
-        results.check(f"Cranfield, vectors {name}", "shown", "; ".join(parts), True, **detail)
+            found_share, wrong = np.mean(pairs, axis=0).tolist()
+            phrases.append(f"{group}: {found_share:.1%}, {wrong:.2f}")
+            detail[group] = (found_share, wrong)
+        results.check(f"Cranfield, vectors {name}", "shown", "; ".join(phrases), True, **detail)
     results.finish()
 
 

@@ -54,8 +54,8 @@ def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, thorough):
     ("call", "message"),
     [
         (lambda c: ColumnCleaner(c, "body")(ROWS), naming("'body'", "id", "text", "title")),
-        (lambda c: ColumnCleaner(c, "id")(ROWS), naming("'id'", "row 1", "string")),
-        (lambda c: ColumnCleaner(c, []), "column"),
+        (lambda c: ColumnCleaner(c, "id")(ROWS), naming("'id'", "row 1")),
+        (lambda c: ColumnCleaner(c, []), naming("columns", [])),
         (lambda c: ColumnCleaner(c, note=3), naming("column", None)),
     ],
 )

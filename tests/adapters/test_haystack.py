@@ -6,6 +6,7 @@ pytest.importorskip("haystack", reason="haystack-ai is not installed")
 from haystack import Document, Pipeline
 from haystack.dataclasses import ByteStream, SparseEmbedding
 
+from naming import naming
 from stickytoken.adapters.haystack import StickyTokenCleaner
 from stickytoken.errors import InputError
 
@@ -50,6 +51,6 @@ def test_a_pipeline_is_saved_with_the_whole_cleaner(documents, cleaner_file, tmp
 
 
 def test_what_is_no_list_of_documents_is_refused(cleaner):
-    for wrong in ("able", [3]):
-        with pytest.raises(InputError, match="documents"):
+    for wrong, value in (("able", "able"), ([3], 3)):
+        with pytest.raises(InputError, match=naming("documents", repr(value))):
             StickyTokenCleaner(cleaner).run(wrong)

@@ -2,8 +2,10 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -11,10 +13,11 @@ from typer.testing import CliRunner
 
 import tokenizers_of_kinds as kinds
 from naming import naming, says
+from planted import COMMAND_LINE
 from stickytoken import Cleaner
 from stickytoken.cleaning import CleaningRules, Fix, SpanKind, find_spans, spans
 from stickytoken.cli.app import app
-from stickytoken.data.rewriting import edit_text
+from stickytoken.data.rewriting import cut
 from stickytoken.errors import InputError, RunError
 
 BERT = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
@@ -157,9 +160,8 @@ def test_findings_say_how_sure_they_are():
 @given(st.lists(texts, min_size=2, max_size=3))
 @settings(max_examples=80)
 def test_texts_that_are_one_document_are_cleaned_as_one(parts):
-    cleaned, edits = CLEANER.clean_parts(parts)
-    after = [edit_text(text, text_edits) for text, text_edits in zip(parts, edits, strict=True)]
-    assert " ".join(after).split() == cleaned.text.split()
+    cleaned, cuts = CLEANER.clean_parts(parts)
+    assert " ".join(map(cut, parts, cuts)).split() == cleaned.text.split()
     assert cleaned == CLEANER.clean(" ".join(parts))
 
 
@@ -175,11 +177,11 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cleaner(("able",)), "CleaningRules"),
+        (lambda: Cleaner(("able",)), naming("rules", "('able',)")),
         (lambda: Cleaner(RULES, unsafe_fixes="yes"), naming("unsafe_fixes", "'yes'")),
-        (lambda: CLEANER(b"able"), "string"),
-        (lambda: CleaningRules(words=("able", " ")), "blank"),
-        (lambda: CleaningRules(words="able"), "list"),
+        (lambda: CLEANER(b"able"), naming(b"able")),
+        (lambda: CleaningRules(words=("able", " ")), naming("words", "' '")),
+        (lambda: CleaningRules(words="able"), naming("words", "'able'")),
         (lambda: CleaningRules(longest_run=1), naming("longest_run", 1, 2)),
         (lambda: CleaningRules(normalizer="{}"), naming("normalizer", "'{}'")),
     ],
@@ -205,29 +207,27 @@ def damaged(entry, value):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "values"),
     [
-        ("", "JSON"),
-        ("[" * 100_000, "JSON"),
-        ("{}", "rules file"),
-        ('{"format": "stickytoken cleaner"}', "'rules'"),
-        (damaged("version", 2), naming("version", 2)),
-        (damaged("words", "able"), "words"),
-        (damaged("unknown", 1), "'unknown'"),
-        (
-            json.dumps(CLEANER.to_json() | {"actions": {"flagged": "report"}}),
-            naming("'actions'", "--rules-out"),
-        ),
-        (json.dumps(CLEANER.to_json() | {"remove_all": True}), naming("'remove_all'", True)),
-        (damaged("normalizer", {"type": "Unknown"}), "normalizer"),
+        ("", ()),
+        ("[" * 100_000, ()),
+        ("{}", ()),
+        ('{"format": "stickytoken cleaner"}', ["'rules'"]),
+        (damaged("version", 2), ["version", 2]),
+        (damaged("words", "able"), ["words", "'able'"]),
+        (damaged("unknown", 1), ["'unknown'"]),
+        (json.dumps(CLEANER.to_json() | {"actions": {"flagged": "report"}}), ["'actions'", "--rules-out"]),
+        (json.dumps(CLEANER.to_json() | {"remove_all": True}), ["'remove_all'", True]),
+        (damaged("normalizer", {"type": "Unknown"}), ["normalizer", "Unknown"]),
     ],
 )
-def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
-    with pytest.raises(InputError, match=naming(tmp_path / "rules.json")):
-        Cleaner.from_file(tmp_path / "rules.json")
-    (tmp_path / "rules.json").write_text(content)
-    with pytest.raises(InputError, match=message):
-        Cleaner.from_file(tmp_path / "rules.json")
+def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, values):
+    path = tmp_path / "rules.json"
+    with pytest.raises(InputError, match=naming(path)):
+        Cleaner.from_file(path)
+    path.write_text(content)
+    with pytest.raises(InputError, match=naming(path, *values)):
+        Cleaner.from_file(path)
     with pytest.raises(RunError, match=naming(tmp_path / "nowhere" / "rules.json")):
         CLEANER.save(tmp_path / "nowhere" / "rules.json")
 
@@ -265,15 +265,84 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
     assert says(errors, "line 2", "byte 30", "0xff", "UTF-8")
 
 
-@pytest.mark.slow
-def test_lines_of_standard_input_are_answered_one_by_one(cleaner_file):
-    command = [sys.executable, "-m", "stickytoken", "clean", str(cleaner_file)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        for line in (b"[SEP] air\n", b"flow [SEP]\n"):
+@contextmanager
+def cleaning_stream(cleaner_file, *arguments):
+    """Start ``clean`` on a pipe; yield it, and a function that writes a line and reads the answer."""
+    # Ctrl-C must count even if the tests run in the background of a shell, which ignores it.
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {COMMAND_LINE}"
+    command = [sys.executable, "-c", code, "clean", str(cleaner_file), "-", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+
+        def answer(line):
             process.stdin.write(line)
             process.stdin.flush()
-            assert process.stdout.readline() == line.replace(b"[SEP]", b"").strip() + b"\n"
+            return process.stdout.readline()
+
+        yield process, answer
+
+
+# Lines of a slow producer, and the answer to each, which it gets before it writes the next.
+TEXT_LINES = [
+    (b"[SEP] air\n", b"air\n"),
+    (b"\n", b"\n"),
+    (b"broken \xff\r\n", b"broken \xff\r\n"),
+    (b"flow [SEP]\n", b"flow\n"),
+]
+JSON_LINES = [
+    (b'{"kind": "begin"}\n', b'{"kind": "begin"}\n'),
+    (b'{"text": "[SEP] air"}\n', b'{"text": "air"}\n'),
+    (b'{"text": "brok\n', b'{"text": "brok\n'),
+    (b"[1]\n", b"[1]\n"),
+    (b" \n", b" \n"),
+    (b'{"id": 2, "text": "flow [SEP]"}\r\n', b'{"id": 2, "text": "flow"}\r\n'),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "lines"), [((), TEXT_LINES), (("--column", "text"), JSON_LINES)], ids=["text", "json"]
+)
+def test_lines_of_standard_input_are_answered_one_by_one(cleaner_file, arguments, lines):
+    with cleaning_stream(cleaner_file, *arguments) as (process, answer):
+        for line, expected in lines:
+            assert answer(line) == expected
+        rest, errors = process.communicate()
+    assert (process.returncode, rest) == (0, b"")
+    assert says(errors.decode(), "special token: 2")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_stream_in_one_line(cleaner_file):
+    with cleaning_stream(cleaner_file) as (process, answer):
+        assert answer(b"[SEP] air\n") == b"air\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == b"interrupted\n"
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_enough_ends_a_stream_quietly(cleaner_file):
+    with cleaning_stream(cleaner_file, "--column", "text") as (process, answer):
+        assert answer(b'{"text": "[SEP] air"}\n') == b'{"text": "air"}\n'
+        process.stdout.close()
+        process.stdin.write(b'{"text": "flow"}\n')
         process.stdin.close()
+        assert process.wait() == 141
+        assert process.stderr.read() == b""
+
+
+def test_a_column_that_no_line_has_is_an_error_at_the_end(cleaner_file):
+    content = b'{"text": "[SEP] air"}\n'
+    status, output, errors = clean(cleaner_file, "--column", "body", content=content)
+    assert (status, output) == (1, content)
+    assert says(errors, "'body'", "text")
+
+
+def test_a_column_may_be_missing_from_the_first_line(cleaner_file):
+    content = b'{"text": "[SEP] air"}\n{"title": "[SEP] wing", "text": "flow"}\n'
+    status, output, _ = clean(cleaner_file, "--column", "title", "--column", "text", content=content)
+    assert (status, output) == (0, content.replace(b"[SEP] ", b""))
 
 
 def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):

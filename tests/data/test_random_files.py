@@ -28,12 +28,12 @@ def rewritten(path, columns):
     """The texts as `clean` gets them, and the file that it writes if nothing is edited."""
     texts = []
 
-    def revise(document, parts):
-        by_column = (
-            dict(zip(document.columns, parts, strict=True)) if document.columns else {"": document.text}
-        )
+    def revise(document):
+        by_column = {"": document.text}
+        if document.columns:
+            by_column = dict(zip(document.columns, document.parts, strict=True))
         texts.append(columns.fill(by_column))
-        return [()] * len(parts)
+        return [()] * len(document.parts)
 
     output = io.BytesIO()
     rewrite(

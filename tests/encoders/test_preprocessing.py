@@ -11,7 +11,8 @@ import tiny
 import tiny_architectures as architectures
 from naming import naming
 from stickytoken import load_encoder
-from stickytoken.data import drop_indistinguishable, load_sentences
+from stickytoken.data import load_sentences
+from stickytoken.data.readability import drop_indistinguishable
 from stickytoken.encoders import load_tokenizer
 from stickytoken.encoders.inputs.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError

@@ -165,7 +165,7 @@ class Cleaner:
             raise InputError(
                 f"{rules_path} is not a rules file, because it is not valid JSON ({error}): {_WRITE_RULES}"
             ) from error
-        return cls._of_document(document, str(rules_path), unsafe_fixes)
+        return cls._from_document(document, str(rules_path), unsafe_fixes)
 
     @classmethod
     def from_json(cls, value: object) -> Cleaner:
@@ -175,10 +175,10 @@ class Cleaner:
             InputError: The value is not a cleaner.
         """
         is_unsafe = isinstance(value, Mapping) and value.get("unsafe_fixes", False)
-        return cls._of_document(value, shown(value), is_unsafe)
+        return cls._from_document(value, shown(value), is_unsafe)
 
     @classmethod
-    def _of_document(cls, document: object, name: str, unsafe_fixes: bool) -> Cleaner:
+    def _from_document(cls, document: object, name: str, unsafe_fixes: bool) -> Cleaner:
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a rules file: {_WRITE_RULES}")
         for field_name, kind in _PARTS.items():
@@ -245,12 +245,12 @@ class Cleaner:
             InputError: The text is not a string.
         """
         spans = self.find(text)
-        wanted = {Fix.SAFE, Fix.UNSAFE} if self.unsafe_fixes else {Fix.SAFE}
-        return _clean(text, spans, finder_of(self.rules), wanted)
+        fixes = {Fix.SAFE, Fix.UNSAFE} if self.unsafe_fixes else {Fix.SAFE}
+        return _remove_findings(text, spans, finder_of(self.rules), fixes)
 
     def without_findings(self, text: str) -> str:
         """Return a text without any finding, whatever breaks: to measure what copies do, not for an index."""
-        return _clean(text, self.find(text), finder_of(self.rules), set(Fix)).text
+        return _remove_findings(text, self.find(text), finder_of(self.rules), set(Fix)).text
 
     def would_change(self, spans: Iterable[Span]) -> bool:
         """Return whether findings are such that cleaning removes them, or would if nothing broke.
@@ -262,33 +262,31 @@ class Cleaner:
             for span in spans
         )
 
-    def clean_parts(self, texts: Sequence[str]) -> tuple[Cleaned, list[list[Edit]]]:
+    def clean_parts(self, texts: Sequence[str]) -> tuple[Cleaned, list[list[tuple[int, int]]]]:
         """Clean texts that form one document when joined by spaces, such as a title and a body.
 
         Returns:
-            The cleaned document, with offsets in the joined original texts, and the edits of each text, with
-            offsets in this text. The spaces that join the texts stay.
+            The cleaned document, with offsets in the joined original texts; and for each text, the start and
+            the end (exclusive) of the parts to leave out of it. The spaces that join the texts stay.
 
         Raises:
             InputError: A text is not a string.
         """
-        whole = self.clean(" ".join(texts))
-        edits_by_text: list[list[Edit]] = []
-        start = 0
+        document = self.clean(" ".join(texts))
+        cuts_by_text: list[list[tuple[int, int]]] = []
+        text_start = 0  # in the joined texts
         for text in texts:
-            edits: list[Edit] = []
-            for removal in whole.removals:
-                first = max(removal.start - start, 0)
-                last = min(removal.end - start, len(text))
-                if first < last:
-                    edits.append((first, last, ""))
-            edits_by_text.append(edits)
-            start += len(text) + 1
-        return whole, edits_by_text
+            cuts: list[tuple[int, int]] = []
+            for removal in document.removals:
+                start = max(removal.start - text_start, 0)
+                end = min(removal.end - text_start, len(text))
+                is_within_text = start < end
+                if is_within_text:
+                    cuts.append((start, end))
+            cuts_by_text.append(cuts)
+            text_start += len(text) + 1
+        return document, cuts_by_text
 
-
-Edit: TypeAlias = tuple[int, int, str]
-"""A part of a text, from its first offset to the one after its last, and its replacement."""
 
 # Removing a finding joins the text before and after it, which can form another one, as in
 # "<|endof<|endoftext|>text|>". Ordinary texts are clean after one or two rounds. What is nested more deeply
@@ -296,26 +294,38 @@ Edit: TypeAlias = tuple[int, int, str]
 _ROUNDS = 8
 
 
-def _clean(text: str, spans: list[Span], finder: SpanFinder, wanted: set[Fix]) -> Cleaned:
-    """Remove findings from a text until none of them is left."""
+def _remove_findings(text: str, spans: list[Span], finder: SpanFinder, fixes: set[Fix]) -> Cleaned:
+    """Remove findings from a text, until none is left that one of the fixes removes.
+
+    Args:
+        text: The text.
+        spans: What was found in it.
+        finder: Finds what is left after each round.
+        fixes: What may be done to the text.
+    """
     draft = _Draft(text)
     for _ in range(_ROUNDS):
-        removable = [span for span in spans if span.fix in wanted]
+        removable = [span for span in spans if span.fix in fixes]
         if not removable:
             break
-        specials = [span for span in removable if span.kind is SpanKind.SPECIAL]
-        if specials:
-            for _ in range(_ROUNDS):
-                if not specials:
-                    break
-                draft.remove(specials)
-                specials = [span for span in finder.specials_in(draft.text) if span.fix in wanted]
+        if any(span.kind is SpanKind.SPECIAL for span in removable):
+            _remove_specials(draft, removable, finder, fixes)
         else:
             # Copies of flagged words are neighbours of other words, and may make them look like copies.
             flagged = [span for span in removable if span.kind is SpanKind.FLAGGED]
             draft.remove(flagged or removable)
         spans = finder.find(draft.text)
-    return Cleaned(draft.text, draft.removals(), tuple(spans))
+    return Cleaned(draft.text, tuple(draft.removals), tuple(spans))
+
+
+def _remove_specials(draft: _Draft, spans: Iterable[Span], finder: SpanFinder, fixes: set[Fix]) -> None:
+    """Remove the special tokens among some findings, and those that appear when they are gone."""
+    specials = [span for span in spans if span.kind is SpanKind.SPECIAL]
+    for _ in range(_ROUNDS):
+        if not specials:
+            return
+        draft.remove(specials)
+        specials = [span for span in finder.specials_in(draft.text) if span.fix in fixes]
 
 
 class _Draft:
@@ -323,52 +333,58 @@ class _Draft:
 
     Attributes:
         text: What is left of the text.
+        removals: What was removed, in order, with offsets in the original text.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.removals: list[Removal] = []
         self._original = text
-        # Where each kept part starts in ``text``, and by how much its offset is smaller than in the original.
+        # Where each part that is left starts in ``text``, and how much further back it is in the original.
         self._starts = [0]
         self._shifts = [0]
-        self._removals: list[Removal] = []
 
     def remove(self, spans: Sequence[Span]) -> None:
         """Remove spans, which are in order and do not overlap, and the white space that they brought."""
-        done = 0
+        removed_to = 0
         for span in spans:
             start = span.first_end if span.kind is SpanKind.REPETITION else span.start
             start, end = _with_space(self.text, start, span.end)
-            start = max(start, done)
-            removal = Removal(self._origin(start), self._origin(end - 1) + 1, span.kind, span.what)
-            self._removals.append(removal)
-            done = end
-        # A part that contains others, which were removed before, stands for all of them.
-        outermost: list[Removal] = []
-        for removal in sorted(self._removals, key=lambda removal: (removal.start, -removal.end)):
-            if not outermost or removal.end > outermost[-1].end:
-                outermost.append(removal)
-        self._removals = outermost
-        pieces = []
-        self._starts = []
-        self._shifts = []
-        kept = 0
-        length = 0
-        for removal in [*outermost, Removal(len(self._original), len(self._original), SpanKind.FLAGGED, "")]:
-            if removal.start > kept:
-                pieces.append(self._original[kept : removal.start])
-                self._starts.append(length)
-                self._shifts.append(kept - length)
-                length += removal.start - kept
-            kept = removal.end
-        self.text = "".join(pieces)
+            start = max(start, removed_to)  # the space between two findings goes with the first
+            removal = Removal(
+                self._original_offset(start), self._original_offset(end - 1) + 1, span.kind, span.what
+            )
+            self.removals.append(removal)
+            removed_to = end
+        self.removals = _outermost(self.removals)
+        self._keep_what_is_between_removals()
 
-    def _origin(self, offset: int) -> int:
+    def _original_offset(self, offset: int) -> int:
         return offset + self._shifts[bisect_right(self._starts, offset) - 1]
 
-    def removals(self) -> tuple[Removal, ...]:
-        """Return what was removed, in order."""
-        return tuple(self._removals)
+    def _keep_what_is_between_removals(self) -> None:
+        kept_starts = [0, *(removal.end for removal in self.removals)]
+        kept_ends = [*(removal.start for removal in self.removals), len(self._original)]
+        pieces = []
+        length = 0
+        self._starts = []
+        self._shifts = []
+        for start, end in zip(kept_starts, kept_ends, strict=True):
+            if start < end:
+                pieces.append(self._original[start:end])
+                self._starts.append(length)
+                self._shifts.append(start - length)
+                length += end - start
+        self.text = "".join(pieces)
+
+
+def _outermost(removals: Iterable[Removal]) -> list[Removal]:
+    """Return removals in order, without those within another, which were removed before it."""
+    outermost: list[Removal] = []
+    for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
+        if not outermost or removal.end > outermost[-1].end:
+            outermost.append(removal)
+    return outermost
 
 
 # Punctuation that follows a word without a space.
@@ -382,12 +398,16 @@ def _with_space(text: str, start: int, end: int) -> tuple[int, int]:
     """
     while end < len(text) and text[end] in _INVISIBLE:
         end += 1
-    first = start
-    while first > 0 and text[first - 1] in _INVISIBLE:
-        first -= 1
+    invisible_start = start
+    while invisible_start > 0 and text[invisible_start - 1] in _INVISIBLE:
+        invisible_start -= 1
+    joins_no_words = (
+        invisible_start == 0 or end == len(text) or text[invisible_start - 1].isspace() or text[end].isspace()
+    )
     # An invisible character stays if only it separates the words on both sides.
-    if first == 0 or end == len(text) or text[first - 1].isspace() or text[end].isspace():
-        start = first
+    if joins_no_words:
+        start = invisible_start
+    # The beginning and the end of the text count as line breaks.
     before = text[start - 1] if start else "\n"
     after = text[end] if end < len(text) else "\n"
     if before.isspace() and after == " ":

@@ -197,7 +197,7 @@ class Stretch(NamedTuple):
     period: int  # number of units of the repeated word or phrase
 
 
-def stretches_of(document: Document, fewest: int) -> list[Stretch]:
+def find_stretches(document: Document, fewest: int) -> list[Stretch]:
     """Return the stretches of a text in order, without overlaps.
 
     Of overlapping stretches, the one that begins first is kept, and if both begin at the same unit, the
@@ -231,14 +231,15 @@ def stretches_of(document: Document, fewest: int) -> list[Stretch]:
                 if stretch.end - stretch.first >= fewest * period:
                     stretches.append(stretch)
                     taken[stretch.first : stretch.end] = b"\1" * (stretch.end - stretch.first)
-    kept: list[Stretch] = []
+    disjoint: list[Stretch] = []
     for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.end)):
-        if not kept or stretch.first >= kept[-1].end:
-            kept.append(stretch)
-    return kept
+        if not disjoint or stretch.first >= disjoint[-1].end:
+            disjoint.append(stretch)
+    return disjoint
 
 
 def _extend(document: Document, first: int, last: int, period: int) -> Stretch:
+    """Return the longest stretch of this period around the units from ``first`` to ``last``."""
     keys = document.keys
     start = first
     while start > 0 and keys[start - 1] == keys[start - 1 + period] and document.joins(start):
@@ -331,6 +332,7 @@ def is_common(key: str) -> bool:
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
+    """Yield groups of at least ``fewest`` positions whose neighbours are at most ``farthest`` apart."""
     start = 0
     for number in range(1, len(positions) + 1):
         if number == len(positions) or positions[number] - positions[number - 1] > farthest:

@@ -139,10 +139,10 @@ def is_in_row(text: str, start: int, end: int) -> bool:
     for delimiter in delimiters:
         pattern = _DELIMITERS[delimiter]
         count = len(pattern.findall(text[line_start:line_end]))
-        same = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
+        is_table = any(len(pattern.findall(neighbour)) == count for neighbour in neighbours)
         if delimiter == "&" and _END_OF_LATEX_ROW.search(text[line_start:line_end]):
-            same = True
-        if count >= _FEWEST_DELIMITERS and same:
+            is_table = True
+        if count >= _FEWEST_DELIMITERS and is_table:
             return True
     return False
 
@@ -152,6 +152,7 @@ _LONGEST_ROW = 2_000
 
 
 def _line_around(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return where the line around a part starts and ends; None if it is too long for a row of a table."""
     line_start = text.rfind("\n", max(0, start - _LONGEST_ROW), start) + 1
     line_end = text.find("\n", end, end + _LONGEST_ROW)
     if line_start == 0 and start > _LONGEST_ROW:

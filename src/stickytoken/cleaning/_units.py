@@ -102,8 +102,8 @@ class UnitReader:
         self.flagged = {self.key_of(text): text for text in reversed(texts) if self.key_of(text)}
         words = {key for key in self.flagged if key.isalnum()}
         self._literals = [text for text in texts if text and not self._is_one_word(text)]
-        flagged_copies = _copies_of("flagged", alternation(words) or "(?!)")
-        other_copies = _copies_of("other", rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?")
+        flagged_copies = _copies_pattern("flagged", alternation(words) or "(?!)")
+        other_copies = _copies_pattern("other", rf"\w{{{_SHORTEST_COPY},{_LONGEST_COPY}}}?")
         self._copies = re.compile(f"{flagged_copies}|{other_copies}")
         ascii_literals = [text for text in self._literals if text.isascii()]
         case = re.IGNORECASE if self._folds_case else re.NOFLAG
@@ -185,17 +185,17 @@ class UnitReader:
         positions = self._positions(word, key) if repeats else None
         if positions is None:
             return key
-        bounds: list[int] = []
+        bounds = {0, len(key)}  # where the units begin and end, in the key
         for repeat in repeats:
             root = re.escape(repeat["other"] or repeat["flagged"])
-            copies = re.finditer(root, repeat[0])
-            bounds += [*(repeat.start() + copy.start() for copy in copies), repeat.end()]
-        cuts = sorted({0, *bounds, len(key)})
+            bounds.update(repeat.start() + copy.start() for copy in re.finditer(root, repeat[0]))
+            bounds.add(repeat.end())
+        cuts = sorted(bounds)
         return tuple(Part(key[start:end], positions[start], positions[end]) for start, end in pairwise(cuts))
 
     def _is_repeat(self, match: re.Match[str]) -> bool:
         root = match["other"]
-        if root is None:
+        if root is None:  # copies of a flagged word
             return True
         return root.isalpha() and len(set(root)) > 1 and not _BASES.issuperset(root.casefold())
 
@@ -216,7 +216,8 @@ class UnitReader:
         return [*positions, len(word)] if normalised == key else None
 
 
-def _copies_of(name: str, root: str) -> str:
+def _copies_pattern(name: str, root: str) -> str:
+    """Return a pattern for copies of a word without spaces between them; the group ``name`` is the first."""
     return f"(?P<{name}>{root})(?:{_INVISIBLE}(?P={name})){{{FEWEST_GLUED - 1},}}{_INVISIBLE}"
 
 

@@ -114,6 +114,7 @@ def word_diff(text: str, removals: Sequence[Removal]) -> list[str]:
 
 
 def _group(removals: Sequence[Removal]) -> list[list[Removal]]:
+    """Group successive removals that share a line, because they have the same cause and are close."""
     groups: list[list[Removal]] = []
     for removal in removals:
         previous = groups[-1][-1] if groups else None
@@ -132,11 +133,12 @@ def _mark(text: str, ranges: Sequence[tuple[int, int]], start: int, end: int) ->
     written = ""
     for piece in excerpt(text, ranges, start, end):
         shown = _BLANKS.sub(" ", piece.text)
-        written += _escape_removed(shown) if piece.is_marked else shown
+        written += _bracket_removed(shown) if piece.is_marked else shown
     return _BLANKS.sub(" ", written).strip(" ")
 
 
-def _escape_removed(text: str) -> str:
+def _bracket_removed(text: str) -> str:
+    """Return removed text in brackets, without its middle if it is long; outer spaces stay outside."""
     words = text.strip(" ")
     if not words:
         return f"[-{text}-]" if text else ""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
-from stickytoken.cleaning import Cleaned, Cleaner, Edit, document_counts
+from stickytoken.cleaning import Cleaned, Cleaner, document_counts
 from stickytoken.cleaning.spans import Fix, SpanKind
 from stickytoken.data.documents import Document
-from stickytoken.data.rewriting import Source, rewrite
+from stickytoken.data.rewriting import Cuts, Source, rewrite
 from stickytoken.data.rows import Meter, Skipped
 from stickytoken.errors import InputError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
@@ -81,7 +81,7 @@ class CleaningTotals:
 
     def headline(self) -> str:
         """Return one line that says how many documents were changed or set aside, and why."""
-        number = self.changed + self.set_aside  # with --quarantine none is changed, without it none set aside
+        number = self.changed + self.set_aside  # one of them is 0: --quarantine changes no document
         counted, causes = document_counts(number, self.documents, self.changed_by_cause)
         return f"{counted} {'set aside' if self.set_aside else 'changed'}{causes}"
 
@@ -154,24 +154,24 @@ def clean_file(
     totals = CleaningTotals()
     meter = totals.meter
 
-    def revise(document: Document, texts: Sequence[str]) -> Sequence[Sequence[Edit]] | None:
-        """Clean a document, count it, and return the edits of its texts; None to set it aside."""
+    def revise(document: Document) -> Sequence[Cuts] | None:
+        """Clean a document, count it, and return the cuts of its parts; None to set it aside."""
         totals.documents += 1
         share = meter.share
         if share and totals.documents % _PROGRESS_EVERY == 0:
             total = max(totals.documents + 1, round(totals.documents / share))
             progress(Progress("clean", totals.documents, total, totals.documents, unit="documents"))
         if quarantine is not None:
-            spans = cleaner.find(" ".join(texts))
+            spans = cleaner.find(document.text)
             if cleaner.would_change(spans):
                 totals.set_aside += 1
                 totals.changed_by_cause.update({span.kind for span in spans})
                 return None
-        cleaned, edits = cleaner.clean_parts(texts)
-        _count(totals, document, cleaned)
+        cleaned, cuts_by_part = cleaner.clean_parts(document.parts)
+        _count_document(totals, document, cleaned)
         if cleaned.removals and on_cleaned is not None:
             on_cleaned(document, cleaned)
-        return edits
+        return cuts_by_part
 
     def skip(record: Skipped) -> None:
         """Count an unreadable record."""
@@ -182,13 +182,14 @@ def clean_file(
     rewrite(source, output, revise, skip, set_aside=quarantine, compress=compress, meter=meter)
     done = totals.documents
     if not done:
-        raise InputError(_without_documents(source.name, totals))
+        raise InputError(_say_nothing_was_read(source.name, totals))
     if done >= _PROGRESS_EVERY:
         progress(Progress("clean", done, done, done, unit="documents"))
     return totals
 
 
-def _count(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None:
+def _count_document(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None:
+    """Add a document to the totals, by what was removed from it and what was left."""
     fixes = {span.fix for span in cleaned.reported}
     totals.left_by_cause.update({span.kind for span in cleaned.reported})
     totals.unsafe += Fix.UNSAFE in fixes
@@ -206,7 +207,7 @@ def _count(totals: CleaningTotals, document: Document, cleaned: Cleaned) -> None
             totals.first_repetitions.append((repetition, place))
 
 
-def _without_documents(name: str, totals: CleaningTotals) -> str:
+def _say_nothing_was_read(name: str, totals: CleaningTotals) -> str:
     if not totals.skipped_first:
         return f"{name} is empty: pass documents"
     first = totals.skipped_first[0]

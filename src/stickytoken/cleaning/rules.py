@@ -64,7 +64,7 @@ class CleaningRules:
         for name in ("allowed", "known"):
             object.__setattr__(self, name, _require_texts(name, getattr(self, name)))
         if self.normalizer is not None:
-            object.__setattr__(self, "normalizer", _normalizer(self.normalizer))
+            object.__setattr__(self, "normalizer", _require_normalizer(self.normalizer))
         object.__setattr__(self, "words", _require_texts("words", self.words))
         object.__setattr__(self, "specials", _require_texts("specials", self.specials))
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
@@ -141,7 +141,7 @@ def _require_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def _normalizer(description: object) -> str:
+def _require_normalizer(description: object) -> str:
     from stickytoken.cleaning._units import key_function
 
     try:
@@ -199,6 +199,7 @@ def read_list(path: str | Path, what: str) -> list[str]:
         lines = list_path.read_text("utf-8").splitlines()
     entries = []
     for line in lines:
+        # With a space at each end, a comment may be the whole line, and empty.
         entry, _, _ = f" {line} ".partition(" # ")
         if entry.strip():
             entries.append(entry.strip())

@@ -162,14 +162,15 @@ class SpanFinder:
         spans = list(self._find_specials(text, view.protected))
         if "&" in text:
             spans = _without_overlaps([*spans, *self._find_specials_as_entities(text, view.text)])
+        # Special tokens are findings of their own, so the search for words sees placeholders in their place.
         pieces = []
-        done = 0
+        copied_to = 0
         for special in spans:
             placeholders = _markup.SPECIAL * (special.end - special.start)
-            pieces += [view.text[done : special.start], placeholders]
-            done = special.end
-        looked_at = "".join([*pieces, view.text[done:]])
-        spans += self._find_words(text, looked_at)
+            pieces += [view.text[copied_to : special.start], placeholders]
+            copied_to = special.end
+        pieces.append(view.text[copied_to:])
+        spans += self._find_words(text, "".join(pieces))
         for start, end in view.protected:
             spans += self._find_protected(text, start, end)
         return _without_overlaps(spans)
@@ -190,11 +191,11 @@ class SpanFinder:
         has_tags = any(part[0] == "<" and not self._specials.fullmatch(part) for part in texts)
         for match in self._specials.finditer(text):
             start, end = match.span()
-            number = bisect_right(starts, start) - 1
-            is_protected = number >= 0 and start < protected[number][1]
-            is_whole = is_protected and protected[number] == (start, end)
+            nearest = bisect_right(starts, start) - 1  # the last protected part that does not begin later
+            is_protected = nearest >= 0 and start < protected[nearest][1]
+            is_whole = is_protected and protected[nearest] == (start, end)
             is_tag = is_whole and has_tags and _markup.is_html(match[0])
-            is_link = match[0].startswith("[") and text.startswith("(", end)
+            is_link = match[0].startswith("[") and text.startswith("(", end)  # of Markdown
             is_fixable = (is_whole or not is_protected) and not is_tag and not is_link
             fix = Fix.SAFE if is_fixable else Fix.NONE
             yield Span(
@@ -210,6 +211,7 @@ class SpanFinder:
         if self._specials is None:
             return
         fillers = (_markup.PAD, _markup.UNTOUCHABLE)
+        # The offset in the text of each decoded character, and of the end.
         offsets = [offset for offset, character in enumerate(padded) if character not in fillers]
         decoded = "".join(padded[offset] for offset in offsets)
         offsets.append(len(text))
@@ -228,6 +230,7 @@ class SpanFinder:
                 )
 
     def _find_protected(self, text: str, start: int, end: int) -> Iterator[Span]:
+        """Yield the runs of flagged words in a tag, an address or code, which no fix removes."""
         part = text[start:end]
         document = _copies.Document(part, self._reader)
         for run in _copies.find_flagged_runs(document, self._flagged):
@@ -237,20 +240,24 @@ class SpanFinder:
             last = start + units.ends[run.stop - 1]
             yield Span(first, last, SpanKind.FLAGGED, word, len(run), last, Fix.NONE)
 
-    def _find_words(self, text: str, looked_at: str) -> Iterator[Span]:
-        """Yield the copies of words in a text, in no particular order. The spans may overlap."""
-        document = _copies.Document(looked_at, self._reader)
+    def _find_words(self, text: str, searched: str) -> Iterator[Span]:
+        """Yield the copies of words in a text, in no particular order. The spans may overlap.
+
+        ``searched`` is the text with placeholders for markup and special tokens; its offsets are the same.
+        """
+        document = _copies.Document(searched, self._reader)
         fewest = min(self._fewest_repeated, _copies.FEWEST_COPIES)
-        if not any(len(positions) >= fewest for positions in document.positions.values()) and (
-            self._flagged.keys().isdisjoint(document.positions)
-        ):
+        has_repeated_word = any(len(positions) >= fewest for positions in document.positions.values())
+        has_flagged_word = not self._flagged.keys().isdisjoint(document.positions)
+        if not has_repeated_word and not has_flagged_word:
             return
         runs = _copies.find_flagged_runs(document, self._flagged)
         scattered = _copies.find_scattered_copies(document, self._flagged)
         repetitions = []
-        for stretch in _copies.stretches_of(document, self._fewest_repeated):
+        for stretch in _copies.find_stretches(document, self._fewest_repeated):
             indices = range(stretch.first, stretch.end)
             flagged = [index for index in indices if document.keys[index] in self._flagged]
+            # A repeated phrase with flagged words in it is a finding of these words alone.
             scattered.update(flagged)
             if not flagged and self._is_repetition(document, stretch):
                 repetitions.append(stretch)
@@ -260,7 +267,7 @@ class SpanFinder:
         for chain in document.chains(sorted(scattered)):
             yield from self._find_flagged_spans(text, document, chain, is_run=False)
         for stretch in repetitions:
-            yield _repetition(text, document, stretch)
+            yield _span_of_repetition(text, document, stretch)
         suspected = _copies.find_planted_copies(document, self._ignored, repetitions)
         for index in sorted(suspected):
             start = document.units.starts[index]
@@ -271,7 +278,14 @@ class SpanFinder:
     def _find_flagged_spans(
         self, text: str, document: _copies.Document, chain: range, *, is_run: bool
     ) -> Iterator[Span]:
-        """Yield the spans of flagged words that follow each other."""
+        """Yield the spans of flagged words that follow each other.
+
+        Args:
+            text: The text.
+            document: The same text, with placeholders for markup, in units.
+            chain: The indices of the flagged units.
+            is_run: Whether the chain is a run, and not made of scattered copies.
+        """
         units = document.units
         gaps = [document.gap(index) for index in chain[1:]]
         start = units.starts[chain.start]
@@ -285,7 +299,7 @@ class SpanFinder:
         is_cell = document.is_alone(chain.start)  # the content of a table cell or a line
         if not is_run and (is_cell or document.is_attached(chain)):
             fix = Fix.NONE
-        for piece in _pieces(document, chain, gaps):
+        for piece in _divide_chain(document, chain, gaps):
             keys = Counter(document.keys[piece.first : piece.last + 1])
             word = self._flagged[keys.most_common(1)[0][0]]
             piece_fix = Fix.NONE if _cuts(text, piece.start, piece.end) else fix
@@ -325,15 +339,16 @@ finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Punctuation between two copies: attached to the first or the second, or set apart by spaces."""
+    """Punctuation between two copies."""
 
-    before: str
-    after: str
-    apart: str
+    before: str  # attached to the first copy
+    after: str  # attached to the second copy
+    apart: str  # set apart by spaces
 
 
 @lru_cache(maxsize=4096)
 def _marks_of(gap: str) -> _Marks:
+    """Return the punctuation between two copies: in "able, (able", a comma before and a bracket after."""
     visible = "".join(" " if _is_blank(character) else character for character in gap)
     parts = visible.split()
     if not parts:
@@ -357,7 +372,7 @@ class _Piece:
     end: int
 
 
-def _pieces(document: _copies.Document, chain: range, gaps: Sequence[str]) -> list[_Piece]:
+def _divide_chain(document: _copies.Document, chain: range, gaps: Sequence[str]) -> list[_Piece]:
     """Divide successive copies at punctuation that belongs to the document.
 
     Punctuation came with the copies if it stands between all of them, and if there are enough of them.
@@ -383,6 +398,7 @@ def _pieces(document: _copies.Document, chain: range, gaps: Sequence[str]) -> li
 
 
 def _with_outer_marks(document: _copies.Document, chain: range, marks: Sequence[_Marks]) -> tuple[int, int]:
+    """Return where copies start and end, with punctuation around them like the marks between them."""
     text = document.text
     start = document.units.starts[chain.start]
     end = document.units.ends[chain.stop - 1]
@@ -399,7 +415,7 @@ def _with_outer_marks(document: _copies.Document, chain: range, marks: Sequence[
     return start, end
 
 
-def _repetition(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:
+def _span_of_repetition(text: str, document: _copies.Document, stretch: _copies.Stretch) -> Span:
     """Return the span of a repeated word or phrase.
 
     The repetition can be removed if the same text separates all copies, and all words within them.
@@ -437,11 +453,12 @@ def _cuts(text: str, start: int, end: int) -> bool:
 
 
 def _without_overlaps(spans: Sequence[Span]) -> list[Span]:
-    kept: list[Span] = []
+    """Return spans in order. Of those that overlap, the kind that `SpanKind` lists first is kept."""
+    disjoint: list[Span] = []
     rank = {kind: number for number, kind in enumerate(SpanKind)}
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        while kept and span.start < kept[-1].end and rank[span.kind] < rank[kept[-1].kind]:
-            kept.pop()
-        if not kept or span.start >= kept[-1].end:
-            kept.append(span)
-    return kept
+        while disjoint and span.start < disjoint[-1].end and rank[span.kind] < rank[disjoint[-1].kind]:
+            disjoint.pop()
+        if not disjoint or span.start >= disjoint[-1].end:
+            disjoint.append(span)
+    return disjoint

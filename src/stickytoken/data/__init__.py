@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from stickytoken.data._hub import HUB
 from stickytoken.data.documents import PAIR_NAMES, NamedColumns, open_documents
-from stickytoken.data.rows import TABLE_SUFFIXES, Meter, Skipped, format_of
+from stickytoken.data.rows import TABLE_SUFFIXES, Meter, Skipped, format_of, is_number
 from stickytoken.data.tables import number_of, read_table
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.machine import digest
 from stickytoken.settings.reading import ColumnChoice, Columns
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import file_path, list_of, shown
-from stickytoken.vocabulary import RoundTripTokenizer
 from stickytoken.words import counted
 
 __all__ = [
@@ -168,26 +167,27 @@ def load_sentences(
             return source
         if source is None or isinstance(source, (str, Path)):
             return bundled_sentences()
-        return _from_values(source)
+        return _collect_values(source)
     name = str(source)
     if name == "paper":
         sources: list[str | Path] = [f"{HUB}{dataset}@test" for dataset in PAPER_DATASETS]
-        return _sentences_of(sources, columns, f"{len(sources)} hub data sets")
+        return _read_sentences(sources, columns, f"{len(sources)} hub data sets")
     if name.startswith(HUB):
-        return _sentences_of([name], columns, name.removeprefix(HUB))
+        return _read_sentences([name], columns, name.removeprefix(HUB))
     path = file_path("sentences", source)
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass a file")
     if isinstance(source, str) and not path.exists():
         raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
-    return _sentences_of([path], columns, str(path))
+    return _read_sentences([path], columns, str(path))
 
 
-def _sentences_of(sources: Iterable[str | Path], columns: NamedColumns, name: str) -> Sentences:
+def _read_sentences(sources: Iterable[str | Path], columns: NamedColumns, name: str) -> Sentences:
     """Return the sentences of files or Hub datasets. Records without readable text count as blank."""
     texts: list[str | None] = []
     skipped: list[Skipped] = []
     meter = Meter()
+    user_named_columns = bool(columns.text.names)
     for source in sources:
         # In a table of sentence pairs, all first sentences come before the second ones.
         first_texts: list[str | None] = []
@@ -196,7 +196,7 @@ def _sentences_of(sources: Iterable[str | Path], columns: NamedColumns, name: st
             if isinstance(record, Skipped):
                 skipped.append(record)
                 first_texts.append(None)
-            elif record.columns == PAIR_NAMES and not columns.text.names:
+            elif record.columns == PAIR_NAMES and not user_named_columns:
                 first_texts.append(record.parts[0])
                 second_texts.append(record.parts[1])
             else:
@@ -217,7 +217,7 @@ def _is_missing(value: object) -> bool:
     return value is None or is_nan or type(value).__name__ == "NAType"
 
 
-def _from_values(values: object) -> Sentences:
+def _collect_values(values: object) -> Sentences:
     texts: list[str | None] = []
     for number, value in enumerate(list_of("sentences", "sentences", values), start=1):
         if isinstance(value, str):
@@ -244,7 +244,7 @@ def collect_sentences(
     Raises:
         InputError: No sentence is left, or all of them are numbers.
     """
-    first_seen: dict[str, int] = {}
+    first_seen: dict[str, int] = {}  # each sentence, with the position at which it occurs first
     blank = duplicates = too_long = 0
     for position, text in enumerate(texts):
         stripped = (text or "").strip()
@@ -258,23 +258,15 @@ def collect_sentences(
     if not first_seen:
         reason = f"{too_long} of its lines are {limit}, the others" if too_long else "every line is"
         raise InputError(f"{source} has no sentences: {reason} blank. Pass one sentence per line")
-    if all(_is_number(text) for text in first_seen):
+    if all(map(is_number, first_seen)):
         raise InputError(f"{source} has only numbers, such as {next(iter(first_seen))}: pass sentences")
     if too_long:
-        counted = "1 sentence" if too_long == 1 else f"{too_long} sentences"
-        warnings.warn(f"{source}: left out {counted} {limit}", StickyTokenWarning, stacklevel=2)
+        noun = "sentence" if too_long == 1 else "sentences"
+        warnings.warn(f"{source}: left out {too_long} {noun} {limit}", StickyTokenWarning, stacklevel=2)
     distinct_topics = None
     if topics is not None:
         distinct_topics = tuple(topics[position] for position in first_seen.values())
     return Sentences(tuple(first_seen), source, distinct_topics, blank, duplicates, too_long)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def bundled_frame() -> pl.DataFrame:
@@ -344,10 +336,11 @@ def open_ended(text: str) -> str:
     Copies of a token have a different effect after punctuation. Removing the punctuation makes the results
     independent of whether the sentences of a corpus end in punctuation.
     """
-    words = text.rstrip()
-    while words and unicodedata.category(words[-1]).startswith("P"):
-        words = words[:-1].rstrip()
-    return words or text
+    shortened = text.rstrip()
+    while shortened and unicodedata.category(shortened[-1]).startswith("P"):
+        shortened = shortened[:-1].rstrip()
+    # A text of nothing but punctuation stays.
+    return shortened or text
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,13 +440,13 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
     if format_of(path)[0] not in TABLE_SUFFIXES:
         raise InputError(f"{path}: pairs can be read only from {', '.join(TABLE_SUFFIXES)} files")
     table = read_table(path)
-    columns = ("sentence1", "sentence2", "similarity")
-    missing = [column for column in columns if column not in table.columns]
-    if missing:
-        raise InputError(
-            f"{path} lacks the column {missing[0]!r}: pairs need the columns {', '.join(columns)}, but the "
-            f"file has {', '.join(table.columns)}"
-        )
+    needed = ("sentence1", "sentence2", "similarity")
+    for column in needed:
+        if column not in table.columns:
+            raise InputError(
+                f"{path} lacks the column {column!r}: pairs need the columns {', '.join(needed)}, but the "
+                f"file has {', '.join(table.columns)}"
+            )
     similarities = map(number_of, table.values_of("similarity"))
     rows = zip(table.texts("sentence1"), table.texts("sentence2"), similarities, strict=True)
     pairs = []
@@ -495,8 +488,9 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
     units = unit_vectors(vectors)
-    rows, columns = np.triu_indices(len(sentences), k=1)
-    similarities = (units @ units.T).astype(np.float64)[rows, columns]
+    # The indices of the first and of the second sentence of every pair.
+    firsts, seconds = np.triu_indices(len(sentences), k=1)
+    similarities = (units @ units.T).astype(np.float64)[firsts, seconds]
     order = np.argsort(similarities, kind="stable")
     # The pairs that no target has taken yet: their positions in `order`, and their similarities, both
     # ascending.
@@ -509,7 +503,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
         chosen_positions.append(free_positions.pop(nearest))
         del free_similarities[nearest]
     return [
-        SentencePair(sentences[rows[pair]], sentences[columns[pair]], float(similarities[pair]))
+        SentencePair(sentences[firsts[pair]], sentences[seconds[pair]], float(similarities[pair]))
         for pair in order[sorted(chosen_positions)]
     ]
 
@@ -549,154 +543,3 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
     low = ascending[0]
     targets = np.linspace(low, low + 0.8 * (mean_similarity - low), min(count, len(below)))
     return [below[int(np.abs(ascending - target).argmin())] for target in targets]
-
-
-LARGEST_UNKNOWN = 0.2
-"""Largest share of unknown characters that an accepted corpus may have.
-
-The limit lies between shares measured with the tokenizers of all-MiniLM-L6-v2, T5 and RoBERTa. In English
-corpora, less than 0.006 of the characters are unknown; in chat with emoji, up to 0.1. The share is higher in
-a language that the vocabulary lacks: 0.23 for Polish with T5; 0.26 to 0.35 for Japanese, Hindi and Korean and
-0.66 for Chinese with MiniLM; above 0.9 for Asian languages with T5. RoBERTa reads bytes, so it knows every
-character.
-"""
-NOTED_UNKNOWN = 0.02
-"""Share of unknown characters above which a warning is given."""
-_CHUNK = 4096
-"""Number of texts that are tokenized in one call."""
-
-
-@runtime_checkable
-class SpanTokenizer(Protocol):
-    """A tokenizer that can report which characters of a text each id stands for."""
-
-    @property
-    def unknown_id(self) -> int | None: ...
-
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
-
-    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return, for each text, its ids and the character span of each id.
-
-        The spans of a text are None if the tokenizer cannot determine them.
-        """
-
-
-def require_readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Return a corpus after `drop_indistinguishable`, and check its share of unknown characters.
-
-    A warning is given if the share of unknown characters exceeds `NOTED_UNKNOWN`.
-
-    Raises:
-        InputError: The share of unknown characters exceeds `LARGEST_UNKNOWN`.
-    """
-    distinct_corpus = drop_indistinguishable(corpus, tokenizer)
-    share = distinct_corpus.unknown or 0.0
-    if share > LARGEST_UNKNOWN:
-        raise InputError(
-            f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, so "
-            "different sentences look the same to the model: pass sentences in a language that it reads"
-        )
-    if share > NOTED_UNKNOWN:
-        message = f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}"
-        warnings.warn(message, StickyTokenWarning, stacklevel=3)
-    return distinct_corpus
-
-
-def drop_indistinguishable(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus without sentences that the model cannot tell from earlier sentences.
-
-    The share of characters that the tokenizer does not read is stored as `unknown`. A sentence is left out if
-    the tokenizer does not read all of its characters and gives it the same ids as an earlier sentence. Pairs
-    are never left out. The corpus is returned unchanged if the tokenizer is not a `SpanTokenizer`.
-    """
-    if not isinstance(tokenizer, SpanTokenizer):
-        return corpus
-    if isinstance(corpus, PairCorpus):
-        texts = tuple(dict.fromkeys(text for pair in corpus.pairs for text in pair.sentences))
-    else:
-        texts = corpus.texts
-    unread_total = 0.0  # number of unread characters in all sentences
-    repeated_indices = set()  # indices of sentences with the same ids as an earlier sentence
-    earlier_ids: set[tuple[int, ...]] = set()  # ids of the earlier sentences with unread characters
-    for start in range(0, len(texts), _CHUNK):
-        chunk = texts[start : start + _CHUNK]
-        for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
-            unread = _unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
-            if unread == 0:
-                # The tokenizer reads every character, so two sentences with the same ids can differ only in
-                # what the tokenizer ignores on purpose, such as case or spaces. The two sentences mean the
-                # same thing, and both are kept.
-                continue
-            unread_total += unread
-            if tuple(ids) in earlier_ids:
-                repeated_indices.add(index)
-            earlier_ids.add(tuple(ids))
-    share = unread_total / max(1, sum(map(_visible_length, texts)))
-    if isinstance(corpus, PairCorpus):
-        return replace(corpus, unknown=share)
-    distinct_indices = [index for index in range(len(texts)) if index not in repeated_indices]
-    topics = None
-    if corpus.topics is not None:
-        topics = tuple(corpus.topics[index] for index in distinct_indices)
-    return replace(
-        corpus,
-        texts=tuple(texts[index] for index in distinct_indices),
-        topics=topics,
-        duplicates=corpus.duplicates + len(repeated_indices),
-        unknown=share,
-    )
-
-
-def _unread_characters(
-    text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown_id: int | None
-) -> float:
-    """Return the number of characters, except white space, that a tokenizer drops or does not know.
-
-    A character is dropped if no id stands for it. Dropped combining marks and control characters are not
-    counted, because many tokenizers drop them on purpose and keep the letters. A character is unknown if the
-    id of the unknown token stands for it.
-
-    For example, if the tokenizer gives only the ids of ``a`` and ``b`` for the text ``a☃ b``, the snowman is
-    dropped, and the number is 1.
-
-    Args:
-        text: The text.
-        ids: The token ids of the text.
-        spans: The character span of each id. If None, the tokenizer cannot determine the spans, and the
-            number is an estimate: the share of unknown ids is used as the share of unknown characters.
-        unknown_id: The id of the unknown token; None if the tokenizer has none.
-    """
-    if spans is None:
-        # Without any ids, the tokenizer has read nothing.
-        unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
-        return _visible_length(text) * unknown_share
-    unread = 0
-    # Spans may overlap: a token that only marks the beginning of a word has the span of the word's first
-    # character. These two positions ensure that no character is counted twice.
-    covered_until = 0  # end of the text that the spans have covered so far
-    unknown_until = 0  # end of the unknown characters that have been counted so far
-    for token_id, (begin, end) in zip(ids, spans, strict=True):
-        dropped = text[covered_until:begin]
-        unread += _readable_length(dropped)
-        covered_until = max(covered_until, end)
-        if token_id == unknown_id:
-            unknown = text[max(begin, unknown_until) : end]
-            unread += _visible_length(unknown)
-            unknown_until = max(unknown_until, end)
-    dropped_at_end = text[covered_until:]
-    return unread + _readable_length(dropped_at_end)
-
-
-# Unicode categories whose characters normalizers drop on purpose: marks on letters, control and format
-# characters.
-_DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
-
-
-def _readable_length(text: str) -> int:
-    visible = (character for character in text if not character.isspace())
-    return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
-
-
-def _visible_length(text: str) -> int:
-    return sum(map(len, text.split()))

@@ -100,7 +100,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
     """
     documents: list[str] = []
     queries: list[str] = []
-    query = document = ""
+    query = document = ""  # those that are being made; no query means that none is begun
     for text in texts:
         if len(documents) == most_documents:
             break
@@ -122,6 +122,7 @@ def join_collection(texts: Sequence[str], source: str, most_documents: int) -> C
 
 
 def _split_after(text: str, length: int) -> tuple[str, str]:
+    """Split a text at the last space within a length, or at this length if there is none."""
     if len(text) <= length:
         return text.strip(), ""
     end = text.rfind(" ", 0, length + 1)

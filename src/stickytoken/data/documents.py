@@ -25,7 +25,7 @@ from stickytoken.data.rows import (
     RepeatedKeys,
     Row,
     Skipped,
-    decoded,
+    decode,
     dialect_of,
     fields_with_text,
     format_of,
@@ -146,18 +146,18 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
     if not is_file and columns.text.delimiter is not None:
         raise InputError("only csv and tsv files have a delimiter: leave it out")
     if not isinstance(source, (str, Path)):
-        return _from_values(source, columns)
+        return _open_values(source, columns)
     if source == STDIN:
         name = STDIN_COLLECTION
-        return Documents(name, lambda meter: Reader(columns, meter, name).stdin(), STDIN)
+        return Documents(name, lambda meter: Reader(columns, meter, name).read_stdin(), STDIN)
     if isinstance(source, str) and source.startswith(HUB):
         name = source.removeprefix(HUB)
         repository, _ = hub_parts(name)
-        return Documents(source, lambda meter: Reader(columns, meter, repository).hub(name), source)
+        return Documents(source, lambda meter: Reader(columns, meter, repository).read_hub(name), source)
     path = file_path("documents", source)
     with reading(path):
         if path.is_dir():
-            return _folder(path, columns)
+            return _open_folder(path, columns)
         if not path.is_file():
             raise InputError(f"no file or folder {str(path)!r}")
         size = path.stat().st_size
@@ -165,7 +165,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Documents:
         path.open("rb").close()
     require_format(path, columns)
     return Documents(
-        str(path), lambda meter: Reader(columns, meter, str(path)).file(path, size), str(path.absolute())
+        str(path), lambda meter: Reader(columns, meter, str(path)).read_file(path, size), str(path.absolute())
     )
 
 
@@ -193,7 +193,7 @@ _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
 }
 
 
-def _from_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
+def _open_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
     """Return a collection made from texts, objects or table rows.
 
     A single string never arrives here, because the caller takes it for a path.
@@ -217,12 +217,12 @@ def _from_values(values: Iterable[Any], columns: NamedColumns) -> Documents:
     def read(meter: Meter) -> Iterator[Record]:
         meter.total = len(values) if isinstance(values, Sized) else None
         reader = Reader(columns, meter, name)
-        return reader.records(reader.objects(rows))
+        return reader.make_records(reader.rows_of_values(rows))
 
     return Documents(name=name, read=read, key=name)
 
 
-def _paths_of_documents(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     corpus = folder / "corpus.jsonl"
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus]
@@ -236,10 +236,10 @@ def _paths_of_documents(folder: Path) -> list[Path]:
     return paths
 
 
-def _folder(folder: Path, columns: NamedColumns) -> Documents:
+def _open_folder(folder: Path, columns: NamedColumns) -> Documents:
     """Return a folder as a collection. Each row of a table is a document; any other file is one document."""
     sizes: dict[Path, int] = {}  # size of each file in bytes
-    for path in _paths_of_documents(folder):
+    for path in _list_files(folder):
         try:
             sizes[path] = path.stat().st_size
         except OSError:
@@ -259,11 +259,11 @@ def _folder(folder: Path, columns: NamedColumns) -> Documents:
             suffix, _ = format_of(path)
             if suffix in TABLE_SUFFIXES:
                 try:
-                    yield from reader.file(path)
+                    yield from reader.read_file(path)
                 except InputError as error:
                     yield Skipped(_unicode_name(path), str(error))
             else:
-                record = _whole_file(path, folder, next(reader.numbers))
+                record = _read_whole_file(path, folder, next(reader.numbers))
                 if record is not None:
                     yield record
             meter.done = done_before + size
@@ -271,7 +271,7 @@ def _folder(folder: Path, columns: NamedColumns) -> Documents:
     return Documents(str(folder), read, str(folder.absolute()))
 
 
-def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
+def _read_whole_file(path: Path, folder: Path, number: int) -> Record | None:
     """Return a whole file as one document, or as Skipped if it cannot be read; None if it is blank."""
     name = _unicode_name(path)
     _, is_compressed = format_of(path)
@@ -284,7 +284,7 @@ def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
             content = gzip.decompress(content)
         except DAMAGED_GZIP as error:
             return Skipped(name, f"damaged, or not compressed with gzip: {error}")
-    text, damage = decoded(content)
+    text, damage = decode(content)
     if damage:
         return Skipped(name, damage)
     text = text.removeprefix("\ufeff")
@@ -348,13 +348,17 @@ class Reader:
     def __post_init__(self) -> None:
         self.text = self.columns.text
 
-    def stdin(self) -> Iterator[Record]:
-        return self.records(self.stdin_rows(sys.stdin.buffer))
+    def read_stdin(self) -> Iterator[Record]:
+        return self.make_records(self.read_stdin_rows(sys.stdin.buffer))
 
-    def stdin_rows(self, stream: Iterable[bytes]) -> Iterator[Row]:
-        """Read standard input as JSON lines if a column is named, else as text, and yield the rows."""
+    def read_stdin_rows(self, stream: Iterable[bytes], *, at_once: bool = False) -> Iterator[Row]:
+        """Read standard input as JSON lines if a column is named, else as text, and yield the rows.
+
+        With ``at_once``, each row is yielded before the next line is read.
+        """
         if self.columns.all_names:
-            return self.rows(stream, JSON[0], self.meter)
+            rows = json_rows(stream, self.name, self.meter, JSON[0])
+            return self.with_columns_at_once(rows) if at_once else self.with_columns(rows)
         chunks = iter(stream)
         first_chunk = next(chunks, b"")
         if first_chunk.lstrip().startswith(b'{"'):
@@ -362,16 +366,16 @@ class Reader:
                 f"{self.name} contains JSON: name the column with the text, such as --column text, or save "
                 "it as a .txt file if each line is a text"
             )
-        return self.rows(chain([first_chunk], chunks), "", self.meter)
+        return self.read_rows(chain([first_chunk], chunks), suffix="")
 
-    def hub(self, name: str) -> Iterator[Record]:
+    def read_hub(self, name: str) -> Iterator[Record]:
         with open_hub(name, streaming=True) as rows:
             splits = rows.info.splits or {}
             split = str(rows.split)
             self.meter.total = splits[split].num_examples if split in splits else None
-            yield from self.records(self.objects(rows))
+            yield from self.make_records(self.rows_of_values(rows))
 
-    def file(self, path: Path, size: int | None = None) -> Iterator[Record]:
+    def read_file(self, path: Path, size: int | None = None) -> Iterator[Record]:
         """Yield the records of a file, whose extension names the format.
 
         ``size`` is the size of a single file in bytes. For the files of a folder, ``size`` is None, because
@@ -383,40 +387,37 @@ class Reader:
         self.path = _unicode_name(path)
         self.name = self.path
         if suffix == PARQUET:
-            yield from self.records(self.parquet_rows(path))
+            yield from self.make_records(self.read_parquet_rows(path))
             return
         begin = self.meter.done
         with open_rows_file(path) as (stream, file):
             if not is_compressed:
-                yield from self.records(self.rows(stream, suffix, self.meter, path))
+                yield from self.make_records(self.read_rows(stream, suffix, path))
                 return
             # Only the size of the compressed file is known, so progress is counted in compressed bytes.
-            for row in self.rows(stream, suffix, self.meter, path):
+            for row in self.read_rows(stream, suffix, path):
                 self.meter.done = begin + file.tell()
-                yield self.record_of(row)
+                yield self.make_record(row)
             self.meter.done = begin + file.tell()
 
-    def rows(
-        self, stream: Iterable[bytes], suffix: str, meter: Meter, path: Path | None = None
-    ) -> Iterator[Row]:
+    def read_rows(self, stream: Iterable[bytes], suffix: str, path: Path | None = None) -> Iterator[Row]:
         """Yield the rows of a JSON, CSV, TSV or plain text file.
 
         Args:
             stream: The lines of the file.
             suffix: The file's extension, such as ``.csv``.
-            meter: Counts the bytes of the lines.
             path: The file; None for standard input, which is neither CSV nor TSV.
         """
         if suffix in JSON:
-            return self.with_columns(json_rows(stream, self.name, meter, suffix))
+            return self.with_columns(json_rows(stream, self.name, self.meter, suffix))
         if suffix in SEPARATORS and path is not None:
             delimiter = self.text.delimiter
             self.dialect = dialect_of(path, suffix, delimiter)
             rows = read_separated_rows(
-                stream, self.name, meter, self.dialect, named_delimiter=delimiter is not None
+                stream, self.name, self.meter, self.dialect, named_delimiter=delimiter is not None
             )
             return self.with_columns(rows)
-        return text_rows(stream, self.name, meter)
+        return text_rows(stream, self.name, self.meter)
 
     def with_columns(self, rows: Iterator[Row]) -> Iterator[Row]:
         """Yield rows, after the columns have been chosen from the first of them."""
@@ -425,17 +426,40 @@ class Reader:
         if first_rows and isinstance(first_rows[0].value, tuple):
             header = first_rows.pop(0).value
         objects = [row.value for row in first_rows if isinstance(row.value, Mapping)]
-        if not objects and not header and first_rows and self.columns.all_names:
-            raise InputError(f"{self.name} has no columns: its rows are not objects")
         if objects or header:
             self.choose_columns(objects, header)
+        elif first_rows and self.columns.all_names:
+            raise InputError(f"{self.name} has no columns: its rows are not objects")
         yield from chain(first_rows, rows)
 
-    def records(self, rows: Iterable[Row]) -> Iterator[Record]:
-        for row in rows:
-            yield self.record_of(row)
+    def with_columns_at_once(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Yield each row before the next is read; the columns are chosen from the first object alone.
 
-    def record_of(self, row: Row) -> Record:
+        It may lack a column that the user named. The error for a column that none of the first rows has is
+        raised after these rows, or at the end of a shorter stream.
+        """
+        first_rows = []
+        objects: list[Mapping[Any, Any]] = []
+        for row in islice(rows, _ROWS_TO_CHOOSE_BY):
+            first_rows.append(row)
+            if isinstance(row.value, Mapping):
+                objects.append(row.value)
+                if len(objects) == 1:
+                    self._set_columns(objects, header=())
+                else:
+                    self._note_unread([row.value])
+            yield row
+        if objects:
+            self._require_named_columns(_column_names(objects))
+        elif first_rows:
+            raise InputError(f"{self.name} has no columns: its rows are not objects")
+        yield from rows
+
+    def make_records(self, rows: Iterable[Row]) -> Iterator[Record]:
+        for row in rows:
+            yield self.make_record(row)
+
+    def make_record(self, row: Row) -> Record:
         """Return the document of a row, or a `Skipped` that says why the row cannot be read.
 
         Raises:
@@ -456,17 +480,20 @@ class Reader:
             return Skipped(place, "an object, although the first rows are texts")
         if not value.keys() <= self.known:
             self._note_unread([value])
-        parts = {column: value_at(value, column) for column in self.text_columns}
+        value_of_column = {column: value_at(value, column) for column in self.text_columns}
         document_id = value_at(value, self.id_column) if self.id_column else None
         source = value_at(value, self.source_column) if self.source_column else None
-        for read in (value, *parts.values(), document_id, source):
-            if isinstance(read, RepeatedKeys):
+        for value_read in (value, *value_of_column.values(), document_id, source):
+            if isinstance(value_read, RepeatedKeys):
                 line = "" if row.line is None else f", line {row.line}"
-                raise InputError(f"{self.name}{line}: the key {read.key!r} occurs twice: remove one")
-        problem = _problem_with(parts)
+                raise InputError(f"{self.name}{line}: the key {value_read.key!r} occurs twice: remove one")
+        problem = _problem_with_text(value_of_column)
         if problem:
             return Skipped(place, problem)
-        texts = {column: unicode_text(text) for column, text in parts.items() if isinstance(text, str)}
+        # Of several columns, some may be missing.
+        texts = {
+            column: unicode_text(text) for column, text in value_of_column.items() if isinstance(text, str)
+        }
         return Document(
             number,
             unicode_text(row.place if document_id is None else str(document_id)),
@@ -478,7 +505,7 @@ class Reader:
             parts=tuple(texts.values()),
         )
 
-    def parquet_rows(self, path: Path) -> Iterator[Row]:
+    def read_parquet_rows(self, path: Path) -> Iterator[Row]:
         """Yield the rows of a Parquet file, with only the needed columns."""
         file = ParquetFile(path)
         with_text = file.with_text()
@@ -492,7 +519,7 @@ class Reader:
                 raise InputError(f"column {name!r} of {self.name} contains {file.type_of(column)}, not text")
         return file.rows(list(needed), self.meter)
 
-    def objects(self, values: Iterable[Any]) -> Iterator[Row]:
+    def rows_of_values(self, values: Iterable[Any]) -> Iterator[Row]:
         """Yield a row for each text or mapping in an iterable.
 
         The columns are chosen from the first mapping. If a value is neither a text nor a mapping, its row
@@ -528,14 +555,20 @@ class Reader:
         Raises:
             InputError: A column that the user named is missing, or the text column cannot be determined.
         """
-        present = list(dict.fromkeys([*header, *(str(key) for values in objects for key in values)]))
+        self._require_named_columns(_column_names(objects, header))
+        self._set_columns(objects, header)
+
+    def _require_named_columns(self, present: Sequence[str]) -> None:
+        for name in self.columns.all_names:
+            if column_with(name, present) is None:
+                listed = ", ".join(present) or "none"
+                raise InputError(f"{self.name} has no column {name!r}: it has {listed}")
+
+    def _set_columns(self, objects: Sequence[Mapping[Any, Any]], header: Sequence[str]) -> None:
+        """Set the columns as `choose_columns` does, although one that the user named may be missing."""
+        present = _column_names(objects, header)
         textual = {str(key) for values in objects for key, value in values.items() if isinstance(value, str)}
         textual = textual or set(header)
-        listed = ", ".join(present) or "none"
-        for name in self.columns.all_names:
-            is_present = column_with(name, present) is not None
-            if not is_present:
-                raise InputError(f"{self.name} has no column {name!r}: it has {listed}")
         self.id_column = self.columns.id_column or next((name for name in ID_NAMES if name in present), None)
         self.source_column = self.columns.source_column
         if self.source_column is None:
@@ -556,6 +589,7 @@ class Reader:
         self._note_unread(objects)
 
     def _note_unread(self, objects: Iterable[Mapping[Any, Any]]) -> None:
+        """Note the columns that contain text and are not read, so that a summary can name them."""
         used_columns = {*self.text_columns, self.id_column, self.source_column, *self.meter.unread}
         for values in objects:
             self.known.update(values)
@@ -586,6 +620,11 @@ class Reader:
         )
 
 
+def _column_names(objects: Iterable[Mapping[Any, Any]], header: Sequence[str] = ()) -> list[str]:
+    keys = (str(key) for values in objects for key in values)
+    return list(dict.fromkeys([*header, *keys]))
+
+
 def column_with(name: str, present: Sequence[str]) -> str | None:
     """Return the column that is called so or contains this nested field; None if there is none."""
     column = name
@@ -596,15 +635,16 @@ def column_with(name: str, present: Sequence[str]) -> str | None:
     return column
 
 
-def _problem_with(parts: Mapping[str, Any]) -> str:
-    for column, text in parts.items():
-        if text is not None and not isinstance(text, str):
-            return f"column {column!r} is {_type_in_words(text)}"
-    if any(text is not None for text in parts.values()):
+def _problem_with_text(value_of_column: Mapping[str, Any]) -> str:
+    """Say what is wrong with the values of a record's text columns; return an empty text if nothing is."""
+    for column, value in value_of_column.items():
+        if value is not None and not isinstance(value, str):
+            return f"column {column!r} is {_type_in_words(value)}"
+    if any(value is not None for value in value_of_column.values()):
         return ""
-    if len(parts) == 1:
-        return f"column {next(iter(parts))!r} is missing"
-    return f"columns {' and '.join(parts)} are missing"
+    if len(value_of_column) == 1:
+        return f"column {next(iter(value_of_column))!r} is missing"
+    return f"columns {' and '.join(value_of_column)} are missing"
 
 
 def _type_in_words(value: object) -> str:

@@ -137,7 +137,7 @@ class _PairTask(Task):
         return similarity.of_pairs(first, second)[:, None]
 
     @cached_property
-    def _gold(self) -> NDArray[np.float64]:
+    def _gold_values(self) -> NDArray[np.float64]:
         return np.array(self.gold, dtype=np.float64)
 
 
@@ -149,6 +149,7 @@ def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.in
 def _resample(
     gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
 ) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the gold values, shape (units,), and the predictions, shape (C, units), of a sample of units."""
     if sample is None:
         return gold, predictions
     # The predictions have one row per condition, and the same units are drawn from each.
@@ -175,7 +176,7 @@ class SimilarityTask(_PairTask):
         from scipy.stats import rankdata
 
         # The first row holds the gold scores, and each further row the similarities under one condition.
-        rows = np.vstack([self._gold, outcomes[:, :, 0]])
+        rows = np.vstack([self._gold_values, outcomes[:, :, 0]])
         if sample is not None:
             rows = rows[:, sample]
         if metric == "spearman":
@@ -198,7 +199,7 @@ class PairClassificationTask(_PairTask):
         """Compute the average precision; NaN if the sample has only one label."""
         from sklearn.metrics import average_precision_score
 
-        gold, similarities = _resample(self._gold, outcomes[:, :, 0], sample)
+        gold, similarities = _resample(self._gold_values, outcomes[:, :, 0], sample)
         if not 0 < gold.sum() < len(gold):
             return np.full(len(similarities), np.nan)
         return np.array([average_precision_score(gold, row) for row in similarities])
@@ -231,7 +232,7 @@ class ClusteringTask(Task):
         """Cluster the texts, and return the cluster number of each text."""
         from sklearn.cluster import KMeans
 
-        model = KMeans(len(self._names), n_init=10, random_state=seed)
+        model = KMeans(len(self._label_names), n_init=10, random_state=seed)
         return np.asarray(model.fit_predict(similarity.prepared(vectors["text"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -240,16 +241,16 @@ class ClusteringTask(Task):
         The metric ``nmi``, the mutual information divided by the arithmetic mean of the two entropies, is
         equal to the V-measure.
         """
-        gold, clusters = _resample(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
-        return v_measures(gold, clusters, len(self._names))
+        gold, clusters = _resample(self._gold_labels, outcomes[:, :, 0].astype(np.intp), sample)
+        return v_measures(gold, clusters, len(self._label_names))
 
     @cached_property
-    def _names(self) -> list[str]:
+    def _label_names(self) -> list[str]:
         return sorted(set(self.labels))
 
     @cached_property
-    def _gold(self) -> NDArray[np.intp]:
-        return _indices_in(self._names, self.labels)
+    def _gold_labels(self) -> NDArray[np.intp]:
+        return _indices_in(self._label_names, self.labels)
 
 
 def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
@@ -269,7 +270,7 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
     """
     from scipy.stats import entropy
 
-    table = _contingency(gold, clusters, label_count)
+    table = _count_predictions(gold, clusters, label_count)
     joint_entropy = entropy(table.reshape(len(table), -1), axis=1)
     sum_of_entropies = entropy(table.sum(axis=1), axis=1) + entropy(table.sum(axis=2), axis=1)
     has_one_group = sum_of_entropies < 1e-12
@@ -290,7 +291,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
     Returns:
         The macro F1 of each prediction, shape (C,).
     """
-    table = _contingency(gold, predicted, label_count)  # the axes are prediction, predicted label, gold label
+    table = _count_predictions(gold, predicted, label_count)
     true_positives = np.diagonal(table, axis1=1, axis2=2)
     # 2 TP + FP + FN: how often a label is predicted plus how often it occurs.
     denominator = table.sum(axis=1) + table.sum(axis=2)
@@ -298,11 +299,22 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
     return np.asarray(f1.sum(axis=1) / (denominator > 0).sum(axis=1))
 
 
-def _contingency(
+def _count_predictions(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    conditions = np.arange(len(predicted))[:, None]
-    cells = (conditions * label_count + predicted) * label_count + gold
+    """Count how often each label is predicted for each gold label.
+
+    Args:
+        gold: The label of each text, shape (texts,).
+        predicted: The predicted labels in C predictions, shape (C, texts).
+        label_count: The number of labels.
+
+    Returns:
+        The counts, shape (C, label_count, label_count); the axes are prediction, predicted label, gold label.
+    """
+    # Each cell of the table has a number, by which it is counted.
+    predictions = np.arange(len(predicted))[:, None]
+    cells = (predictions * label_count + predicted) * label_count + gold
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
     return counts.reshape(len(predicted), label_count, label_count).astype(np.float64)
 
@@ -338,24 +350,24 @@ class ClassificationTask(Task):
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=1000, random_state=seed)
-        model.fit(similarity.prepared(vectors["train"]), _indices_in(self._names, self.train_labels))
+        model.fit(similarity.prepared(vectors["train"]), _indices_in(self._label_names, self.train_labels))
         return np.asarray(model.predict(similarity.prepared(vectors["test"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         # The axes of the outcomes are condition, text and column; the only column has the predicted labels.
         labels = outcomes[:, :, 0].astype(np.intp)
-        gold, predicted = _resample(self._gold, labels, sample)
+        gold, predicted = _resample(self._gold_labels, labels, sample)
         if metric == "accuracy":
             return np.asarray((predicted == gold).mean(axis=1))
-        return macro_f1(gold, predicted, len(self._names))
+        return macro_f1(gold, predicted, len(self._label_names))
 
     @cached_property
-    def _names(self) -> list[str]:
+    def _label_names(self) -> list[str]:
         return sorted({*self.train_labels, *self.test_labels})
 
     @cached_property
-    def _gold(self) -> NDArray[np.intp]:
-        return _indices_in(self._names, self.test_labels)
+    def _gold_labels(self) -> NDArray[np.intp]:
+        return _indices_in(self._label_names, self.test_labels)
 
 
 # Number of folds, as in the transfer tasks of SentEval (Conneau and Kiela 2018).
@@ -383,9 +395,9 @@ class CrossValidatedTask(ClassificationTask):
         as_test = similarity.prepared(vectors["test"])
         predicted = np.empty(self.units)
         folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-        for other_folds, fold in folds.split(as_test, self._gold):
+        for other_folds, fold in folds.split(as_test, self._gold_labels):
             model = LogisticRegression(max_iter=1000, random_state=seed)
-            model.fit(as_training[other_folds], self._gold[other_folds])
+            model.fit(as_training[other_folds], self._gold_labels[other_folds])
             predicted[fold] = model.predict(as_test[fold])
         return predicted[:, None]
 
@@ -428,7 +440,7 @@ class PairTransferTask(ClassificationTask):
         prepared = {role: similarity.prepared(role_vectors) for role, role_vectors in vectors.items()}
         model = LogisticRegression(max_iter=1000, random_state=seed)
         train = _pair_features(prepared["train"], prepared["train_second"])
-        model.fit(train, _indices_in(self._names, self.train_labels))
+        model.fit(train, _indices_in(self._label_names, self.train_labels))
         test = _pair_features(prepared["query"], prepared["document"])
         return np.asarray(model.predict(test), np.float64)[:, None]
 
@@ -481,12 +493,16 @@ class _RankingTask(Task):
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
         evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
-        metrics_of = evaluator.evaluate(self._ranking(queries, documents, similarity))
+        metrics_of = evaluator.evaluate(self._rank(queries, documents, similarity))
         names = [_TREC_NAMES[metric] for metric in self.metrics]
-        return np.array([_in_order(metrics_of[query], names) for query in self.queries])
+        outcomes = []
+        for query in self.queries:
+            value_of_metric = metrics_of[query]
+            outcomes.append([value_of_metric[name] for name in names])
+        return np.array(outcomes)
 
     @abstractmethod
-    def _ranking(
+    def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
         """Return, for each query id, the similarities of the ranked documents, keyed by document id."""
@@ -497,10 +513,6 @@ class _RankingTask(Task):
         if sample is not None:
             values = values[:, sample]
         return np.asarray(values.mean(axis=1))
-
-
-def _in_order(value_of: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    return [value_of[name] for name in names]
 
 
 @dataclass(frozen=True)
@@ -518,7 +530,7 @@ class RetrievalTask(_RankingTask):
     metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
     columns = metrics
 
-    def _ranking(
+    def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
         """Return the most similar documents for each query, with their similarities."""
@@ -555,7 +567,7 @@ class RerankingTask(_RankingTask):
     metrics = ("map",)
     columns = metrics
 
-    def _ranking(
+    def _rank(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
         row_of = {document: row for row, document in enumerate(self.documents)}

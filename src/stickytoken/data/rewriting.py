@@ -1,7 +1,7 @@
-"""Write documents back in their format, with edits in the text and no other change.
+"""Write documents back in their format, without some parts of their texts and with no other change.
 
-The records come from the reader of `data.documents`. In JSON, only the edited strings are written anew; in
-CSV, only the edited fields; in Parquet, only values of the text columns.
+The records come from the reader of `data.documents`. In JSON, the parts are left out where they stand; in
+CSV, fields that change are written anew; in Parquet, values of the text columns.
 """
 
 from __future__ import annotations
@@ -42,15 +42,13 @@ from stickytoken.data.rows import (
 from stickytoken.errors import InputError, reading, require_package
 from stickytoken.validation import file_path
 
-Edits: TypeAlias = Sequence[tuple[int, int, str]]
-"""Changes to a text, in order: the start and the end of each span, and the span's replacement."""
+Cuts: TypeAlias = Sequence[tuple[int, int]]
+"""The parts of a text to leave out, in order: the start and the end (exclusive) of each."""
 
-Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits] | None]
-"""Function that takes a document and its texts, one per text column, and returns the edits of each text.
+Revise: TypeAlias = Callable[[Document], Sequence[Cuts] | None]
+"""Function that takes a document and returns the cuts of each of its ``parts``; None to set it aside.
 
-It returns None for a document that is to be set aside.
-
-``Document.text`` consists of these texts, joined by spaces. A template is not filled in.
+The document's ``text`` consists of these parts, joined by spaces. A template is not filled in.
 """
 
 
@@ -139,12 +137,12 @@ def rewrite(
     compress: bool | None = None,
     meter: Meter | None = None,
 ) -> None:
-    """Write every record of a source with its edits. A record without edits is written unchanged.
+    """Write every record of a source without what is to be left out of its texts.
 
     Args:
         source: The documents to read.
         output: The stream to write to.
-        revise: Called with each document and its texts, one per column; returns the edits of each text.
+        revise: Called with each document; says what to leave out.
         skip: Called with each record that cannot be read. The record is written unchanged.
         set_aside: Where to write, in the format of the source, the records that ``revise`` sets aside.
         compress: Whether to compress the output with gzip. If None, the output is compressed if the source
@@ -166,13 +164,13 @@ def rewrite(
         compress = source.compressed
     with ExitStack() as stack:
 
-        def packed(stream: BinaryIO) -> BinaryIO:
+        def compress_stream(stream: BinaryIO) -> BinaryIO:
             # Leave out the timestamp, so that the same documents always give the same bytes.
             return cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", fileobj=stream, mtime=0)))
 
         if compress:
-            output = packed(output)
-            set_aside = None if set_aside is None else packed(set_aside)
+            output = compress_stream(output)
+            set_aside = None if set_aside is None else compress_stream(set_aside)
         _rewrite_lines(source, output, reader, revise, skip, set_aside)
 
 
@@ -225,83 +223,101 @@ def _rewrite_lines(
     """Write the revised records of a line-based file or of standard input.
 
     The bytes between the records, and the bytes of records that cannot be read, are written unchanged. Each
-    record of standard input is written as soon as it has been read.
+    line of standard input is answered before the next is read, because who wrote it may wait for the answer.
     """
-    is_first = True
+
+    def answered_lines() -> Iterator[bytes]:
+        for line in sys.stdin.buffer:
+            yield line
+            # The reader asks for the next line. Of this one, a record has been written; what is left belongs
+            # to none: a blank or unreadable line, or a line ending.
+            output.write(buffer.take())
+            output.flush()
+
+    is_first_document = True
     with ExitStack() as stack:
         if source.path is None:
-            buffer = _Buffer(sys.stdin.buffer)
-            rows = reader.stdin_rows(buffer)
+            buffer = _Buffer(answered_lines())
+            rows = reader.read_stdin_rows(buffer, at_once=True)
             bytes_done = buffer.position
         else:
             lines, file = stack.enter_context(open_rows_file(source.path))
             buffer = _Buffer(lines)
-            rows = reader.rows(buffer, source.suffix, reader.meter, source.path)
+            rows = reader.read_rows(buffer, source.suffix, source.path)
             # Only the size of the compressed file is known, so its progress is counted in compressed bytes.
             bytes_done = file.tell if source.compressed else buffer.position
         for row in rows:
             reader.meter.done = bytes_done()
-            record = reader.record_of(row)
+            record = reader.make_record(row)
             if isinstance(record, Skipped):
                 # The record's bytes stay in the buffer, and are written before the next record.
                 skip(record)
                 continue
-            edits = revise(replace(record, text=" ".join(record.parts)), record.parts)
+            cuts_by_part = revise(_join_parts(record))
             bytes_before_record = buffer.take(row.start)
             output.write(bytes_before_record)
-            if is_first and set_aside is not None and source.suffix in SEPARATORS:
+            if is_first_document and set_aside is not None and source.suffix in SEPARATORS:
                 set_aside.write(bytes_before_record)  # the header
-            is_first = False
+            is_first_document = False
             raw_record = buffer.take(row.end)
             line_end = buffer.take_line_end()
-            if edits is None:
+            if cuts_by_part is None:
                 if set_aside is not None:
                     set_aside.write(raw_record + (line_end or b"\n"))
                 continue
-            if any(edits):
-                columns = record.columns or ("",)
-                changes = {
-                    column: (text, text_edits)
-                    for column, text, text_edits in zip(columns, record.parts, edits, strict=True)
-                    if text_edits
-                }
-                edited = _edit_record(raw_record.decode("utf-8"), row, changes, source, reader.dialect)
-                raw_record = edited.encode("utf-8")
+            if any(cuts_by_part):
+                written = raw_record.decode("utf-8")
+                raw_record = _revise_record(written, row, record, cuts_by_part, source, reader.dialect)
             output.write(raw_record + line_end)
-            if source.path is None:
-                output.flush()
         # The remaining bytes belong to no record.
         output.write(buffer.take())
 
 
-def _edit_record(
+def _join_parts(document: Document) -> Document:
+    return replace(document, text=" ".join(document.parts))
+
+
+def _revise_record(
     raw: str,
     row: Row,
-    changes: Mapping[str, tuple[str, Edits]],
+    document: Document,
+    cuts_by_part: Sequence[Cuts],
     source: Source,
     dialect: Dialect | None,
-) -> str:
+) -> bytes:
+    """Return a record as it is to be written.
+
+    Args:
+        raw: The record as it is written.
+        row: The same record as it was read.
+        document: The document that was made of it.
+        cuts_by_part: The cuts of each of the document's parts.
+        source: The file.
+        dialect: How records of a CSV or TSV file are divided; None for other formats.
+    """
+    # A line of text, and a JSON string that is a document by itself, have no column.
+    columns = document.columns or ("",)
+    changes = [
+        (column, text, cuts)
+        for column, text, cuts in zip(columns, document.parts, cuts_by_part, strict=True)
+        if cuts
+    ]
     if source.suffix in JSON:
-        edits = {column: text_edits for column, (_, text_edits) in changes.items()}
-        return _with_strings(raw, edits)
-    texts = {column: edit_text(text, text_edits) for column, (text, text_edits) in changes.items()}
-    if dialect is not None:
-        return _with_fields(raw, row, texts, dialect)
-    (text,) = texts.values()
-    if "\n" in text or "\r" in text:
-        raise InputError(
-            f"{source.name}, {row.place}: the replacement contains a line break, which would split the "
-            "document in two: use another replacement"
-        )
-    return text
+        revised = _cut_strings(raw, {column: cuts for column, _, cuts in changes})
+    elif dialect is not None:
+        revised = _with_fields(raw, row, {column: cut(text, cuts) for column, text, cuts in changes}, dialect)
+    else:
+        ((_, text, cuts),) = changes
+        revised = cut(text, cuts)
+    return revised.encode("utf-8")
 
 
-def edit_text(text: str, edits: Edits) -> str:
-    """Apply edits to a text."""
+def cut(text: str, cuts: Cuts) -> str:
+    """Return a text without some of its parts."""
     pieces = []
     copied_to = 0
-    for start, end, replacement in edits:
-        pieces += [text[copied_to:start], replacement]
+    for start, end in cuts:
+        pieces.append(text[copied_to:start])
         copied_to = end
     pieces.append(text[copied_to:])
     return "".join(pieces)
@@ -317,32 +333,30 @@ _WRITTEN = re.compile(
 )
 
 
-def _with_strings(raw: str, edits: Mapping[str, Edits]) -> str:
-    """Edit strings of a JSON value where they stand, so that every other character stays as it is written."""
-    raw_edits = []
-    for column, text_edits in edits.items():
+def _cut_strings(raw: str, cuts_by_column: Mapping[str, Cuts]) -> str:
+    """Cut strings of a JSON value where they stand, so that every other character stays as it is written."""
+    raw_cuts = []
+    for column, cuts in cuts_by_column.items():
         start, end = _span_of(raw, after_space(raw, 0), column)
-        is_ascii = raw[start:end].isascii()
         inside = range(start + 1, end - 1)  # without the quotation marks
+        # Where each character of the string begins in the raw text, and where the last one ends.
         begins = [match.start() for match in _WRITTEN.finditer(raw, inside.start, inside.stop)]
         begins.append(inside.stop)
-        for first, last, replacement in text_edits:
-            written = json.dumps(replacement, ensure_ascii=is_ascii)[1:-1]
-            raw_edits.append((begins[first], begins[last], written))
-    return edit_text(raw, sorted(raw_edits))
+        raw_cuts += [(begins[first], begins[last]) for first, last in cuts]
+    return cut(raw, sorted(raw_cuts))
 
 
 def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
-    """Return where a field of the JSON value at a position begins and ends; the value itself without a name.
+    """Return where a field begins and ends in the JSON object at a position.
 
-    `value_at` has found the field, so it exists.
+    If the column is empty, it is the value at the position itself. `value_at` has found the field, so it
+    exists.
     """
     decoder = json.JSONDecoder()
     if not column:
         _, end = decoder.raw_decode(raw, position)
         return position, end
-    # Positions of the values, keyed by name.
-    starts = {}
+    starts = {}  # where the values of the object begin, keyed by name
     position = after_space(raw, position + 1)
     while raw[position] != "}":
         key, key_end = decoder.raw_decode(raw, position)
@@ -354,8 +368,9 @@ def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
             position = after_space(raw, position + 1)
     if column in starts:
         return _span_of(raw, starts[column], "")
-    containing = [name for name in starts if column.startswith(f"{name}.") and raw[starts[name]] == "{"]
-    outer = min(containing, key=len)
+    # A nested field: like `value_at`, take the shortest name before a dot that is the name of an object.
+    outer_names = [name for name in starts if column.startswith(f"{name}.") and raw[starts[name]] == "{"]
+    outer = min(outer_names, key=len)
     return _span_of(raw, starts[outer], column.removeprefix(f"{outer}."))
 
 
@@ -363,39 +378,34 @@ def _span_of(raw: str, position: int, column: str) -> tuple[int, int]:
 
 
 def _with_fields(raw: str, row: Row, texts: Mapping[str, str], dialect: Dialect) -> str:
-    """Return a row with new fields, keyed by column. They are quoted if they were, or if they must be.
-
-    Raises:
-        InputError: A file without quoting cannot hold the text.
-    """
+    """Return a row with new fields, keyed by column. They are quoted if they were, or if they must be."""
     spans = _field_spans(raw, dialect)
     columns = list(row.value)
     if len(spans) != len(columns):
         raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
-    pieces = []
+    new_fields = []
     for column, text in texts.items():
         start, end = spans[columns.index(column)]
-        breaks_field = dialect.delimiter in text or "\n" in text or "\r" in text
-        if not dialect.quoted:
-            if breaks_field:
-                raise InputError(
-                    f"{row.place}: the replacement contains a tab or a line break, which cannot be written "
-                    "without quoting: use another replacement"
-                )
-            pieces.append((start, end, text))
-            continue
-        was_quoted = raw.startswith('"', start)
+        written = text
         # A row with a single, empty, unquoted field would be read as an empty line, not as a record.
         is_empty_row = len(spans) == 1 and not text
-        if was_quoted or breaks_field or is_empty_row or text.startswith('"'):
-            text = '"' + text.replace('"', '""') + '"'  # noqa: PLW2901
+        was_quoted = raw.startswith('"', start)
+        if dialect.quoted and (was_quoted or is_empty_row or text.startswith('"')):
+            written = '"' + text.replace('"', '""') + '"'
+        # The reader has made "\n" of the line endings within a field.
         if "\r\n" in raw[start:end]:
-            text = text.replace("\n", "\r\n")  # noqa: PLW2901
-        pieces.append((start, end, text))
-    return edit_text(raw, sorted(pieces))
+            written = written.replace("\n", "\r\n")
+        new_fields.append((start, end, written))
+    revised = raw
+    for start, end, written in sorted(
+        new_fields, reverse=True
+    ):  # from the end, so that the offsets stay true
+        revised = revised[:start] + written + revised[end:]
+    return revised
 
 
 def _field_spans(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
+    """Return where each field of a row begins and ends, with its quotation marks."""
     unquoted = f"[^{re.escape(dialect.delimiter)}]*"
     quoted = rf'"[^"]*(?:""[^"]*)*"{unquoted}|'
     field = re.compile((quoted if dialect.quoted else "") + unquoted)
@@ -406,7 +416,7 @@ def _field_spans(raw: str, dialect: Dialect) -> list[tuple[int, int]]:
         if match is None:
             break
         spans.append(match.span())
-        position = match.end() + 1
+        position = match.end() + len(dialect.delimiter)
     return spans
 
 
@@ -425,7 +435,7 @@ def _rewrite_parquet(
     import pyarrow as pa
     from pyarrow import ArrowException, parquet
 
-    rows = reader.parquet_rows(path)
+    rows = reader.read_parquet_rows(path)
     try:
         with ExitStack() as stack:
             file = stack.enter_context(parquet.ParquetFile(path))
@@ -440,9 +450,9 @@ def _rewrite_parquet(
                 )
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group)
-                changed, aside = _revise_rows(table.num_rows, rows, reader, revise, skip)
-                for column, texts in changed.items():
-                    table = _with_texts(table, column, texts)
+                new_texts, aside = _revise_rows(islice(rows, table.num_rows), reader, revise, skip)
+                for column, text_of_row in new_texts.items():
+                    table = _with_texts(table, column, text_of_row)
                 if aside and aside_writer is not None:
                     aside_writer.write_table(table.take(aside))
                     table = table.filter(pa.array([row not in aside for row in range(table.num_rows)]))
@@ -452,47 +462,60 @@ def _rewrite_parquet(
 
 
 def _revise_rows(
-    count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
+    rows: Iterable[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> tuple[dict[str, dict[int, str]], list[int]]:
-    changed: dict[str, dict[int, str]] = {}
+    """Revise the rows of a group.
+
+    Returns:
+        For each column that changes, the new texts, keyed by the index of their row; and the indices of the
+        rows to set aside.
+    """
+    new_texts: dict[str, dict[int, str]] = {}
     aside: list[int] = []
-    for number, row in enumerate(islice(rows, count)):
-        record = reader.record_of(row)
+    for index, row in enumerate(rows):
+        record = reader.make_record(row)
         if isinstance(record, Skipped):
             skip(record)
             continue
-        revised = revise(replace(record, text=" ".join(record.parts)), record.parts)
-        if revised is None:
-            aside.append(number)
+        cuts_by_part = revise(_join_parts(record))
+        if cuts_by_part is None:
+            aside.append(index)
             continue
-        for column, text, edits in zip(record.columns, record.parts, revised, strict=True):
-            if edits:
-                changed.setdefault(column, {})[number] = edit_text(text, edits)
-    return changed, aside
+        for column, text, cuts in zip(record.columns, record.parts, cuts_by_part, strict=True):
+            if cuts:
+                new_texts.setdefault(column, {})[index] = cut(text, cuts)
+    return new_texts, aside
 
 
-def _with_texts(table: Any, name: str, texts: dict[int, str]) -> Any:
+def _with_texts(table: Any, name: str, text_of_row: Mapping[int, str]) -> Any:
+    """Return an Arrow table with new texts in a column, or in a nested field such as ``metadata.summary``.
+
+    The texts are keyed by the index of their row.
+    """
     from pyarrow import array
 
     column = column_with(name, table.schema.names) or name
+    nested_name = name.removeprefix(column).removeprefix(".")
     column_index = table.schema.get_field_index(column)
     field = table.schema.field(column_index)
     values = table.column(column_index).to_pylist()
-    for row, text in texts.items():
-        values[row] = _with_text_at(values[row], name.removeprefix(column).removeprefix("."), text)
+    for row, text in text_of_row.items():
+        values[row] = _replace_nested(values[row], nested_name, text)
     return table.set_column(column_index, field, array(values, type=field.type))
 
 
-def _with_text_at(value: Any, name: str, text: str) -> Any:
+def _replace_nested(value: Any, name: str, text: str) -> Any:
+    """Return a value with a text in the nested field of this name; without a name, the text itself."""
     if not name:
         return text
     outer = column_with(name, list(value)) or name
-    return value | {outer: _with_text_at(value[outer], name.removeprefix(outer).removeprefix("."), text)}
+    inner_name = name.removeprefix(outer).removeprefix(".")
+    return value | {outer: _replace_nested(value[outer], inner_name, text)}
 
 
 def _compressions(file: Any) -> dict[str, str] | str:
+    """Return the compression of each column of a Parquet file, or the writer's default if it has no rows."""
     if not file.num_row_groups:
-        # There are no columns to read a compression from, so use the writer's default.
         return "snappy"
     columns = file.metadata.row_group(0)
     compressions = {}

@@ -152,12 +152,12 @@ def open_rows_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
     with reading(path), path.open("rb") as file:
         _, compressed = format_of(path)
         if compressed:
-            yield _unpack(file, str(path)), file
+            yield _read_gzip_lines(file, str(path)), file
         else:
             yield file, file
 
 
-def _unpack(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _read_gzip_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     with gzip.open(file) as stream:
         while True:
             try:
@@ -192,7 +192,7 @@ def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
             content = chunk
             is_first_chunk = offset == 0
             if is_first_chunk:
-                content = _without_mark(chunk, name)
+                content = _strip_byte_order_mark(chunk, name)
                 offset = len(chunk) - len(content)
             file_lines = [content]
             # A carriage return directly before the line feed belongs to the line ending. Any other carriage
@@ -207,7 +207,7 @@ def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
             meter.done += len(chunk)
 
 
-def _without_mark(content: bytes, name: str) -> bytes:
+def _strip_byte_order_mark(content: bytes, name: str) -> bytes:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
     return content.removeprefix(codecs.BOM_UTF8)
@@ -218,13 +218,13 @@ def text_rows(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Row]
     for line in lines(stream, name, meter):
         if line.content.strip():
             place = f"line {line.number}"
-            text, damage = decoded(line.content, line.offset)
+            text, damage = decode(line.content, line.offset)
             value = Skipped(f"{name}, {place}", damage) if damage else text
             yield Row(place, line.number, value, line.offset, line.end)
 
 
-def decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
-    """Decode bytes as UTF-8.
+def decode(content: bytes, offset: int = 0) -> tuple[str, str]:
+    """Decode bytes as UTF-8. ``offset`` is the position of the first byte in the file.
 
     Returns:
         The text, with unreadable bytes replaced, and a description of an unreadable byte. The description is
@@ -264,7 +264,8 @@ class RepeatedKeys(dict[str, Any]):
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
-    return values if len(values) == len(pairs) else RepeatedKeys(pairs)
+    has_repeated_key = len(values) < len(pairs)
+    return RepeatedKeys(pairs) if has_repeated_key else values
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object_of)
@@ -281,7 +282,7 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
     """
     chunks = iter(stream)
     if suffix == ".json":
-        beginning = list(_up_to_content(chunks))
+        beginning = list(_take_until_content(chunks))
         chunks = chain(beginning, chunks)
         if b"".join(beginning).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             yield from _array_rows(b"".join(chunks), name, meter)
@@ -295,7 +296,8 @@ def json_rows(stream: Iterable[bytes], name: str, meter: Meter, suffix: str) -> 
         yield row._replace(value=value)
 
 
-def _up_to_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _take_until_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the blank lines at the beginning of a file, and the first one that isn't blank."""
     for chunk in chunks:
         yield chunk
         if chunk.removeprefix(codecs.BOM_UTF8).strip():
@@ -303,6 +305,7 @@ def _up_to_content(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _parse(text: str, name: str, place: str) -> Any:
+    """Return the JSON value that a text spells, or a `Skipped` if it spells none."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
@@ -310,17 +313,18 @@ def _parse(text: str, name: str, place: str) -> Any:
 
 
 def _array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
-    """Yield the elements of a JSON array."""
-    json_bytes = _without_mark(content, name)
+    """Yield the elements of a JSON array, with their places in the file."""
+    json_bytes = _strip_byte_order_mark(content, name)
     offset = len(content) - len(json_bytes)  # offset in the file of the character at `position`
-    text, damage = decoded(json_bytes, offset)
+    text, damage = decode(json_bytes, offset)
     if damage:
         raise InputError(f"{name} is a damaged JSON file: {damage}")
     meter.done += len(content)
-    line_number = 1
-    position = 0
+    line_number = 1  # of the character at `position`
+    position = 0  # after the last element that was read
     number = 0
     try:
+        # Looking for a character behind the end of the text raises an IndexError: the array isn't closed.
         value_start = after_space(text, after_space(text, 0) + 1)
         while text[value_start] != "]":
             value, value_end = _DECODER.raw_decode(text, value_start)
@@ -344,7 +348,11 @@ def _array_rows(content: bytes, name: str, meter: Meter) -> Iterator[Row]:
 
 
 def after_space(text: str, position: int) -> int:
-    """Return the position of the first character at or after ``position`` that is not white space."""
+    """Return the position of the first character at or after ``position`` that is not white space.
+
+    Raises:
+        IndexError: There is none.
+    """
     while text[position] in " \t\n\r":
         position += 1
     return position
@@ -377,6 +385,10 @@ _LONGEST_FIELD = min(sys.maxsize, 2**31 - 1)
 
 
 def _with_long_fields(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the records of a reader of the csv module, whose fields may be longer than its default limit.
+
+    The limit is one of the whole process, so it is raised only while a record is read.
+    """
     while True:
         limit = csv.field_size_limit(_LONGEST_FIELD)
         try:
@@ -403,14 +415,14 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
         return dialect
     plain = Dialect(dialect.delimiter, quoted=False)
     record_count = 0
-    damaged = 0
+    damaged = 0  # number of records that have not as many fields as the header
     header: list[str] = []
     has_quotes = False
     has_doubled_quotes = False
-    for fields in plain.records(_texts_in(path)):
+    for fields in plain.records(_decoded_lines(path)):
         if not fields:
             continue
-        header = header or fields
+        header = header or fields  # the first record
         record_count += 1
         damaged += len(fields) != len(header)
         for value in fields:
@@ -423,13 +435,13 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     quoted_count = 0
     damaged_if_quoted = 0
     try:
-        reader = csv.reader(_texts_in(path), delimiter=dialect.delimiter, strict=True)
+        reader = csv.reader(_decoded_lines(path), delimiter=dialect.delimiter, strict=True)
         for fields in _with_long_fields(reader):
             if fields:
                 quoted_header = quoted_header or fields
                 quoted_count += 1
                 damaged_if_quoted += len(fields) != len(quoted_header)
-    except csv.Error:
+    except csv.Error:  # a field that begins with a quotation mark is not quoted correctly
         return plain
     if damaged_if_quoted != damaged:
         return dialect if damaged_if_quoted < damaged else plain
@@ -438,10 +450,10 @@ def dialect_of(path: Path, suffix: str, delimiter: str | None) -> Dialect:
     return dialect if is_proven and not spans_lines else plain
 
 
-def _texts_in(path: Path) -> Iterator[str]:
+def _decoded_lines(path: Path) -> Iterator[str]:
     with open_rows_file(path) as (stream, _):
         for line in lines(stream, str(path), Meter()):
-            text, _ = decoded(line.content)
+            text, _ = decode(line.content)
             yield f"{text}\n"
 
 
@@ -470,7 +482,7 @@ def read_separated_rows(
 
     def line_texts() -> Iterator[str]:
         for line in lines(stream, name, meter):
-            text, damage = decoded(line.content, line.offset)
+            text, damage = decode(line.content, line.offset)
             record_lines.append(line)
             record_texts.append(f"{text}\n")
             if damage:
@@ -514,8 +526,9 @@ def read_separated_rows(
 
 
 def _takes_next_line(texts: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether a line after these would still belong to their record."""
-    return len(list(dialect.records([*texts, "\n"]))) == 1
+    """Return whether a line after these would still belong to their record, because a quote is open."""
+    records = list(dialect.records([*texts, "\n"]))
+    return len(records) == 1
 
 
 def _require_header(header: Sequence[str], name: str, delimiter: str, *, named_delimiter: bool) -> None:
@@ -572,23 +585,20 @@ class ParquetFile:
         is_filled = pl.col(column).is_not_null()
         if isinstance(self._schema[column], pl.List):
             is_filled &= pl.col(column).list.len() > 0
-        try:
-            values = self._table.select(column).filter(is_filled).head(1).collect().to_series().to_list()
-        except _DAMAGED_PARQUET as error:
-            raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
+        values = self._collect(self._table.select(column).filter(is_filled).head(1)).to_series().to_list()
         return values[0] if values else None
 
     def first_rows(self, columns: Sequence[str], count: int) -> list[dict[str, Any]]:
         """Return the values of some columns in the first rows."""
-        try:
-            return self._table.select(columns).head(count).collect().to_dicts()
-        except _DAMAGED_PARQUET as error:
-            raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
+        return self._collect(self._table.select(columns).head(count)).to_dicts()
 
     def column(self, name: str) -> pl.Series:
         """Return a column as a whole."""
+        return self._collect(self._table.select(name)).to_series()
+
+    def _collect(self, query: pl.LazyFrame) -> pl.DataFrame:
         try:
-            return self._table.select(name).collect().to_series()
+            return query.collect()
         except _DAMAGED_PARQUET as error:
             raise InputError(f"{self._path} is damaged: {one_line(error)}") from error
 
@@ -629,6 +639,7 @@ def value_at(values: Mapping[Any, Any], name: str) -> Any:
     """
     if name in values:
         return values[name]
+    # Keys may contain dots. Of "a.b.c", the object may be called "a" or "a.b".
     outer, dot, inner = name.partition(".")
     while dot:
         value = values.get(outer)
@@ -636,8 +647,8 @@ def value_at(values: Mapping[Any, Any], name: str) -> Any:
             return value
         if isinstance(value, Mapping):
             return value_at(value, inner)
-        head, dot, inner = inner.partition(".")
-        outer = f"{outer}.{head}"
+        next_part, dot, inner = inner.partition(".")
+        outer = f"{outer}.{next_part}"
     return None
 
 
@@ -647,21 +658,24 @@ def fields_with_text(values: Mapping[Any, Any], prefix: str = "") -> Iterator[st
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from fields_with_text(value, f"{name}.")
-        elif _is_wording(value) or (isinstance(value, list) and any(_has_wording(item) for item in value)):
+        elif _is_wording(value) or (isinstance(value, list) and any(map(_contains_wording, value))):
             yield name
 
 
-def _has_wording(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(fields_with_text(value))
-    return _is_wording(value)
+def _contains_wording(item: object) -> bool:
+    if isinstance(item, Mapping):
+        return any(fields_with_text(item))
+    return _is_wording(item)
 
 
 def _is_wording(value: object) -> bool:
-    if not isinstance(value, str) or not value.strip():
-        return False
+    return isinstance(value, str) and bool(value.strip()) and not is_number(value)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text spells a number."""
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return True
-    return False
+        return False
+    return True

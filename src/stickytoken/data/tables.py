@@ -61,13 +61,13 @@ class Table:
 
     def rows_with(self, column: str, label: str) -> Table:
         """Return the rows that have a label in a column."""
-        rows = [row for row, value in enumerate(self.labels(column)) if value == label]
+        chosen_rows = [row for row, value in enumerate(self.labels(column)) if value == label]
 
         def values_of(name: str) -> list[Any]:
             values = self.values_of(name)
-            return [values[row] for row in rows]
+            return [values[row] for row in chosen_rows]
 
-        return Table(self.path, self.columns, values_of, len(rows), self.meter)
+        return Table(self.path, self.columns, values_of, len(chosen_rows), self.meter)
 
     def texts(self, column: str) -> list[str | None]:
         """Return the texts of a column; None for a missing text."""
@@ -171,12 +171,13 @@ def read_table(path: Path) -> Table:
 
         return Table(path, parquet.columns, column_values, parquet.height, meter)
     with open_rows_file(path) as (stream, _):
+        columns: dict[str, Any] = {}  # the keys are their names, in order
         if suffix in SEPARATORS:
             rows = read_separated_rows(stream, str(path), meter, dialect_of(path, suffix, None))
-            columns = dict.fromkeys(next(rows).value)
+            header = next(rows).value
+            columns = dict.fromkeys(header)
         else:
             rows = json_rows(stream, str(path), meter, suffix)
-            columns = {}
         objects = [_object_of(row, path) for row in rows]
     meter.records = len(objects)
     for values in objects:

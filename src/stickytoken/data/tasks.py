@@ -30,9 +30,9 @@ LAYOUTS = (
 CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
 _QRELS = "qrels"
-_KNOWN = f"Supported layouts: {'; '.join(LAYOUTS)}"
+_SUPPORTED = f"Supported layouts: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
-# The split of every row of a task that is predicted fold by fold.
+# What every row of a task that is predicted fold by fold has as its split.
 _ALL_FOLDS = "folds"
 
 
@@ -46,11 +46,11 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
         InputError: The layout is unknown, or the content cannot be used.
     """
     if (path / CORPUS).is_file() and (path / QUERIES).is_file():
-        return _retrieval(path)
+        return _make_retrieval(path)
     if path.is_dir():
-        return _classification_in_folder(path), []
+        return _make_classification_of_folder(path), []
     if format_of(path)[0] not in TABLE_SUFFIXES:
-        raise InputError(f"{path}: a task is a folder or a {', '.join(TABLE_SUFFIXES)} file. {_KNOWN}")
+        raise InputError(f"{path}: a task is a folder or a {', '.join(TABLE_SUFFIXES)} file. {_SUPPORTED}")
     table = read_table(path)
     for columns, build in _BUILDERS:
         if set(columns) <= set(table.columns):
@@ -59,22 +59,22 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
             notes = [f"{path.name}: {table.meter.summary()}"] if table.meter.spanning else []
             return build(table), notes
     raise InputError(
-        f"{path} has an unknown layout, with columns {', '.join(table.columns) or '(none)'}. {_KNOWN}"
+        f"{path} has an unknown layout, with columns {', '.join(table.columns) or '(none)'}. {_SUPPORTED}"
     )
 
 
-def _classification_in_folder(folder: Path) -> Task:
+def _make_classification_of_folder(folder: Path) -> Task:
     splits = []
     for name in ("train", "test"):
         files = [folder / f"{name}{suffix}" for suffix in TABLE_SUFFIXES]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
-            raise InputError(f"the folder {folder} has an unknown layout. {_KNOWN}")
+            raise InputError(f"the folder {folder} has an unknown layout. {_SUPPORTED}")
         table = read_table(file)
         table.require(("text", "label"))
         splits.append(table)
     train, test = splits
-    return _classification(train, test, folder)
+    return _make_classification(train, test, folder)
 
 
 def _task_name(path: Path) -> str:
@@ -87,7 +87,7 @@ def _task_name(path: Path) -> str:
     return path.resolve().stem
 
 
-def _pairs(table: Table) -> Task:
+def _make_pairs(table: Table) -> Task:
     path = table.path
     has_scores = "score" in table.columns
     gold = table.numbers("score" if has_scores else "label")
@@ -102,7 +102,7 @@ def _pairs(table: Table) -> Task:
     return metrics.PairClassificationTask(_task_name(path), first, second, gold)
 
 
-def _reranking(table: Table) -> Task:
+def _make_reranking(table: Table) -> Task:
     """Build a reranking task. Identical texts become one document."""
     path = table.path
     query_texts = table.filled_texts("query")
@@ -131,11 +131,12 @@ def _reranking(table: Table) -> Task:
 def _make_split_classification(table: Table) -> Task:
     if set(table.labels("split")) == {_ALL_FOLDS}:
         return _make_cross_validated(table)
-    train, test = _train_and_test(table)
-    return _classification(train, test, table.path)
+    train, test = _split_rows(table)
+    return _make_classification(train, test, table.path)
 
 
-def _train_and_test(table: Table) -> tuple[Table, Table]:
+def _split_rows(table: Table) -> tuple[Table, Table]:
+    """Return the training rows and the test rows."""
     splits = table.labels("split")
     unknown = sorted(set(splits) - set(_SPLITS))
     if unknown:
@@ -163,9 +164,9 @@ def _make_cross_validated(table: Table) -> Task:
     return metrics.CrossValidatedTask(_task_name(path), texts, labels, texts, labels)
 
 
-def _pair_transfer(table: Table) -> Task:
+def _make_pair_transfer(table: Table) -> Task:
     path = table.path
-    train, test = _train_and_test(table)
+    train, test = _split_rows(table)
     columns = {}
     for split, rows in (("train", train), ("test", test)):
         columns[split] = rows.filled_texts("sentence1")
@@ -181,7 +182,7 @@ def _pair_transfer(table: Table) -> Task:
     return metrics.PairTransferTask(_task_name(path), **columns)
 
 
-def _classification(train: Table, test: Table, path: Path) -> Task:
+def _make_classification(train: Table, test: Table, path: Path) -> Task:
     train_texts = train.filled_texts("text")
     train_labels = train.labels("label")
     test_texts = test.filled_texts("text")
@@ -198,7 +199,7 @@ def _classification(train: Table, test: Table, path: Path) -> Task:
     return ClassificationTask(_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
-def _clustering(table: Table) -> Task:
+def _make_clustering(table: Table) -> Task:
     path = table.path
     texts = table.filled_texts("text")
     labels = table.labels("label")
@@ -221,12 +222,12 @@ def _require_two_labels(counts: Counter[str], path: Path) -> None:
 
 
 _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[Table], Task]], ...] = (
-    (("sentence1", "sentence2", "score"), _pairs),
-    (("sentence1", "sentence2", "label", "split"), _pair_transfer),
-    (("sentence1", "sentence2", "label"), _pairs),
-    (("query", "positive", "negative"), _reranking),
+    (("sentence1", "sentence2", "score"), _make_pairs),
+    (("sentence1", "sentence2", "label", "split"), _make_pair_transfer),
+    (("sentence1", "sentence2", "label"), _make_pairs),
+    (("query", "positive", "negative"), _make_reranking),
     (("text", "label", "split"), _make_split_classification),
-    (("text", "label"), _clustering),
+    (("text", "label"), _make_clustering),
 )
 
 
@@ -276,7 +277,7 @@ def read_retrieval(folder: Path) -> RetrievalFiles:
     if len(judged) < len(queries):
         unjudged = len(queries) - len(judged)
         notes.append(f"{unjudged} of {len(queries)} queries have no relevant document and are left out")
-    unranked = _queries_in_corpus(judged, documents, relevant)
+    unranked = _find_queries_in_corpus(judged, documents, relevant)
     if unranked:
         notes.append(
             f"{len(unranked)} of {len(judged)} queries are also documents with the same id, and are left out "
@@ -311,12 +312,12 @@ def write_retrieval(
     (folder / _QRELS / "test.tsv").write_text("\n".join(lines), "utf-8")
 
 
-def _retrieval(folder: Path) -> tuple[Task, list[str]]:
+def _make_retrieval(folder: Path) -> tuple[Task, list[str]]:
     queries, documents, relevant, unranked, notes = read_retrieval(folder)
     return metrics.RetrievalTask(folder.resolve().name, queries, documents, relevant, unranked), notes
 
 
-def _queries_in_corpus(
+def _find_queries_in_corpus(
     queries: dict[str, str], documents: dict[str, str], relevant: dict[str, dict[str, int]]
 ) -> tuple[str, ...]:
     """Return the ids of the queries that are also documents of the corpus, with the same id.
@@ -384,11 +385,11 @@ def _read_qrels(
         InputError: A score is not a whole number, two judgements contradict each other, or the collection
             contains none of the judged queries or none of the judged documents.
     """
-    table = _qrels_table(path)
+    table = _read_qrels_table(path)
     scores = table.numbers("score")
     query_ids = table.labels("query-id")
     document_ids = table.labels("corpus-id")
-    judgements: dict[str, dict[str, int]] = defaultdict(dict)
+    judgements: dict[str, dict[str, int]] = defaultdict(dict)  # scores, keyed by query and document
     missing_documents: list[str] = []
     missing_queries: list[str] = []
     repeated_count = 0
@@ -416,30 +417,37 @@ def _read_qrels(
                 f"{path}: none of its {kind} ids, such as {missing[0]!r}, is in {name}: use files of one "
                 "collection"
             )
-    relevant = {query: judged for query, judged in judgements.items() if max(judged.values()) > 0}
-    return relevant, _notes_on_qrels(len(scores), missing_documents, missing_queries, repeated_count)
+    relevant = {
+        query: score_of_document
+        for query, score_of_document in judgements.items()
+        if max(score_of_document.values()) > 0
+    }
+    return relevant, _list_qrels_problems(len(scores), missing_documents, missing_queries, repeated_count)
 
 
-def _notes_on_qrels(
-    count: int, missing_documents: Sequence[str], missing_queries: Sequence[str], repeated_count: int
+def _list_qrels_problems(
+    judgement_count: int,
+    missing_documents: Sequence[str],
+    missing_queries: Sequence[str],
+    repeated_count: int,
 ) -> list[str]:
     notes = []
     if missing_documents:
         notes.append(
-            f"{len(missing_documents)} of {count} judgements are of documents that are not in {CORPUS}, such "
-            f"as {missing_documents[0]!r}: they count as not found, as in BEIR and MTEB"
+            f"{len(missing_documents)} of {judgement_count} judgements are of documents that are not in "
+            f"{CORPUS}, such as {missing_documents[0]!r}: they count as not found, as in BEIR and MTEB"
         )
     if missing_queries:
         notes.append(
-            f"{len(missing_queries)} of {count} judgements are of queries that are not in {QUERIES}, such as "
-            f"{missing_queries[0]!r}: they are left out"
+            f"{len(missing_queries)} of {judgement_count} judgements are of queries that are not in "
+            f"{QUERIES}, such as {missing_queries[0]!r}: they are left out"
         )
     if repeated_count:
-        notes.append(f"{repeated_count} of {count} judgements repeat an earlier one")
+        notes.append(f"{repeated_count} of {judgement_count} judgements repeat an earlier one")
     return notes
 
 
-def _qrels_table(path: Path) -> Table:
+def _read_qrels_table(path: Path) -> Table:
     """Read relevance judgements.
 
     A file with a header has the columns of BEIR. A file without a header has three fields per line, or four
@@ -466,7 +474,7 @@ def _qrels_table(path: Path) -> Table:
             )
         for name, value in zip(_QRELS_COLUMNS, fields, strict=True):
             columns[name].append(value.strip())
-    return Table(path, _QRELS_COLUMNS, columns.__getitem__, len(lines))
+    return Table(path, _QRELS_COLUMNS, values_of=columns.__getitem__, height=len(lines))
 
 
 def kinds_task() -> ClassificationTask:

@@ -17,6 +17,7 @@ import stickytoken.data as readers
 import stickytoken.measurement as store
 import stickytoken.validation as checks
 from stickytoken import wall_time
+from stickytoken.data.readability import require_readable
 from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.naming import (
     TokenSource,
@@ -160,7 +161,7 @@ def detect(  # noqa: PLR0913, PLR0915 - all of them keyword-only, one decision e
     _warn_unless_cosine(encoder, chosen_method)
     # The identity is read first, because reading it applies changes that the user made to the model.
     model_identity = encoder.identify()
-    corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
+    corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     tokenizer = encoder.tokenizer
     if tokens is None and isinstance(tokenizer, CandidateTokenizer):
@@ -365,7 +366,7 @@ def probe(
     encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
     chosen_method = method_named(name)
     _warn_unless_cosine(encoder, chosen_method)
-    corpus = readers.require_readable(corpus, encoder.tokenizer, encoder.name)
+    corpus = require_readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = choose_joinings(categorize(encoder.tokenizer), encoder.tokenizer, settings.inserted_as)
     ids = token_ids(vocabulary, tokens)
     if settings.inserted_as is not Insertion.IDS:

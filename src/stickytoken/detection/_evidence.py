@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stickytoken.data import SpanTokenizer
+from stickytoken.data.readability import SpanTokenizer
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import (
     EVIDENCE_SCHEMA,

@@ -8,7 +8,8 @@ from functools import partial
 from numbers import Integral
 from pathlib import Path
 
-from stickytoken.data import SentenceSource, load_sentences, require_readable
+from stickytoken.data import SentenceSource, load_sentences
+from stickytoken.data.readability import require_readable
 from stickytoken.detection.naming import TokenSource, available_tokens, token_ids as named_ids
 from stickytoken.detection.run import Run, encoder_for, open_run, worst_tokens
 from stickytoken.encoders.protocol import IdEncoder, require_ids

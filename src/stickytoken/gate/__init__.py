@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from stickytoken.cleaning import Cleaner, SpanKind, names_rules_file
-from stickytoken.data import LARGEST_UNKNOWN
+from stickytoken.data.readability import LARGEST_UNKNOWN
 from stickytoken.detection.finding import DEFAULT_FOLDER, find_run
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError

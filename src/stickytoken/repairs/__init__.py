@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
-from stickytoken.data import Sentences, SentenceSource, load_sentences, require_readable
+from stickytoken.data import Sentences, SentenceSource, load_sentences
+from stickytoken.data.readability import require_readable
 from stickytoken.data.tasks import find_task, kinds_task
 from stickytoken.detection.naming import TokenSource, token_ids
 from stickytoken.detection.run import Run, encoder_for, open_run

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import Sentences, drop_indistinguishable, tasks, text_kinds
+from stickytoken.data import Sentences, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
+from stickytoken.data.readability import drop_indistinguishable
 from stickytoken.encoders.files.resolution import text_module
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import similarity_of

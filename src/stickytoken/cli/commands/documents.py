@@ -129,10 +129,10 @@ def scan(
     }
     words = opt.words_of_audit(audit, origin.run_identity)
     run_or_rules = opened_run or run
-    lists: dict[str, Any] = {"words": words, "allow": allow, "known": known}
-    run_scan = partial(scanning.scan_documents, run_or_rules, documents, **lists, **options)
+    rule_lists: dict[str, Any] = {"words": words, "allow": allow, "known": known}
+    run_scan = partial(scanning.scan_documents, run_or_rules, documents, **rule_lists, **options)
     scan_options = scanning.ScanOptions(**options)
-    rules = origin.rules.extended(**lists)
+    rules = origin.rules.extended(**rule_lists)
     folder = folder or scanning.default_out(origin, documents, scan_options, rules)
     if folder is not None:
         require_writable(folder)
@@ -166,9 +166,9 @@ def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: i
     if output_format is ScanFormat.TABLE:
         _print_scan(scan, limit)
     elif out is None:
-        console.print_document(_scan_document(scan, output_format))
+        console.print_document(_format_scan(scan, output_format))
     else:
-        write_atomically(out, _scan_document(scan, output_format).encode())
+        write_atomically(out, _format_scan(scan, output_format).encode())
         console.print_line(headline(scan))
         console.inform(f"written: {out}")
 
@@ -193,7 +193,7 @@ def _format_of(out: Path | None) -> ScanFormat:
     return ScanFormat.TABLE
 
 
-def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
+def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
     if output_format is ScanFormat.JSON:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
@@ -343,7 +343,7 @@ def clean(
         raise typer.BadParameter("pass either --diff or --format json, not both", param_hint="--diff")
     if quarantine is not None and (out is None or diff or is_json):
         raise typer.BadParameter("it needs --out, and neither --diff nor --format", param_hint="--quarantine")
-    cleaner = _cleaner(rules, audit, allow, known, unsafe_fixes=unsafe_fixes)
+    cleaner = _open_cleaner(rules, audit, allow, known, unsafe_fixes=unsafe_fixes)
     if rules_out is not None:
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
@@ -376,7 +376,7 @@ def clean(
         shared_options = {"--id": id_column, "--audit": audit, "--allow": allow, "--known": known}
         # `scan` chooses the format by the file's extension.
         if names_format_of(source, out):
-            console.inform(f"verify: {_verification(rules, out, columns, shared_options)}")
+            console.inform(f"verify: {_verifying_command(rules, out, columns, shared_options)}")
     elif diff or is_json:
         console.inform("no documents were written: --out FILE writes them")
 
@@ -452,19 +452,19 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
         console.print_line(f"  {line}")
 
 
-def _verification(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
-    words = ["stickytoken", "scan", _argument(rules), _argument(out), *columns.as_options()]
+def _verifying_command(rules: Path, out: Path, columns: Columns, options: Mapping[str, object]) -> str:
+    words = ["stickytoken", "scan", _path_argument(rules), _path_argument(out), *columns.as_options()]
     for option, value in options.items():
         if value is not None:
             words.append(f"{option}={value}")
     return shlex.join(words)
 
 
-def _argument(path: Path) -> str:
+def _path_argument(path: Path) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def _cleaner(
+def _open_cleaner(
     rules: Path, audit: Path | None, allow: Path | None, known: Path | None, *, unsafe_fixes: bool
 ) -> Cleaner:
     from stickytoken.cleaning import open_cleaner

@@ -18,8 +18,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.data import LARGEST_UNKNOWN, collect_sentences, drop_indistinguishable
+from stickytoken.data import collect_sentences
 from stickytoken.data.collection import Collection, bundled_collection, join_collection
+from stickytoken.data.readability import LARGEST_UNKNOWN, drop_indistinguishable
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import require_words, similarity_of
 from stickytoken.encoders.roles import Role, in_role

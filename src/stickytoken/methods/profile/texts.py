@@ -10,14 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.data import (
-    LARGEST_UNKNOWN,
-    Sentences,
-    bundled_sentences,
-    drop_indistinguishable,
-    open_ended,
-    text_kinds,
-)
+from stickytoken.data import Sentences, bundled_sentences, open_ended, text_kinds
+from stickytoken.data.readability import LARGEST_UNKNOWN, drop_indistinguishable
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
 from stickytoken.methods.probes import Floats, balanced, has_room, room_for
