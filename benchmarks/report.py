@@ -248,7 +248,8 @@ def gallery(only: str = "") -> None:
     """
     with chromium() as browser, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shutil.copytree(REPAIR_EXAMPLES, folder, dirs_exist_ok=True)
+        if REPAIR_EXAMPLES.is_dir():  # no model of the documentation may have an example
+            shutil.copytree(REPAIR_EXAMPLES, folder, dirs_exist_ok=True)
         # A report shows the path of its run as it is passed, so the path must be relative.
         with contextlib.chdir(EXAMPLES):
             for run in EXAMPLES.iterdir():

@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 
 import profiled
 import tiny
+from naming import naming
 from stickytoken.errors import InputError
 from stickytoken.evaluators import StickyTokenEvaluator
 
@@ -114,5 +115,5 @@ def test_the_card_of_the_model_has_the_metrics(tmp_path):
 
 @pytest.mark.parametrize("sample", [0, -1, 1.5, "many"])
 def test_a_sample_must_be_a_positive_number(sample):
-    with pytest.raises(InputError, match=str(sample)):
+    with pytest.raises(InputError, match=naming("sample", sample)):
         StickyTokenEvaluator(sample)

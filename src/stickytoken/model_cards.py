@@ -73,7 +73,7 @@ def _list_of_tokens(run: Run) -> list[str]:
         own_sentences = [sentence for sentence in sentences if name in sentence]
         general_sentences |= dict.fromkeys(sentence for sentence in sentences if name not in sentence)
         item = f"{name} ({row.get('severity') or row['verdict']})"
-        facts = _facts(row)
+        facts = _measures_in_words(row)
         if facts:
             item += f": {facts}."
         items.append("- " + markdown(" ".join([item, *own_sentences])))
@@ -91,7 +91,7 @@ def _list_of_tokens(run: Run) -> list[str]:
     return paragraphs
 
 
-def _facts(row: Mapping[str, Any]) -> str:
+def _measures_in_words(row: Mapping[str, Any]) -> str:
     facts = []
     for measure in MEASURES:
         value = row.get(measure.key)

@@ -159,10 +159,10 @@ def push_ratios(
     document_weights = _sample_weights(documents, (*key, 1))
 
     def count_results(is_result: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the weighted number of results, first on all pairs, then on each sample."""
         weighted = np.where(is_result, weights, 0.0)
         of_samples = ((query_weights @ weighted) * document_weights).sum(axis=1)
-        return np.concatenate([[weighted.sum()], of_samples])
+        of_all_pairs = weighted.sum()
+        return np.concatenate([[of_all_pairs], of_samples])
 
     if not (without & (weights > 0)).any():
         tokens = len(with_copies)
@@ -175,7 +175,7 @@ def push_ratios(
         # A sample without any result before copies says nothing about their ratio.
         is_defined = before > 0
         ratios = after[is_defined] / before[is_defined]
-        low, high = np.quantile(ratios[1:], [tail, 1 - tail])
+        low, high = np.quantile(ratios[1:], [tail, 1 - tail])  # of the samples
         values.append(ratios[0])
         lows.append(low)
         highs.append(high)
@@ -183,6 +183,8 @@ def push_ratios(
 
 
 def _sample_weights(units: int, key: Sequence[int]) -> NDArray[np.float64]:
+    # The weight of a unit is how often a sample has drawn it. With its offset, each sample has numbers of its
+    # own, so that one call counts all of them.
     samples = bootstrap_samples(units, _SAMPLES, key)
     offsets = np.arange(_SAMPLES)[:, None] * units
     counts = np.bincount((samples + offsets).ravel(), minlength=_SAMPLES * units)

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 import planted
 import web_app
-from naming import says
+from naming import naming, says
 from stickytoken import load_encoder, load_sentences, open_repair, open_run
 from stickytoken.demo import context as demo
 from stickytoken.detection.run import next_steps
@@ -51,7 +51,7 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     assert "\n" not in newer
     assert library.content("again") is library.content("again")
     shutil.rmtree(tmp_path / "runs" / "gone")
-    with pytest.raises(RunError, match="gone"):
+    with pytest.raises(RunError, match=naming(tmp_path / "runs" / "gone")):
         library.content("gone")
 
 

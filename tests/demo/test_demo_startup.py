@@ -75,7 +75,7 @@ def test_nobody_waits_for_a_model_whose_loading_was_stopped(startup):
         waiting = pool.submit(startup.context)
         with pytest.raises(KeyboardInterrupt):
             startup.finish(load)
-        with pytest.raises(ModelError, match="not loaded"):
+        with pytest.raises(ModelError, match=naming(startup.model_name)):
             waiting.result()
 
 

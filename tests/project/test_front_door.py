@@ -1,5 +1,6 @@
 """The first things that people type: each works, or is one error; and what is shown of the objects."""
 
+import shutil
 from pathlib import Path
 
 import datasets
@@ -15,6 +16,7 @@ import word_bag
 from naming import naming, says
 from stickytoken.data import SentencePair
 from stickytoken.errors import InputError
+from stickytoken.measurement import TOKENS_FILE
 
 TEXTS = tiny.sentences(60)
 QUICK = stickytoken.ExplainSettings(benign=3, carriers=2, attribution=False)
@@ -208,11 +210,14 @@ def test_what_is_shown_of_an_object_is_short(encoder, small_run):
     assert says(texts[3], "Sentences", "1,680", 64)
 
 
-def test_a_notebook_shows_hostile_tokens_as_text(small_run, monkeypatch):
+def test_a_notebook_shows_hostile_tokens_as_text(small_run, tmp_path):
     hostile = "<script>alert(1)</script>\x1b[31m\u202e"
-    tokens = small_run.tokens.with_columns(token=pl.lit(hostile), verdict=pl.lit("sticky"))
-    monkeypatch.setattr(small_run, "tokens", tokens)
-    page = small_run._repr_html_()
+    folder = shutil.copytree(small_run.path, tmp_path / "run")
+    tokens = small_run.tokens.with_columns(
+        token=pl.lit(hostile), verdict=pl.lit("sticky"), validation_rate=pl.lit(1.0)
+    )
+    tokens.write_parquet(folder / TOKENS_FILE)
+    page = stickytoken.open_run(folder)._repr_html_()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e" in page
     assert "<script" not in page
     assert page.isprintable()

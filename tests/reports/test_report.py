@@ -256,7 +256,7 @@ def test_a_damaged_file_is_named(run_copy):
     for name in ("evidence.parquet", "tokens.parquet", "vocabulary.parquet"):
         content = (run_copy / name).read_bytes()
         (run_copy / name).write_bytes(b"PAR1")
-        with pytest.raises(RunError, match=name.replace(".", r"\.")):
+        with pytest.raises(RunError, match=naming(run_copy / name)):
             stickytoken.report(run_copy)
         pl.DataFrame({"other": [1]}).write_parquet(run_copy / name)
         with pytest.raises(RunError, match=naming(name, "column")):
@@ -270,7 +270,7 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
         (RunError, [tmp_path / "absent"], {}, naming(tmp_path / "absent")),
         (RunError, [tmp_path], {}, naming(tmp_path)),
         (RunError, [run_copy], {}, naming("version", 99)),
-        (InputError, [], {}, "run"),
+        (InputError, [], {}, naming("run folder")),
         (InputError, [run], {"format": "pdf"}, naming("'pdf'", "html", "md", "json")),
         (RunError, [run], {"out": tmp_path}, naming(tmp_path)),
         (RunError, [run], {"out": tmp_path / "no" / "r.html"}, naming(tmp_path / "no")),
@@ -388,6 +388,14 @@ def test_every_form_of_a_report_says_the_same(run, html):
     for step in next_steps(run):
         assert step.purpose[1:] in text
         assert f"{step.purpose[1:]}:" in html
+
+
+def test_a_right_to_left_token_does_not_reverse_the_numbers_after_it(run_copy):
+    table = pl.read_parquet(run_copy / "tokens.parquet")
+    named = pl.when(pl.col("verdict") == "sticky").then(pl.lit("ذ")).otherwise("token")
+    table.with_columns(token=named).write_parquet(run_copy / "tokens.parquet")
+    cards = re.findall(r'<p class="harm">.*</p>', stickytoken.report(run_copy))
+    assert "copies of &#39;<bdi>ذ</bdi>&#39;" in "".join(cards)
 
 
 def test_a_report_needs_no_effects(run, html, run_copy, planted_encoder):

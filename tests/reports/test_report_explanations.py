@@ -157,7 +157,7 @@ def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(r
     }
     stranger = str(explanation.tokens[0].token_id)
     shutil.copytree(out / stranger, tmp_path / "why" / stranger)
-    with pytest.raises(RunError, match="weights"):
+    with pytest.raises(RunError, match=naming(tmp_path / "why" / stranger, "weights")):
         make_report(run_copy, explanations=tmp_path / "why")
 
 

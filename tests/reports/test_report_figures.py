@@ -118,6 +118,17 @@ def test_names_of_tokens_with_nearly_the_same_value_are_written_above_each_other
     assert [names[name].showarrow for name in ("doorway", "stew", "t2")] == [False, True, True]
 
 
+def test_a_name_covers_no_mark_of_another_token():
+    table = tokens(100, sticky=2).with_columns(
+        lift=pl.Series([0.5, 0.51, *np.linspace(-0.5, 0.4, 98)]),
+        contraction=pl.Series([0.0, 0.12, *np.linspace(-1, 1, 98)]),
+        token=pl.Series(["stew", "doorway"] + ["x"] * 98),
+    )
+    names = name_annotations(scatter(table, CLOUD))
+    assert names["stew"].showarrow
+    assert -names["stew"].ay > 15 + 13  # above the mark of doorway, which lies 15 pixels higher on a phone
+
+
 COPIES = [0, 1, 32]
 CURVES = [
     {"token": "!", "verdict": "sticky", "copies": COPIES, "below": [0.1, 0.2, 0.3], "above": [0.5, 0.4, 0.3]}

@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 import how_to
 import stickytoken
 import workshop
+from naming import naming
 
 PAGES = how_to.how_to_pages()
 DESCRIBED = [
@@ -214,5 +215,5 @@ def test_nothing_is_left_out_that_no_page_has():
 
 
 def test_a_block_that_is_no_command_needs_a_language():
-    with pytest.raises(ValueError, match="repaired/"):
+    with pytest.raises(ValueError, match=naming("repaired/")):
         how_to.command_lines("repaired/")

@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
@@ -112,6 +111,7 @@ def _type_hints(function: _Command) -> dict[str, Any]:
 def _groups_of(function: _Command) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     for name, hint in _type_hints(function).items():
+        # A group is the type hint, or the metadata of an `Annotated` type if the group is made by a function.
         for kind in (hint, *getattr(hint, "__metadata__", ())):
             if isinstance(kind, type) and is_dataclass(kind):
                 groups[name] = kind
@@ -138,11 +138,10 @@ def _parameters_of(
     def add(name: str, value_type: FieldType, default: Any, description: str | None) -> None:
         parameters.append(_parameter(name, value_type, default, description, is_setting=name in settings))
 
-    takes_context = False
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "context":
-            takes_context = True
-        elif name not in groups:
+            continue
+        if name not in groups:
             add(name, field_type(hints[name]), parameter.default, own_descriptions.get(name))
         else:
             group = groups[name]
@@ -156,7 +155,7 @@ def _parameters_of(
     if any(parameter.annotation.__metadata__[0].hidden for parameter in parameters):
         add("set_", field_type(_SET), None, None)
     add("config", field_type(_CONFIG), None, None)
-    if takes_context:
+    if "context" in hints:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
     return parameters
@@ -349,7 +348,7 @@ _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"
 
 def _kind_of_value(option: TyperOption) -> str:
     kind = option.type_descriptor.annotation
-    kind = next(iter(getattr(kind, "__args__", ())), kind)
+    kind = next(iter(getattr(kind, "__args__", ())), kind)  # int, if the type is int | None or list[int]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(str(choice.value) for choice in kind)
     return _KIND_NAMES.get(kind, "text")
@@ -371,9 +370,17 @@ def _complete_setting(ctx: typer.Context) -> list[str]:
     return [f"{name}=" for name in command.settings]
 
 
-_SET_HELP = "Change a rarely needed setting; --set help lists all settings. Repeatable."
-_set_option = partial(output_option, "--set", metavar="NAME=VALUE", is_eager=True, callback=_apply_settings)
-_SET = Annotated[list[str] | None, _set_option(autocompletion=_complete_setting, help=_SET_HELP)]
+_SET = Annotated[
+    list[str] | None,
+    output_option(
+        "--set",
+        metavar="NAME=VALUE",
+        is_eager=True,
+        callback=_apply_settings,
+        autocompletion=_complete_setting,
+        help="Change a rarely needed setting; --set help lists all settings. Repeatable.",
+    ),
+]
 
 
 # Settings in files.
@@ -417,9 +424,10 @@ def _line_of_model(text: str) -> int:
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
         return 1
-    # Stop at the header of the next table, because an entry ``model`` below it belongs to that table.
-    entry = re.compile(r"^\s*(?:\[|(model)\s*=)", re.MULTILINE).search(text, header.end())
-    line_start = entry if entry and entry[1] else header
+    next_table = re.compile(r"^\s*\[", re.MULTILINE).search(text, header.end())
+    end = len(text) if next_table is None else next_table.start()
+    entry = re.compile(r"^\s*model\s*=", re.MULTILINE).search(text, header.end(), end)
+    line_start = header if entry is None else entry
     return text.count("\n", 0, line_start.end()) + 1
 
 
@@ -531,11 +539,16 @@ def _convert_value(name: str, param: Any, value: Any, folder: Path) -> Any:
         return str(value)
     path = folder / Path(value).expanduser()
     is_path = kind_name == "path" or (name in _NAME_OR_PATH and path.exists())
+    # A path in a file is relative to the file. In the current folder, it stays as it was written.
     return str(path) if is_path and folder != Path.cwd() else value
 
 
-_CONFIG_HELP = "TOML file with options and settings for this command, or with one table per command."
 _CONFIG = Annotated[
     Path | None,
-    output_option("--config", is_eager=True, callback=_apply_files, help=_CONFIG_HELP),
+    output_option(
+        "--config",
+        is_eager=True,
+        callback=_apply_files,
+        help="TOML file with options and settings for this command, or with one table per command.",
+    ),
 ]

@@ -170,10 +170,21 @@ CATEGORIES = {
 }
 
 
-def _category(name: str) -> str:
-    if name.upper() not in CATEGORIES:
-        raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(CATEGORIES)}")
-    return name.upper()
+def parser_of(choices: Sequence[str], noun: str) -> Callable[[str], str]:
+    """Return the parser of an option whose value is one of some names, in capitals or not.
+
+    Args:
+        choices: The names, all in capitals or all in lower case.
+        noun: What the error calls such a name.
+    """
+
+    def parse(value: str) -> str:
+        for name in (value.lower(), value.upper()):
+            if name in choices:
+                return name
+        raise typer.BadParameter(f"{value!r} is not a {noun}: use one of {', '.join(choices)}")
+
+    return parse
 
 
 def _complete_category(incomplete: str) -> list[str]:
@@ -219,7 +230,10 @@ RunsTokens: TypeAlias = Annotated[
 InCategory: TypeAlias = Annotated[
     str | None,
     texts_option(
-        parser=_category, autocompletion=_complete_category, metavar="CATEGORY", help=_CATEGORY_HELP
+        parser=parser_of(tuple(CATEGORIES), "category"),
+        autocompletion=_complete_category,
+        metavar="CATEGORY",
+        help=_CATEGORY_HELP,
     ),
 ]
 

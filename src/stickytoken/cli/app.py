@@ -94,7 +94,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
     if isinstance(error, BrokenPipeError):
         console.silence_stdout()
         return console.CLOSED_PIPE
-    if isinstance(error, OSError) and console.is_full(error):
+    if isinstance(error, OSError) and console.means_full_disk(error):
         console.silence_stdout()
         console.print_error(f"error: the output could not be written: {error.strerror}")
         return FAILED

@@ -114,10 +114,6 @@ def show_warnings_as_notes() -> None:
     warnings.showwarning = show
 
 
-# Maximum width of a text column that is never wrapped, in characters.
-_SHORT = 8
-
-
 def as_json(document: Any) -> str:
     """Return a document as JSON text, with all characters outside ASCII escaped."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
@@ -156,6 +152,10 @@ def print_records(title: str, columns: Sequence[Column], records: Iterable[Mappi
     """Print records as a table, with a hyphen for each missing value."""
     keys = [column.key for column in columns]
     _print_cells(title, columns, [list(map(record.get, keys)) for record in records])
+
+
+# Maximum width of a text column that is never wrapped, in characters.
+_SHORT = 8
 
 
 def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -> None:
@@ -245,7 +245,7 @@ def _cell_as_text(value: Any, column: Column) -> str:
     return visible(str(value))
 
 
-def harmless(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Escape text for CSV, so that a spreadsheet does not treat it as a formula."""
     escaped = visible(text)
     return f"'{escaped}" if escaped.startswith(("=", "+", "-", "@")) else escaped
@@ -255,7 +255,7 @@ def print_csv(rows: pl.DataFrame) -> None:
     """Print a data frame as CSV. Texts are escaped so that no spreadsheet treats them as formulas."""
     import polars as pl
 
-    texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
+    texts = pl.col(pl.String).map_elements(escape_formula, return_dtype=pl.String)
     print_document(rows.with_columns(texts).write_csv())
 
 
@@ -298,9 +298,9 @@ CLOSED_PIPE = 141
 _FULL_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG")} - {None}
 
 
-def is_full(error: BaseException) -> bool:
+def means_full_disk(error: OSError) -> bool:
     """Return whether an error means that output cannot be written, because a disk is full or fails."""
-    return isinstance(error, OSError) and error.errno in _FULL_DISK
+    return error.errno in _FULL_DISK
 
 
 def silence_stdout() -> None:
@@ -418,7 +418,6 @@ class _ProgressBars:
         self._tasks: dict[str, TaskID] = {}
 
     def report(self, step: Progress) -> None:
-        """Move the bar of the stage, which is added on its first report; print the note of the step."""
         raise_if_interrupted()
         if step.note:
             inform(step.note)

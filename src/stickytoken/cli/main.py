@@ -46,7 +46,7 @@ def main() -> None:
         status = console.CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
         # The last part of the output is written when stdout is flushed, which fails if the disk is full.
-        if isinstance(error, OSError) and console.is_full(error):
+        if isinstance(error, OSError) and console.means_full_disk(error):
             console.silence_stdout()
             sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             sys.exit(1)

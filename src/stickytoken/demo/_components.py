@@ -153,16 +153,12 @@ def on_first_visit(was_visited: bool, answer: Callable[[], list[Any]], *, output
     return [True, *answer()]
 
 
-def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
-    """Return the options of events that share a queue.
-
-    Gradio's own check of the inputs is off, because it would answer invalid inputs with a traceback. The
-    handlers check their inputs themselves.
-    """
+def _event_options(queue: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
     return {
+        # The handlers check their inputs. Gradio's own check would answer invalid ones with a traceback.
         "preprocess": False,
         "api_visibility": "private",
-        "concurrency_id": name,
+        "concurrency_id": queue,
         "concurrency_limit": limit,
         "trigger_mode": trigger,
         "show_progress": progress,

@@ -70,7 +70,7 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
 def _add_components(library: RunLibrary, label: str) -> _Components:
     """Add the components of the tab, filled with the run of the given label, and return them."""
     content = library.content(label)
-    rows = _filter(content)
+    rows = _matching_tokens(content)
     run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
     first_screen = _first_screen(content, library.report_path(label))
     about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in first_screen.items()]
@@ -89,7 +89,7 @@ def _add_components(library: RunLibrary, label: str) -> _Components:
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
     token = gr.Dropdown(
-        _token_choices(rows), value=_first_token(content), label="Token to show", interactive=True,
+        _token_choices(rows), value=worst_token(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
@@ -109,7 +109,6 @@ def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
     evidence = components.evidence
 
     def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
-        """Return the values of ``visited`` and of the evidence, which change only on the first visit."""
         return ui.on_first_visit(
             was_visited, lambda: show_evidence(label, token_id), output_count=len(evidence)
         )
@@ -146,31 +145,19 @@ class _Handlers:
         self._library = startup.library
 
     def open_run(self, label: str) -> list[Any]:
-        """Return new values for all components that depend on the run.
-
-        The evidence is not included: it depends on the token field and is updated by `show_evidence`.
-
-        Args:
-            label: Label of the run, from the field ``run``.
-
-        Returns:
-            Values for the search field (an empty text), each filter, the two components of ``about``, the
-            count, the table and the token field, in this order.
-        """
         content = self._library.content(label)
-        tokens = _filter(content)
+        tokens = _matching_tokens(content)
         search = ""
         filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
         # The headline and the rest of the first screen, as HTML.
         about = _first_screen(content, self._library.report_path(label)).values()
         count = _count_message(content, len(tokens))
-        token_field = gr.update(choices=_token_choices(tokens), value=_first_token(content))
+        token_field = gr.update(choices=_token_choices(tokens), value=worst_token(content))
         return [search, *filters, *about, count, _table_of(content, tokens), token_field]
 
     def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
-        """Return the count, the table and the token field for the tokens that match the search."""
         content = self._library.content(label)
-        matches = _filter(content, text if isinstance(text, str) else "", filter_values)
+        matches = _matching_tokens(content, text if isinstance(text, str) else "", filter_values)
         token = gr.update(choices=_token_choices(matches))
         # Select the first match. Without a search, keep the current token.
         if text and len(matches):
@@ -178,26 +165,17 @@ class _Handlers:
         return [_count_message(content, len(matches)), _table_of(content, matches), token]
 
     def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
-        """Return a value for the token field, and a value that leaves the card of the evidence unchanged.
-
-        The token field gets the token of the clicked row, and stays unchanged if the row has no token id. The
-        card is an output because an error is shown in its place; see `_without_selection`.
-        """
         # Every run has a column with the title "id", but a click may come without the cells of a row.
         titles = [column.title for column in facts.columns(self._library.content(label))]
         cells = event.row_value if isinstance(event.row_value, list) else []
         id_column = titles.index("id")
         has_id = id_column < len(cells) and cells[id_column] not in (None, "")
         token = gr.update(value=check_token_id(cells[id_column])) if has_id else gr.skip()
+        # The card is an output because an error is shown in its place; see `_without_selection`.
         unchanged_card = gr.skip()
         return [token, unchanged_card]
 
     def show_evidence(self, label: object, token_id: object) -> list[Any]:
-        """Return the card and the figure that show the evidence for a token; empty if no token is chosen.
-
-        Raises:
-            InputError: The run did not examine the token.
-        """
         if token_id is None:
             return _without_evidence("")
         content = self._library.content(label)
@@ -232,10 +210,6 @@ def _without_selection(error: str) -> list[Any]:
 
 def _without_evidence(error: str) -> list[Any]:
     return [error, *ui.slot_contents([None])]
-
-
-def _first_token(content: RunContent) -> int | None:
-    return worst_token(content)
 
 
 def _first_screen(content: RunContent, report_path: str) -> dict[str, str]:
@@ -283,10 +257,16 @@ def _choices(content: RunContent, column: str) -> list[str]:
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
-def _filter(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
+def _matching_tokens(
+    content: RunContent, text: str = "", filter_values: Sequence[object] = ()
+) -> pl.DataFrame:
+    """Return the tokens that contain a text and pass the filters, those that are sticky first.
+
+    ``filter_values`` has what the visitor chose for each of `_FILTERED`, or nothing if nothing was chosen.
+    """
     tokens = content.tokens
     for column, values in zip(_FILTERED, filter_values, strict=False):
-        accepted = _filter_values(column, values)
+        accepted = _check_filter(column, values)
         if accepted:
             tokens = tokens.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(accepted))
     searched = text.strip().lower()
@@ -304,7 +284,7 @@ def _filter(content: RunContent, text: str = "", filter_values: Sequence[object]
     )
 
 
-def _filter_values(column: str, values: object) -> list[str]:
+def _check_filter(column: str, values: object) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):

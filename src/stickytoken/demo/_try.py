@@ -76,7 +76,6 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
     def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
-        """Answer the visitor's question, whose parts are ``inputs``. Return the values of ``outputs``."""
         context = startup.context()
         return _answer(context, _check_question(context, anchor, carrier, name, where, count))
 
@@ -85,7 +84,6 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     def respond_to_listed(
         anchor: object, carrier: object, token_id: object, where: object, count: object
     ) -> list[Any]:
-        """Return the name of a token that was chosen from the list, followed by values for ``outputs``."""
         if token_id is None:
             return [gr.skip()] * (1 + len(outputs))
         name = startup.context().model.name_of(shared.check_token_id(token_id))
@@ -95,7 +93,6 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
     form = [*inputs, listed_token, button]
 
     def show_example() -> list[Any]:
-        """Return the values of ``form`` and ``outputs`` for the example. They are computed only once."""
         return shared_example.get(lambda: _fill_form(startup.context()))
 
     example_or_error = ui.show_errors(
@@ -275,7 +272,6 @@ def try_token(
     carrier = tokenized[1]
 
     def fits(text: TokenizedText, count: int) -> bool:
-        """Return whether the model can read a text with ``count`` copies of a token."""
         return encoder.fits((*text.ids, *(token.id,) * count))
 
     _require_fitting(encoder, anchor, carrier, copies, fits)
@@ -289,22 +285,17 @@ def try_token(
     path_length = max(copies, SYMPTOM_COPIES[-1])
 
     def with_copies(inserted: Token, count: int, sentence: int) -> Ids:
-        """Return the token ids of a sentence with ``count`` copies of a token.
-
-        ``sentence`` is the index of the sentence in ``texts``. With random placement, the places of the
-        copies depend on ``sentence`` and not on the token, so all tokens are inserted in the same places.
-        """
         text = tokenized[sentence]
         if count == 0:
             return text.ids
         path: tuple[int, ...] = ()
         if placement is Placement.RANDOM:
+            # The places depend on the sentence and not on the token, so that all tokens are in the same ones.
             generator = np.random.default_rng([_SEED, _KEY, sentence, 0])
             path = draw_path(partial(generator.integers, endpoint=True), len(text.words), path_length)
         return copies_as_ids(inserted, text, placement, count, path)
 
     def all_with_copies(inserted: Token) -> list[Ids]:
-        """Return the token ids of each sentence in the heat map, with copies of a token."""
         return [with_copies(inserted, copies, sentence) for sentence in fitting]
 
     sentence_b = 1
@@ -464,7 +455,7 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
     off_diagonals = [_off_diagonal(matrix) for matrix in trial.heat]
     rows = []
     for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
-        rows.append((name, text, *_row_means(off_diagonals, row)))
+        rows.append((name, text, *_means_of_row(off_diagonals, row)))
     plot = _draw_heatmap(trial, off_diagonals, token, benign)
     # A narrow screen has no room for the colour scale, and every cell shows its number anyway.
     narrow = fig.stacked(plot, len(trial.heat), 350 * len(trial.heat)) | {"coloraxis.showscale": False}
@@ -482,16 +473,13 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
 
 
 def _off_diagonal(matrix: Matrix) -> Matrix:
+    # Shape (n, n - 1): each row without the similarity of a sentence to itself.
     size = len(matrix)
     return matrix[~np.eye(size, dtype=bool)].reshape(size, -1)
 
 
-def _row_means(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    """Return, for each matrix, the mean similarity of a sentence to the other sentences.
-
-    The mean is None if there is only one sentence. ``row`` is the row of the sentence in each matrix, and
-    ``off_diagonals`` holds the matrices without their diagonals.
-    """
+def _means_of_row(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
+    # With a single sentence, there are no others to which it could be similar.
     return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
 
 

@@ -39,7 +39,6 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     )
 
     def example_texts() -> tuple[str, str]:
-        """Return the two texts of the example: a sentence with copies of the token, and another sentence."""
         context = startup.context()
         example = shared.make_worked_example(context)
         with context.model.encoder() as encoder:
@@ -88,7 +87,6 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     shared_example = ui.Once()
 
     def answer_example(progress: gr.Progress) -> list[Any]:
-        """Return the answer for the texts of the example; only the first call computes it."""
         first_text, second_text = example_texts()
         return shared_example.get(
             lambda: respond(
@@ -109,12 +107,10 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         return ui.on_first_visit(was_visited, lambda: example_or_error(progress), output_count=1)
 
     def unlock_form() -> list[Any]:
-        """Return values that unlock the two text fields and the button, and leave the answer unchanged.
-
-        The text fields get the texts of the example.
-        """
         fields = [gr.update(value=text, interactive=True) for text in example_texts()]
-        return [*fields, gr.update(interactive=True), gr.skip()]
+        unlocked_button = gr.update(interactive=True)
+        unchanged_answer = gr.skip()
+        return [*fields, unlocked_button, unchanged_answer]
 
     unlock_or_error = ui.show_errors(unlock_form, lambda error: [gr.skip(), gr.skip(), gr.skip(), error])
     page.load(unlock_or_error, None, [*texts, button, answer], **ui.ON_STARTUP)

@@ -107,7 +107,7 @@ def find_runs(
     runs = [_list_run(path.expanduser()) for path in named]
     named_paths = {path.expanduser().resolve() for path in named}
     errors = []
-    for path in _run_folders(folder):
+    for path in _latest_run_folders(folder):
         if path.resolve() in named_paths:
             continue
         try:
@@ -127,8 +127,7 @@ def find_runs(
     return RunLibrary(_with_distinct_labels(runs), left_out)
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, latest first; an empty list if the folder cannot be read."""
+def _latest_run_folders(folder: Path) -> list[Path]:
     try:
         run_folders = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
         return sorted(run_folders, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_RUNS]
@@ -427,15 +426,12 @@ def make_worked_example(context: AppContext) -> Example:
 
 
 def _example_without_run(context: AppContext) -> Example:
-    """Return an example with a special token that can occur in text, or else with the first available token.
-
-    A special token is preferred, because special tokens are often the worst.
-    """
     vocabulary = context.model.vocabulary
     sentences = spread(list(context.corpus.texts), 2)
     entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
-    special = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
-    token_id = special[0] if special else vocabulary.available[0].id
+    # Special tokens are often the worst.
+    special_ids = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
+    token_id = special_ids[0] if special_ids else vocabulary.available[0].id
     why = "No run of this model is open, so its sticky tokens are not known."
     return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
 
@@ -474,4 +470,5 @@ def spread(texts: list[str], count: int) -> list[str]:
     """Return `count` evenly spaced texts from a list, or all texts if there are no more than `count`."""
     if len(texts) <= count:
         return texts
+    # The middle one of each of `count` equal parts.
     return [texts[(2 * position + 1) * len(texts) // (2 * count)] for position in range(count)]

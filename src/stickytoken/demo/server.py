@@ -242,13 +242,11 @@ class _TrustedHosts:
         self._middleware: list[TrustedHostMiddleware] = []
 
     def __call__(self, app: ASGIApp) -> TrustedHostMiddleware:
-        """Wrap an app so that the host of every request is checked."""
         middleware = TrustedHostMiddleware(app, list(LOOPBACK), www_redirect=False)
         self._middleware.append(middleware)
         return middleware
 
     def add(self, host: str) -> None:
-        """Also answer requests that are sent to this host name."""
         for middleware in self._middleware:
             middleware.allowed_hosts.append(host)
 

@@ -97,7 +97,6 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    """Return the meanings of the terms on the page, keyed by term: those of comparisons, then of methods."""
     meanings = dict(comparisons.GLOSSARY)
     for compared in comparison.runs:
         for term, meaning in glossary(compared.run.method.TABLE).items():
@@ -216,7 +215,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
     narrow: dict[str, Any] = {}
     if names:
         figure = _draw_worst(names, worst)
-        narrow = _on_a_narrow_screen(figure, names)
+        narrow = _adapt_to_narrow_screen(figure, names)
     return ReportFigure(
         "worst-by-run",
         "The worst tokens of each run",
@@ -251,7 +250,7 @@ def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
     return (measure.title, entry.name, worst.token, worst.verdict, *cells)
 
 
-def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
+def _adapt_to_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
     changes = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
     labels = [fig.label(fig.shortened(visible(name), _NARROW_CHARACTERS)) for name in row_names]
     changes["yaxis.ticktext"] = labels
@@ -306,28 +305,24 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
     figure.add_trace(bars, row=1, col=panel)
 
 
-def _error_bar_length(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else round(end - start, 4)
-
-
 def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Column, panel: int) -> None:
     """Draw a mark with an error bar and a name for the worst token of each run."""
-    largest = max((abs(entry.worst.value) for entry in entries), default=0.0)
-    symbols = ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries]
+    worst = [entry.worst for entry in entries]
+    largest = max((abs(token.value) for token in worst), default=0.0)
+    symbols = ["diamond" if token.verdict == "sticky" else "diamond-open" for token in worst]
     # A token's name is written on the side of its mark that has more room.
-    sides = ["top left" if entry.worst.value > largest / 2 else "top right" for entry in entries]
+    sides = ["top left" if token.value > largest / 2 else "top right" for token in worst]
     marks: dict[str, Any] = {
         "type": "scatter",
         "y": [fig.label(entry.name) for entry in entries],
-        "x": [round(entry.worst.value, 4) for entry in entries],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [_error_bar_length(entry.worst.value, entry.worst.high) for entry in entries],
-            "arrayminus": [_error_bar_length(entry.worst.low, entry.worst.value) for entry in entries],
-        },
+        "x": [round(token.value, 4) for token in worst],
+        "error_x": fig.error_bars(
+            [token.value for token in worst],
+            [token.low for token in worst],
+            [token.high for token in worst],
+        ),
         "mode": "markers+text",
-        "text": [fig.legend_label(entry.worst.token) for entry in entries],
+        "text": [fig.legend_label(token.token) for token in worst],
         "textposition": sides,
         "cliponaxis": False,
         "marker": {"color": fig.STICKY, "size": 11, "symbol": symbols},
@@ -349,7 +344,7 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
     narrow: dict[str, Any] = {}
     if measured:
         figure = _draw_tokens(comparison.names, measured)
-        narrow = _on_a_narrow_screen(figure, [token.token for token in measured])
+        narrow = _adapt_to_narrow_screen(figure, [token.token for token in measured])
     return ReportFigure(
         "sticky-tokens-by-run",
         "Sticky tokens, run by run",
@@ -429,14 +424,14 @@ def _draw_tokens_of_run(
         "hovertemplate": f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
         f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
         "marker": {"color": fig.SERIES[run % len(fig.SERIES)], "symbol": symbols, "size": 10},
-        "name": fig.label(_without_middle(visible(name))),
+        "name": fig.label(_cut_middle(visible(name))),
         "legendgroup": str(run),
         "showlegend": panel == 1,
     }
     figure.add_trace(marks, row=1, col=panel)
 
 
-def _without_middle(name: str) -> str:
+def _cut_middle(name: str) -> str:
     if len(name) <= _NAME_BEGIN + _NAME_END + 1:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

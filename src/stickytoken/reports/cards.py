@@ -130,7 +130,10 @@ def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """The range of a measure's values on all cards, in the unit of the measure."""
+    """The range of a measure on all cards, in its unit.
+
+    It is the smallest that contains the ordinary token, all intervals and all thresholds.
+    """
 
     start: float
     end: float
@@ -138,7 +141,6 @@ class _Scale:
 
     @classmethod
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
-        """Return the smallest range that contains the ordinary token, all intervals and all thresholds."""
         ordinary = 0.0
         if column.key == PUSH.key:
             result: Any = content.run.result  # the record of the method that has this column
@@ -154,8 +156,8 @@ class _Scale:
         return cls(min(values), max(values), ordinary)
 
     def position(self, value: float) -> float:
-        """Return the position of a value in percent of the width, leaving a margin of 2% at both ends."""
-        span = self.end - self.start or 1.0
+        span = self.end - self.start or 1.0  # a range without extent has all values at its start
+        # A margin of 2% of the width stays free at both ends.
         return round(2 + 96 * (value - self.start) / span, 2)
 
 

@@ -89,10 +89,6 @@ def strongest(content: RunContent) -> ShownTable | None:
     return ShownTable(run.description.strongest_title, _data_table(rows, shown_columns))
 
 
-def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
-    return [column.text(row[column.key]) for column in columns]
-
-
 def notes(content: RunContent) -> list[str]:
     """Return the notes of a report: one sentence for each caveat."""
     lines = []
@@ -137,8 +133,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     model = record.model.model_dump()
     loading = model.get("loading")
     if loading:
-        is_set = {name: value for name, value in loading.items() if value not in (None, "", False)}
-        model["loading"] = is_set
+        model["loading"] = {name: value for name, value in loading.items() if value not in (None, "", False)}
     encoder = record.identity_parts.get("encoder")
     model |= encoder if isinstance(encoder, dict) else {}
     queries = record.identity_parts.get("queries")
@@ -226,15 +221,15 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
-        figures += _number(effects.impact_figures(impact), position)
+        figures += _number_from_second(effects.impact_figures(impact), position)
     for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _number(_repair_figures(record), position)
+        figures += _number_from_second(_repair_figures(record), position)
     return figures
 
 
-def _number(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
+def _number_from_second(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
     if position == 0:
-        return figures
+        return figures  # most runs have a single measurement or repair, which needs no number
     number_in_report = position + 1
     return [
         replace(
@@ -321,7 +316,7 @@ def _pair_similarities(content: RunContent) -> ReportFigure:
         return paper.pair_similarities(token="", copies=0, before=[], after=None, u=u)
     record = content.evidence.record
     stored = content.evidence.tokens.filter(~pl.col("ordinary"), pl.col("similarities_after").is_not_null())
-    strongest_unflagged = run.strongest(STRONGEST).select(run.tokens.columns)
+    strongest_unflagged = run.strongest(STRONGEST)
     ranked = pl.concat([content.sticky, strongest_unflagged], how="diagonal")  # worst first
     rows = ranked.select("token_id", "token").join(stored, on="token_id", maintain_order="left")
     if rows.is_empty():
@@ -362,13 +357,12 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
     rank = {token_id: position for position, token_id in enumerate(content.sticky["token_id"])}
 
-    def order(explanation: StoredExplanation) -> tuple[int, int]:
-        """Return the rank of the explained token among the flagged tokens, and its token id."""
+    def rank_and_id(explanation: StoredExplanation) -> tuple[int, int]:
         token_id = explanation.token.token_id
         return rank.get(token_id, len(rank)), token_id
 
     tokens = []
-    for position, explanation in enumerate(sorted(content.explanations, key=order)):
+    for position, explanation in enumerate(sorted(content.explanations, key=rank_and_id)):
         token = explanation.token
         is_drawn = position < _DRAWN_EXPLANATIONS
         tokens.append(
@@ -523,14 +517,17 @@ def _data_table(rows: pl.DataFrame, columns: Sequence[Column]) -> DataTable:
     return DataTable([column.title for column in columns], cells)
 
 
-def _show_copies(row: dict[str, Any]) -> ShownCopies:
-    """Return the document in a row of an audit's documents.parquet, formatted for a report."""
-    suspected = ", only suspected" if row["suspected_only"] else ""
+def _texts_of_row(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+    return [column.text(row[column.key]) for column in columns]
+
+
+def _show_copies(document: dict[str, Any]) -> ShownCopies:
+    suspected = ", only suspected" if document["suspected_only"] else ""
     return ShownCopies(
-        id=row["id"],
-        found=f"{row['found']} ({row['causes']}{suspected})",
-        effect=auditing.effect(row),
-        pieces=[(piece["text"], piece["found"]) for piece in row["excerpt"]],
+        id=document["id"],
+        found=f"{document['found']} ({document['causes']}{suspected})",
+        effect=auditing.effect(document),
+        pieces=[(piece["text"], piece["found"]) for piece in document["excerpt"]],
     )
 
 

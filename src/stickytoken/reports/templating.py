@@ -97,21 +97,21 @@ def flowing(text: str) -> str:
 _RIGHT_TO_LEFT = regex.compile(r"[\p{Bidi_Class=R}\p{Bidi_Class=AL}]+")
 
 
-def _isolate(text: str) -> Markup:
+def isolated(text: str) -> Markup:
     """Convert text to HTML in which right-to-left letters don't reverse the order of what follows them."""
-    return Markup(_RIGHT_TO_LEFT.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
+    return Markup(_RIGHT_TO_LEFT.sub(r"<bdi>\g<0></bdi>", str(escape(visible(text)))))
 
 
 def commands(text: str) -> Markup:
-    """Convert text to HTML, with a <code> element for each part between backticks."""
-    pieces = visible(text).split("`")
+    """Convert text to HTML as `isolated` does, with a <code> element for each part between backticks."""
+    pieces = text.split("`")
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
-        return _isolate(visible(text))
+        return isolated(text)
     html = Markup("")
     for position, piece in enumerate(pieces):
         is_code = position % 2 == 1
-        html += Markup("<code>{}</code>").format(piece) if is_code else _isolate(piece)
+        html += Markup("<code>{}</code>").format(visible(piece)) if is_code else isolated(piece)
     return html
 
 
@@ -129,7 +129,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
         finalize=_finalize,
         **_OPTIONS,
     )
-    for function in (commands, cosine, flowing, number, ord, plain, spaced):
+    for function in (commands, cosine, flowing, isolated, number, ord, plain, spaced):
         environment.filters[function.__name__] = function
     return environment
 

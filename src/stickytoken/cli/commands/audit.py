@@ -87,7 +87,7 @@ def audit(
             progress=progress,
         )
     page = _write_page(finished)
-    show_audit(finished, page, limit, output_format)
+    _show_audit(finished, page, limit, output_format)
 
 
 def _write_page(audit: Audit) -> Path | None:
@@ -99,7 +99,7 @@ def _write_page(audit: Audit) -> Path | None:
     return write_audit_page(audit)
 
 
-def show_audit(audit: Audit, page: Path | None, limit: int, output_format: opt.Format) -> None:
+def _show_audit(audit: Audit, page: Path | None, limit: int, output_format: opt.Format) -> None:
     """Print a finished audit. ``page`` is the page that shows it; None if it could not be written."""
     if output_format is opt.Format.JSON:
         console.print_json(audit.summary() | {"page": None if page is None else str(page)})

@@ -206,7 +206,7 @@ def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
     lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text")).list.join(" | ")
     table = scan.worst.with_columns(lists, pl.col("kinds").list.join(" "))
     texts = pl.col("id", "source", "path", "words", "excerpt")
-    return table.with_columns(texts.map_elements(console.harmless, return_dtype=pl.String)).write_csv()
+    return table.with_columns(texts.map_elements(console.escape_formula, return_dtype=pl.String)).write_csv()
 
 
 def _print_scan(scan: Scan, limit: int) -> None:

@@ -73,17 +73,13 @@ class MethodOptions:
         known_names = command_line_types(settings_class)
         for name in arguments:
             if name not in known_names:
-                raise _not_a_setting_of(method, name)
+                others = " or ".join(_methods_by_setting(for_probe=False)[name])
+                raise InputError(
+                    f"--set {name.replace('_', '-')} is not an option of the method {method}: leave it out, "
+                    f"or use {others}"
+                )
         settings: MethodSettings = settings_class(**arguments)
         return settings
-
-
-def _not_a_setting_of(method: str, name: str) -> InputError:
-    others = " or ".join(_methods_by_setting(for_probe=False)[name])
-    return InputError(
-        f"--set {name.replace('_', '-')} is not an option of the method {method}: leave it out, or use "
-        f"{others}"
-    )
 
 
 def method_options(*, for_probe: bool) -> type[MethodOptions]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ from stickytoken.settings.repair import RepairSettings
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
-    from stickytoken.findings import Finding
+    from stickytoken.findings import Finding, Rule
     from stickytoken.gate import Check
 
 # Exit statuses of the repair and check commands.
@@ -134,15 +134,6 @@ _NEED_A_RUN = ("fail_on", "max_tokens", "baseline", "revision", "folder")
 CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 
-def _parser_of(choices: Sequence[str], kind: str) -> Callable[[str], str]:
-    def parse(name: str) -> str:
-        if name not in choices:
-            raise typer.BadParameter(f"{name!r} is not a {kind}: use one of {', '.join(choices)}")
-        return name
-
-    return parse
-
-
 @command()
 def check(
     source: Annotated[str | None, opt.argument(metavar="[MODEL|RUN|RULES]")] = None,
@@ -153,7 +144,7 @@ def check(
     fail_on: Annotated[
         str | None,
         opt.method_option(
-            parser=_parser_of(_GRADES, "severity"),
+            parser=opt.parser_of(_GRADES, "severity"),
             autocompletion=lambda: list(_GRADES),
             metavar="|".join(_GRADES),
             help=_FAIL_ON_HELP,
@@ -169,7 +160,7 @@ def check(
     fail_on_documents: Annotated[
         list[str] | None,
         opt.method_option(
-            parser=_parser_of(_CAUSES, "cause"), autocompletion=lambda: list(_CAUSES), metavar="CAUSE"
+            parser=opt.parser_of(_CAUSES, "cause"), autocompletion=lambda: list(_CAUSES), metavar="CAUSE"
         ),
     ] = None,
     output_format: opt.FormatChoice[CheckFormat] = CheckFormat.TABLE,
@@ -238,7 +229,9 @@ def check(
             )
     except StickyTokenError as error:
         # Write a document even if the check fails early: a build server could take its absence for a pass.
-        _write_document(output_format, out, str(error))
+        reason = str(error)
+        summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [reason], "findings": []}
+        _write_document(output_format, out, summary, incomplete=(reason,))
         raise
     _show_check(finished_check, output_format, out)
     if finished_check.outcome.value == "closed":
@@ -248,7 +241,15 @@ def check(
 
 
 def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
-    _write_document(output_format, out, finished_check)
+    _write_document(
+        output_format,
+        out,
+        finished_check.summary(),
+        incomplete=finished_check.incomplete,
+        found=finished_check.findings,
+        rules=finished_check.rules,
+        notes=finished_check.notes,
+    )
     if output_format is CheckFormat.GITHUB:
         console.print_line(finished_check.headline())
     if output_format is CheckFormat.TABLE or out is not None:
@@ -278,32 +279,31 @@ def _line_in_repository() -> tuple[str, int] | None:
     return None if project is None or path is None else (path, project.model_line)
 
 
-def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check | str) -> None:
-    """Write the outcome of a check, or the error that ended it, unless the format is a table."""
+def _write_document(
+    output_format: CheckFormat,
+    out: Path | None,
+    summary: dict[str, Any],
+    *,
+    incomplete: Sequence[str],
+    found: Sequence[Finding] = (),
+    rules: Sequence[Rule] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Write the outcome of a check for a build server, unless the format is a table.
+
+    The summary is the JSON document. The other formats are made of the rest.
+    """
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
     from stickytoken.measurement import make_folder, write_atomically
 
-    results: Any = ()
-    rules: Any = ()
-    incomplete: Any
-    notes: Any = ()
-    if isinstance(outcome, str):
-        incomplete = (outcome,)
-        summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [outcome], "findings": []}
-    else:
-        results = outcome.findings
-        rules = outcome.rules
-        incomplete = outcome.incomplete
-        notes = outcome.notes
-        summary = outcome.summary()
     if output_format is CheckFormat.JUNIT:
-        text = findings.junit(results, rules, "stickytoken check", incomplete, notes)
+        text = findings.junit(found, rules, "stickytoken check", incomplete, notes)
     elif output_format is CheckFormat.GITHUB:
-        text = "".join(f"{line}\n" for line in findings.github_annotations(results, incomplete))
+        text = "".join(f"{line}\n" for line in findings.github_annotations(found, incomplete))
     elif output_format is CheckFormat.SARIF:
-        text = console.as_json(findings.sarif(results, rules, __version__, incomplete, notes))
+        text = console.as_json(findings.sarif(found, rules, __version__, incomplete, notes))
     else:
         text = console.as_json(summary)
     if out is None:

@@ -264,8 +264,8 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
     matrix = attribution.matrix
     strength = abs(matrix)
     max_columns = max(1, (console.stdout().width - _LABEL_WIDTH - 2) // (_CELL_WIDTH + 1))
-    rows = _largest(strength.max(axis=1), _MAX_ROWS)
-    columns = _largest(strength.max(axis=0), max_columns)
+    rows = _places_of_largest(strength.max(axis=1), _MAX_ROWS)
+    columns = _places_of_largest(strength.max(axis=0), max_columns)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("", max_width=_LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
     for column in columns:
@@ -287,7 +287,7 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
     console.print_line("")
 
 
-def _largest(values: NDArray[np.floating], count: int) -> list[int]:
+def _places_of_largest(values: NDArray[np.floating], count: int) -> list[int]:
     order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 

@@ -73,9 +73,6 @@ ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
 # Colour scale of heat maps. Its middle is light in both themes, because the text in the cells is dark.
 _DIVERGING = [[0, AFTER], [0.5, "#f7f7f7"], [1, STICKY]]
-COLORS = {"sticky": STICKY, "benign": ORDINARY}
-# Marker of each verdict. The verdicts differ in shape for readers who cannot tell their colours apart.
-SYMBOLS = {"sticky": "diamond", "benign": "circle-open"}
 # Colours for the tokens or runs in a figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
@@ -231,6 +228,18 @@ def axis_positions(copies: Sequence[int]) -> list[float]:
 def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
     """Return Plotly options for an axis with a tick for each number of copies, at its `axis_positions`."""
     return {"tickvals": axis_positions(copies), "ticktext": [str(count) for count in copies]}
+
+
+def error_bars(
+    values: Iterable[float], lows: Iterable[float | None], highs: Iterable[float | None]
+) -> dict[str, Any]:
+    """Return Plotly options for error bars. Where an end of an interval is None, its bar is left out."""
+    above: list[float | None] = []
+    below: list[float | None] = []
+    for value, low, high in zip(values, lows, highs, strict=True):
+        above.append(None if high is None else round(high - value, 5))
+        below.append(None if low is None else round(value - low, 5))
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
 
 
 def empty_figure(message: str) -> go.Figure:

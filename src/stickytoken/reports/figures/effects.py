@@ -66,8 +66,9 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
     return figures
 
 
-def _group_name(kind: str, measured: str) -> str:
-    return measured if kind == "sticky" else kind
+def _group_name(look: str, measured_kind: str) -> str:
+    # Tokens that a user named look like sticky ones, but are not called so.
+    return measured_kind if look == "sticky" else look
 
 
 def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> ReportFigure:
@@ -119,14 +120,10 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
 
 
 def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
-    above: list[float | None] = []
-    below: list[float | None] = []
-    for row in rows:
-        low = row[f"{column}_low"]
-        high = row[f"{column}_high"]
-        above.append(None if high is None else round(high - row[column], 5))
-        below.append(None if low is None else round(row[column] - low, 5))
-    return {"type": "data", "symmetric": False, "thickness": 1.5, "array": above, "arrayminus": below}
+    values = [row[column] for row in rows]
+    lows = [row[f"{column}_low"] for row in rows]
+    highs = [row[f"{column}_high"] for row in rows]
+    return fig.error_bars(values, lows, highs) | {"thickness": 1.5}
 
 
 def _add_zero_line_and_legend(figure: go.Figure) -> None:
@@ -226,11 +223,12 @@ def _condition_name(row: Mapping[str, Any]) -> str:
 
 
 def _look_of(row: Mapping[str, Any]) -> str:
-    return "sticky" if _is_measured(row) else str(row["kind"].split()[0])
+    return "sticky" if _is_measured(row) else "benign"
 
 
 def _is_measured(row: Mapping[str, Any]) -> bool:
-    return row["kind"].split()[0] in _MEASURED
+    kind = row["kind"].split()[0]  # without the second word of "sticky mixture", for example
+    return kind in _MEASURED
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
     outside = [row for row in rows if row["outside"]]
     if not outside:
         return f"{start} stays within the benign interval in all layers."
-    furthest = _furthest(outside)
+    furthest = _most_deviating(outside)
     return (
         f"{start} leaves the benign interval in layer {outside[0]['layer']} and is furthest from it in "
         f"layer {furthest['layer']}, at {furthest['value']:.3f} where benign tokens have "
@@ -137,7 +137,8 @@ def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
     )
 
 
-def _furthest(rows: Sequence[Row]) -> Row:
+def _most_deviating(rows: Sequence[Row]) -> Row:
+    # Deviations are unknown if all benign tokens have the same value.
     return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
 
 
@@ -183,7 +184,6 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
 
 
 def _symbols(rows: Sequence[Row]) -> list[str]:
-    """Return one symbol per row, filled if the value lies outside the benign interval and open otherwise."""
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
@@ -226,7 +226,7 @@ def _heads_in_words(single_heads: pl.DataFrame) -> str:
         f"{len(single_heads)} heads."
     )
     if outside:
-        furthest = _furthest(outside)
+        furthest = _most_deviating(outside)
         text += (
             f" It is furthest in layer {furthest['layer']}, head {furthest['head']}: "
             f"{furthest['value']:.3f} where benign tokens have {furthest['benign_mean']:.3f}."
@@ -254,9 +254,9 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
     dots: list[list[str]] = []
     for layer in layers:
         cells = [row_by_cell.get((layer, head)) for head in range(head_count)]
-        deviations.append([cell and cell["deviations"] for cell in cells])
+        deviations.append([None if cell is None else cell["deviations"] for cell in cells])
         details.append([_head_details(cell) for cell in cells])
-        dots.append(["●" if cell and cell["outside"] else "" for cell in cells])
+        dots.append(["●" if cell is not None and cell["outside"] else "" for cell in cells])
     figure = fig.new_figure(height=170 + 26 * len(layers))
     heatmap: dict[str, Any] = {
         "type": "heatmap",
@@ -290,7 +290,7 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
         "CLS or last-token pooling the copies contribute nothing, or everything, by construction. Green: the "
         "interval of the matched benign tokens."
     )
-    rows = _rows_with_values(measures, _POOLING, ("value", "benign_low", "benign_high"))
+    rows = _titled_rows(measures, _POOLING, ("value", "benign_low", "benign_high"))
     table = _measure_table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
@@ -347,9 +347,10 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
     return figure
 
 
-def _rows_with_values(
+def _titled_rows(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
+    # Rows without a value that the figure needs are left out; in the others, the title replaces the name.
     row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [
         row_by_measure[measure] | {"measure": title}
@@ -368,7 +369,7 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
     token = explanation.token.token
     reading = _reading_of_embedding(explanation.record.vocabulary)
     narrow = {"xaxis.title.text": "% of the available<br>tokens below"}
-    rows = _rows_with_values(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
+    rows = _titled_rows(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
     table = _measure_table(rows, ("value", "share_below", *_BENIGN, "outside"))
     if not rows:
         message = "this model does not expose its embedding matrix"

@@ -157,11 +157,11 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
         if lines:
-            shifts[side] = mean_line([_minus_first(line) for line in lines])
+            shifts[side] = mean_line([_changes_since_first(line) for line in lines])
     return shifts
 
 
-def _minus_first(line: Sequence[float | None]) -> list[float | None]:
+def _changes_since_first(line: Sequence[float | None]) -> list[float | None]:
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
@@ -206,12 +206,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
-    """Return one table row per group of tokens.
-
-    A row contains the property by which tokens are grouped, the group, the group's number of examined tokens,
-    its number of sticky tokens, and its share of all sticky tokens. At least one token must be sticky.
-    """
-    total = sum(part.sticky)
+    total = sum(part.sticky)  # not 0: the caller draws nothing if no token is sticky
     return [
         (part.title, group, examined, sticky, f"{sticky / total:.1%}")
         for group, examined, sticky in zip(part.groups, part.examined, part.sticky, strict=True)

@@ -54,7 +54,9 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     """Draw a histogram with a logarithmic count axis, and mark the flagged tokens in it."""
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
-    intervals = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
+    intervals = [
+        [_precise_text(column, start), _precise_text(column, end)] for start, end in pairwise(edges.tolist())
+    ]
     figure = fig.new_figure()
     bars: dict[str, Any] = {
         "type": "bar",
@@ -67,10 +69,10 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
         "name": "tokens",
     }
     figure.add_trace(bars)
-    flagged = measured.filter(verdict="sticky").sort(column.key, descending=True)
-    values = f": %{{x:{fig.number_format(column)}}}"
-    heights = [_MARK_HEIGHT] * len(flagged)
-    _mark_flagged(figure, flagged, "sticky", flagged[column.key].round(6), heights, values)
+    sticky = measured.filter(verdict="sticky").sort(column.key, descending=True)
+    hover_value = f": %{{x:{fig.number_format(column)}}}"
+    heights = [_COUNT_AT_MARKS] * len(sticky)
+    _mark_sticky(figure, sticky, sticky[column.key].round(6), heights, hover_value)
     for position, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
         height = 1 - 0.08 * position
@@ -82,10 +84,9 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     top = float(np.log10(max(int(counts.max()), 2))) + 0.35
     bottom = -0.3
     figure.update_yaxes(range=[bottom, top], tickformat=",d")
-    sticky = measured.filter(verdict="sticky").sort(column.key)
     names = [
-        _Name(fig.legend_label(token), value, float(np.log10(_MARK_HEIGHT)))
-        for token, value in sticky.select("token", column.key).iter_rows()
+        _Name(fig.legend_label(token), value, float(np.log10(_COUNT_AT_MARKS)))
+        for token, value in sticky.reverse().select("token", column.key).iter_rows()
     ]
     ends = [float(edges[0]), float(edges[-1]), *described.lines.values()]
     _write_names(figure, names, width=max(ends) - min(ends), height=top - bottom)
@@ -94,16 +95,17 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
 
 
 def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
-    low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
+    quantiles = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
+    low, middle, high = [_precise_text(column, value) for value in quantiles]
     text = (
-        f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median "
-        f"{_exact(column, middle)}, 90% between {_exact(column, low)} and {_exact(column, high)}."
+        f"{column.title.capitalize()} of {counted(len(measured), 'token')}: median {middle}, 90% between "
+        f"{low} and {high}."
     )
     flagged = sorted(measured.filter(verdict="sticky")[column.key])
     if flagged:
-        span = f"at {_exact(column, flagged[0])}"
+        span = f"at {_precise_text(column, flagged[0])}"
         if len(flagged) > 1:
-            span = f"between {_exact(column, flagged[0])} and {_exact(column, flagged[-1])}"
+            span = f"between {_precise_text(column, flagged[0])} and {_precise_text(column, flagged[-1])}"
         text += f" {len(flagged)} sticky {span}."
     return text
 
@@ -126,11 +128,12 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
         pairwise(edges.tolist()), counts, sticky_counts, strict=True
     ):
         if count:
-            rows.append((_exact(column, start), _exact(column, end), count, sticky_count))
+            rows.append((_precise_text(column, start), _precise_text(column, end), count, sticky_count))
     return DataTable(("from", "to", "tokens", "sticky"), rows)
 
 
-def _exact(column: Column, value: float) -> str:
+def _precise_text(column: Column, value: float) -> str:
+    # One digit more than in the table of tokens, so that neighbouring bins differ.
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
     return number(value, column.digits + 1, column.unit)
@@ -148,31 +151,30 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
     return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
 
 
-# Position of token marks on the count axis of a distribution, just above the bottom.
-_MARK_HEIGHT = 0.72
+# Where token marks are on the count axis of a distribution: just above its bottom.
+_COUNT_AT_MARKS = 0.72
 
 
-def _mark_flagged(
+def _mark_sticky(
     figure: go.Figure,
-    flagged: pl.DataFrame,
-    verdict: str,
+    sticky: pl.DataFrame,
     x: pl.Series,
     y: Iterable[float],
-    values: str,
+    hover_values: str,
 ) -> None:
-    if flagged.is_empty():
+    if sticky.is_empty():
         return
-    names = [fig.label(token) for token in flagged["token"]]
+    names = [fig.label(token) for token in sticky["token"]]
     marks: dict[str, Any] = {
         "type": "scatter",
         "x": x.to_list(),
         "y": list(y),
         "customdata": names,
         "mode": "markers",
-        "marker": {"color": fig.COLORS[verdict], "symbol": fig.SYMBOLS[verdict], "size": 11},
-        "hovertemplate": f"%{{customdata}}{values}<extra>{verdict}</extra>",
+        "marker": {"color": fig.STICKY, "symbol": "diamond", "size": _MARK_SIZE},
+        "hovertemplate": f"%{{customdata}}{hover_values}<extra>sticky</extra>",
         "cliponaxis": False,
-        "name": f"{verdict} ({len(names)})",
+        "name": f"sticky ({len(names)})",
     }
     figure.add_trace(marks)
 
@@ -185,6 +187,7 @@ _PLOT_WIDTH = 280
 _PLOT_HEIGHT = 250
 _CHARACTER_WIDTH = 9
 _LINE_HEIGHT = 16
+_MARK_SIZE = 11
 # Distance from the middle of a mark up to its name, in pixels.
 _NAME_DISTANCE = 15
 
@@ -199,37 +202,43 @@ class _Name:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """The rectangle that a name covers in the figure, in pixels, if the figure is as wide as a phone."""
+class _Box:
+    """The rectangle that a name or a mark covers, in pixels, if the figure is as wide as a phone."""
 
-    left: float
-    right: float
+    x: float  # of the middle, from the left
+    y: float  # of the middle, from below
+    width: float
     height: float
 
-    def overlaps(self, other: _Place) -> bool:
-        """Return whether a name at this place would overlap a name at the other place."""
-        is_beside = self.right <= other.left or other.right <= self.left
-        return not is_beside and abs(self.height - other.height) < _LINE_HEIGHT
+    def overlaps(self, other: _Box) -> bool:
+        is_beside = abs(self.x - other.x) >= (self.width + other.width) / 2
+        is_above_or_below = abs(self.y - other.y) >= (self.height + other.height) / 2
+        return not is_beside and not is_above_or_below
 
 
 def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height: float) -> None:
     """Write the name of each token above its mark. If there are more than `_MOST_NAMED`, write none.
 
-    A name that would overlap an earlier name is written higher, with a line to its mark.
+    A name that would cover an earlier name or another mark is written higher, with a line to its own mark.
+    ``width`` and ``height`` are the lengths of the axes, in their units.
     """
     if len(names) > _MOST_NAMED:
         return
-    places: list[_Place] = []
+    marks = []
     for name in names:
-        middle = _PLOT_WIDTH * name.x / (width or 1.0)
-        half = _CHARACTER_WIDTH * len(name.text) / 2
-        mark_height = _PLOT_HEIGHT * name.y / (height or 1.0)
+        x = _PLOT_WIDTH * name.x / (width or 1.0)
+        y = _PLOT_HEIGHT * name.y / (height or 1.0)
+        marks.append(_Box(x, y, _MARK_SIZE, _MARK_SIZE))
+    written: list[_Box] = []
+    for name, mark in zip(names, marks, strict=True):
+        occupied = [*written, *(other for other in marks if other is not mark)]
+        name_width = _CHARACTER_WIDTH * len(name.text)
         distance = _NAME_DISTANCE
-        place = _Place(middle - half, middle + half, mark_height + distance)
-        while any(place.overlaps(earlier) for earlier in places):
+        box = _Box(mark.x, mark.y + distance, name_width, _LINE_HEIGHT)
+        while any(box.overlaps(other) for other in occupied):
             distance += _LINE_HEIGHT
-            place = _Place(middle - half, middle + half, mark_height + distance)
-        places.append(place)
+            box = _Box(mark.x, mark.y + distance, name_width, _LINE_HEIGHT)
+        written.append(box)
         is_moved = distance > _NAME_DISTANCE
         offset = {"ax": 0, "ay": -distance, "standoff": 7} if is_moved else {"yshift": distance}
         figure.add_annotation(
@@ -295,7 +304,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     }
     figure.add_trace(cloud)
     sticky = measured.filter(verdict="sticky").sort(x)
-    _mark_flagged(figure, sticky, "sticky", sticky[x].round(4), sticky[y].round(4), values)
+    _mark_sticky(figure, sticky, sticky[x].round(4), sticky[y].round(4), values)
     names = [_Name(fig.legend_label(row["token"]), row[x], row[y]) for row in sticky.iter_rows(named=True)]
     width = float(np.ptp(measured[x].to_numpy()))
     height = float(np.ptp(measured[y].to_numpy()))
@@ -314,16 +323,16 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
     groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
     for name, rows in groups.items():
         if not rows.is_empty():
-            medians = _quantiles(rows, described, 0.5)
+            medians = _quantile_texts(rows, described, 0.5)
             text += f" {name}: medians {medians[0]} and {medians[1]}."
     return text
 
 
-def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
+def _quantile_texts(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
     quantiles = []
     for column in (described.x, described.y):
         value = np.quantile(rows[column.key].to_numpy(), level)
-        quantiles.append(_exact(column, float(value)))
+        quantiles.append(_precise_text(column, float(value)))
     return quantiles
 
 
@@ -336,11 +345,11 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
     sticky = sticky.sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in sticky.iter_rows(named=True):
-        x = _exact(described.x, row[described.x.key])
-        y = _exact(described.y, row[described.y.key])
+        x = _precise_text(described.x, row[described.x.key])
+        y = _precise_text(described.y, row[described.y.key])
         rows.append((row["token"], row["verdict"], x, y))
     for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
-        rows.append((f"({name} of all)", None, *_quantiles(measured, described, level)))
+        rows.append((f"({name} of all)", None, *_quantile_texts(measured, described, level)))
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
@@ -434,8 +443,8 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
     if ordinary:
         moves = []
         for side, lines in ordinary.items():
-            mean_line = np.mean(lines, axis=0)
-            moves.append(_move_in_words(side, mean_line[0], mean_line[-1]))
+            means = np.mean(lines, axis=0)
+            moves.append(_move_in_words(side, means[0], means[-1]))
         sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
     return " ".join(sentences)
 
@@ -599,14 +608,15 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
     sentences = [f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."]
     rows: list[tuple[Any, ...]] = []
     for part in parts:
-        by_sticky_count = sorted(range(len(part.groups)), key=part.sticky.__getitem__, reverse=True)
-        largest = [
-            f"{part.groups[position]}: {part.sticky[position]} of {part.examined[position]:,}"
-            for position in by_sticky_count[:3]
-            if part.sticky[position]
+        counts = list(zip(part.groups, part.examined, part.sticky, strict=True))
+        most_sticky_first = sorted(counts, key=lambda count: count[2], reverse=True)
+        phrases = [
+            f"{group}: {sticky_count} of {examined_count:,}"
+            for group, examined_count, sticky_count in most_sticky_first[:3]
+            if sticky_count
         ]
-        sentences.append(f"By {part.title}, {'; '.join(largest)}.")
-        for group, examined_count, sticky_count in zip(part.groups, part.examined, part.sticky, strict=True):
+        sentences.append(f"By {part.title}, {'; '.join(phrases)}.")
+        for group, examined_count, sticky_count in counts:
             if examined_count:
                 share = f"{sticky_count / examined_count:.2%}"
                 rows.append((part.title, group, examined_count, sticky_count, share))
