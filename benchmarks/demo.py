@@ -28,7 +28,7 @@ import stickytoken
 from bench import IMAGES, MINILM, ROOT, Results, chromium, commands, detected, refuse, save_picture
 from models import plain_model
 from stickytoken.measurement import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.repairs.result import REPAIR_FILE
+from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.vocabulary import categorize
 
 # Tokens that the browser tries, one after another.

@@ -34,7 +34,8 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.repairs import Repair
 from stickytoken.repairs.recheck import Copies, make_recheck
-from stickytoken.repairs.result import VerificationRecord
+from stickytoken.repairs.records import VerificationRecord
+from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.vocabulary import categorize
 
 # Largest distances of a repaired token from the true one: of the push, a third of the way from 1 to its
@@ -88,7 +89,12 @@ def main(
         started = time.perf_counter()
         processor_started = processor_seconds()
         repair = stickytoken.repair(
-            opened_run, chosen, out=out, strategy=strategy, task=task, progress=progress
+            opened_run,
+            chosen,
+            out=out,
+            task=task,
+            settings=RepairSettings(strategy=Strategy(strategy)),
+            progress=progress,
         )
         repair_processor_seconds = processor_seconds() - processor_started
         seconds = max(repair.record.seconds, time.perf_counter() - started)

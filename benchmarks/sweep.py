@@ -34,6 +34,7 @@ import stickytoken
 from stickytoken import load_encoder
 from stickytoken.errors import StickyTokenError
 from stickytoken.evaluation import embed_file
+from stickytoken.settings.repair import RepairSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -130,7 +131,7 @@ class Trial:
         # "river" is in the texts, so the repair of its token changes their vectors.
         token_id = next((token.id for token in available if "river" in token.text), available[0].id)
         repaired = self.folder / "repaired"
-        repair(run_folder, [token_id], out=repaired, verify=False)
+        repair(run_folder, [token_id], out=repaired, settings=RepairSettings(verify=False))
         self.step = "repaired model"
         expected_after_repair = library_vectors(repaired)
         vectors_after_repair = load_encoder(repaired, device="cpu").encode(TEXTS)

@@ -17,7 +17,7 @@ from planted import command
 from stickytoken import load_encoder, study
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement import ResultFolder
-from stickytoken.studies import _harm_in_documents, _latex, _read_twice
+from stickytoken.studies import _format_latex, _harm_in_documents, _make_rereadable
 
 pytestmark = pytest.mark.slow
 SENTENCES = profiled.sentences(1100)
@@ -122,7 +122,7 @@ def test_tables_and_figures_are_files(finished):
 
 def test_hostile_tokens_stay_text_in_latex():
     table = pl.DataFrame({"a_b": ["\\input{x}", "50% & $1 #_^~", "[x]"], "n": [1.0, None, 2.5]})
-    assert _latex(table).splitlines()[2:] == [
+    assert _format_latex(table).splitlines()[2:] == [
         r"a\_b & n \\",
         r"\midrule",
         r"\textbackslash{}input\{x\} & 1.000 \\",
@@ -149,7 +149,7 @@ def test_the_command_continues_a_study(encoder, finished, tmp_path):
 
 
 def test_a_study_refuses_a_negative_number_of_sets(encoder):
-    with pytest.raises(InputError, match="-1"):
+    with pytest.raises(InputError, match=naming("sets", -1)):
         study(encoder, sets=-1)
 
 
@@ -217,9 +217,9 @@ def test_the_page_says_first_what_speaks_against_its_numbers(finished, without_b
 
 def test_texts_that_can_be_read_once_are_kept_for_the_audit():
     texts = [f"the river is {number}" for number in range(3)]
-    once, once_hash = _read_twice(iter(texts))
+    once, once_hash = _make_rereadable(iter(texts))
     assert [row["text"] for row in once] == texts
-    assert once_hash == _read_twice(texts)[1] != _read_twice(texts[:2])[1]
+    assert once_hash == _make_rereadable(texts)[1] != _make_rereadable(texts[:2])[1]
 
 
 def test_only_one_process_writes_a_study(encoder, finished):
@@ -235,5 +235,5 @@ def test_a_folder_of_another_study_or_of_something_else_is_left_alone(encoder, f
     with pytest.raises(RunError, match=naming(finished.std.path)):
         study(encoder, out=finished.std.path, **options)
     (tmp_path / "study.json").write_text("{")
-    with pytest.raises(RunError, match="damaged"):
+    with pytest.raises(RunError, match=naming(tmp_path / "study.json")):
         study(encoder, out=tmp_path, **options)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stickytoken.settings.explain import ExplainSettings
     from stickytoken.settings.impact import ImpactSettings
     from stickytoken.settings.profile import ProfileSettings
+    from stickytoken.settings.repair import RepairSettings
     from stickytoken.settings.std import StdSettings
     from stickytoken.studies import Study, study
 
@@ -69,6 +70,7 @@ __all__ = [
     "ProfileSettings",
     "Repair",
     "RepairError",
+    "RepairSettings",
     "Run",
     "RunError",
     "StdSettings",
@@ -121,6 +123,7 @@ _EXPORTS = {
     "stickytoken.settings.explain": ("ExplainSettings",),
     "stickytoken.settings.impact": ("ImpactSettings",),
     "stickytoken.settings.profile": ("ProfileSettings",),
+    "stickytoken.settings.repair": ("RepairSettings",),
     "stickytoken.settings.std": ("StdSettings",),
     "stickytoken.studies": ("Study", "study"),
 }

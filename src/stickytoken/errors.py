@@ -85,7 +85,8 @@ class RepairError(StickyTokenError):
     """A model or tokenizer cannot be repaired as requested, or its repaired copy cannot be saved.
 
     Examples:
-        >>> stickytoken.repair(run, ["river"], out="mended", strategy="plain-specials", encoder=model)
+        >>> settings = stickytoken.RepairSettings(strategy="plain-specials")
+        >>> stickytoken.repair(run, ["river"], out="mended", settings=settings, encoder=model)
         Traceback (most recent call last):
             ...
         stickytoken.errors.RepairError: token 'river' (id 2314) cannot be repaired by plain-specials: ...

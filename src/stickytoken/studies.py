@@ -168,9 +168,9 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     task_sources = list_of("tasks", "tasks", tasks)
     # What cannot be used is refused before the first run, which may take hours.
     load_tasks(task_sources)
-    searched = bundled_collection().source
+    documents_identity = bundled_collection().source
     if documents is not None:
-        documents, searched = _read_twice(documents)
+        documents, documents_identity = _make_rereadable(documents)
     model = require_ids(load_encoder(encoder), "a study", "load the model on this machine")
     # Both may be read only once.
     corpus = choose_corpus(sentences, pairs)
@@ -181,7 +181,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "encoder": asdict(model.identify()),
         "queries": None if queries is None else asdict(queries),
         "corpus": corpus.fingerprint,
-        "documents": searched,
+        "documents": documents_identity,
         "sample": sample,
         "seed": seed,
     }  # tasks and sets can be added to a study later
@@ -191,7 +191,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
     with folder.locked():
         _require_same(folder, inputs)  # another process may have begun a study since
         store.write_atomically(path / _RECORD, json.dumps(inputs, indent=1).encode())
-        steps: dict[str, Any] = {"engine": engine, "progress": progress}
+        shared_options: dict[str, Any] = {"engine": engine, "progress": progress}
         settings = StdSettings(seed=seed, scores=Scores.ALL)  # as the paper, and for the rank correlations
         std = detect(
             model,
@@ -200,7 +200,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             pairs=own_pairs,
             sample=sample,
             out=path / "std",
-            **steps,
+            **shared_options,
         )
         profile = detect(
             model,
@@ -209,7 +209,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             sample=sample,
             seed=seed,
             out=path / "profile",
-            **steps,
+            **shared_options,
         )
         ids_by_list = _collect_lists(model, std, profile)
         packaged = documents is None
@@ -224,7 +224,7 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             encoder=model,
             tokens=sorted(ids) or std.strongest(1)["token_id"],  # without any list, only random tokens matter
             settings=AuditSettings(tokens=_MOST_TOKENS, seed=seed),
-            **steps,
+            **shared_options,
         )
         impacts = {}
         if task_sources:
@@ -236,10 +236,10 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
                         run=profile if name == "profile" else std,
                         tokens=listed_ids,
                         settings=ImpactSettings(edits=Edits.PAPER, seed=seed),
-                        **steps,
+                        **shared_options,
                     )
-        repeated = _repeat(model, std, settings, corpus, sets, path, steps)
-        tokens = _token_table(audited, std, ids_by_list)
+        repeated = _repeat(model, std, settings, corpus, sets, path, shared_options)
+        tokens = _make_token_table(audited, std, ids_by_list)
         notes = []
         try:
             report(std, figures=path / "figures")
@@ -253,15 +253,18 @@ def study(  # noqa: PLR0913 - all of them keyword-only, one decision each
             impacts=impacts,
             tokens=tokens,
             harm=pl.DataFrame(
-                [*_harm_in_documents(tokens, ids_by_list), *_harm_on_tasks(impacts, ids_by_list)], _HARM
+                [*_harm_in_documents(tokens, ids_by_list), *_harm_on_tasks(impacts, ids_by_list)],
+                _HARM_COLUMNS,
             ),
-            stability=_stability([std, *repeated]),
+            stability=_compare_repeats([std, *repeated]),
             notes=tuple(notes),
         )
         for name, table in finished._tables.items():
             store.write_atomically(path / f"{name}.csv", table.write_csv().encode())
-            store.write_atomically(path / f"{name}.tex", _latex(table).encode("utf-8", "backslashreplace"))
-        page = _page(finished, ids_by_list, packaged=packaged)
+            store.write_atomically(
+                path / f"{name}.tex", _format_latex(table).encode("utf-8", "backslashreplace")
+            )
+        page = _format_page(finished, ids_by_list, packaged=packaged)
         store.write_atomically(path / _PAGE, page.encode("utf-8", "backslashreplace"))
         return finished
 
@@ -286,16 +289,16 @@ def _require_same(folder: store.ResultFolder, inputs: Mapping[str, Any]) -> None
         raise RunError(f"{path} contains something other than a study: choose another folder")
 
 
-def _read_twice(documents: DocumentSource) -> tuple[DocumentSource, str]:
+def _make_rereadable(documents: DocumentSource) -> tuple[DocumentSource, str]:
     """Read documents, and return a source from which they can be read again, with a hash of its content.
 
     The hash covers the queries and relevance judgements of a BEIR folder, because the audit uses them.
     """
     collection = open_documents(documents, NamedColumns(needs_source=False))
-    read = [record for record in collection.read(Meter()) if isinstance(record, Document)]
-    content: list[Any] = [[document.id, document.text] for document in read]
+    texts = [record for record in collection.read(Meter()) if isinstance(record, Document)]
+    content: list[Any] = [[text.id, text.text] for text in texts]
     if isinstance(documents, Iterator) or (isinstance(documents, str) and documents == STDIN):
-        documents = [{"_id": each.id, "text": each.text, "source": each.source} for each in read]
+        documents = [{"_id": text.id, "text": text.text, "source": text.source} for text in texts]
     elif isinstance(documents, (str, Path)):
         folder = Path(documents)
         files = [folder / QUERIES, *sorted(folder.glob("qrels/*.tsv"))]
@@ -304,11 +307,14 @@ def _read_twice(documents: DocumentSource) -> tuple[DocumentSource, str]:
 
 
 def _collect_lists(model: IdEncoder, std: Run, profile: Run) -> dict[str, list[int]]:
+    """Return the token ids of each list, keyed by its name in `_LISTS`; without one that doesn't exist."""
     available = {token.id for token in categorize(model.tokenizer).available}
     ids_by_list = {"std": std.sticky["token_id"].to_list()}
     published = published_list(std)
     if published is not None:
-        ids_by_list["published"] = [id_ for id_ in published["token_id"].to_list() if id_ in available]
+        ids_by_list["published"] = [
+            token_id for token_id in published["token_id"].to_list() if token_id in available
+        ]
     ids_by_list["profile"] = profile.sticky["token_id"].to_list()
     return ids_by_list
 
@@ -320,7 +326,7 @@ def _repeat(
     corpus: Sentences | PairCorpus,
     sets: int,
     path: Path,
-    steps: Mapping[str, Any],
+    shared_options: Mapping[str, Any],
 ) -> list[Run]:
     """Repeat the paper's method on the tokens of a run, with other seeds and sentence pairs.
 
@@ -328,7 +334,7 @@ def _repeat(
     for outliers among them.
     """
     tokens = None
-    if not _is_whole(std):
+    if not _measures_all_tokens(std):
         tokens = std.tokens["token_id"].shuffle(settings.seed).head(_REPEATED).sort().to_list()
         settings = replace(settings, validation_pairs=1)
     runs = []
@@ -347,26 +353,26 @@ def _repeat(
             evidence=False,
             out=path / f"set-{number}",
             **texts,
-            **steps,
+            **shared_options,
         )
         runs.append(run)
     return runs
 
 
-def _token_table(audited: Audit, std: Run, ids_by_list: Mapping[str, Sequence[int]]) -> pl.DataFrame:
-    names = []
+def _make_token_table(audited: Audit, std: Run, ids_by_list: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+    lists_of_tokens = []
     for token_id, group in audited.tokens.select("token_id", "group").iter_rows():
         of_token = [name for name, ids in ids_by_list.items() if token_id in ids]
-        names.append(", ".join(of_token) or ("random" if group == ORDINARY else "none"))
+        lists_of_tokens.append(", ".join(of_token) or ("random" if group == ORDINARY else "none"))
     scores = std.tokens.select("token_id", "sticky_score", "validation_rate")
     return (
         audited.tokens.select("token_id", "token", "erased", "push", "found")
-        .insert_column(2, pl.Series("lists", names, pl.String))
+        .insert_column(2, pl.Series("lists", lists_of_tokens, pl.String))
         .join(scores, on="token_id", how="left", maintain_order="left")
     )
 
 
-_HARM = {
+_HARM_COLUMNS = {
     "list": pl.String,
     "harm": pl.String,
     "tokens": pl.Int64,
@@ -390,14 +396,14 @@ def _harm_in_documents(
     for list_name, ids in ids_by_list.items():
         listed_tokens = tokens.filter(pl.col("token_id").is_in(list(ids)))
         for harm, column, is_harmful_if_lower in ((_HIDDEN, "found", True), (_PUSHED, "push", False)):
-            of_listed = listed_tokens[column].drop_nulls().to_numpy()
-            of_random = random_tokens[column].drop_nulls().to_numpy()
-            row: dict[str, Any] = {"list": list_name, "harm": harm, "tokens": len(of_listed)}
-            if len(of_listed) and len(of_random):
-                row |= {"value": of_listed.mean(), "random": of_random.mean()}
+            listed_values = listed_tokens[column].drop_nulls().to_numpy()
+            random_values = random_tokens[column].drop_nulls().to_numpy()
+            row: dict[str, Any] = {"list": list_name, "harm": harm, "tokens": len(listed_values)}
+            if len(listed_values) and len(random_values):
+                row |= {"value": listed_values.mean(), "random": random_values.mean()}
                 row["difference"] = row["value"] - row["random"]
-            if min(len(of_listed), len(of_random)) >= _FEWEST:
-                low, high = _difference_interval(of_listed, of_random)
+            if min(len(listed_values), len(random_values)) >= _FEWEST:
+                low, high = _difference_interval(listed_values, random_values)
                 predicts = high < 0 if is_harmful_if_lower else low > 0
                 row |= {"low": low, "high": high, "predicts": predicts}
             yield row
@@ -410,12 +416,12 @@ def _difference_interval(values: NDArray[np.float64], others: NDArray[np.float64
     """
     from scipy.stats import t
 
-    of_means = np.array([values.var(ddof=1) / len(values), others.var(ddof=1) / len(others)])
+    variances = np.array([values.var(ddof=1) / len(values), others.var(ddof=1) / len(others)])
     difference = float(values.mean() - others.mean())
-    if not of_means.any():
+    if not variances.any():
         return difference, difference
-    freedom = of_means.sum() ** 2 / (of_means**2 / (np.array([len(values), len(others)]) - 1)).sum()
-    reach = float(t.ppf((1 + _CONFIDENCE) / 2, freedom) * np.sqrt(of_means.sum()))
+    freedom = variances.sum() ** 2 / (variances**2 / (np.array([len(values), len(others)]) - 1)).sum()
+    reach = float(t.ppf((1 + _CONFIDENCE) / 2, freedom) * np.sqrt(variances.sum()))
     return difference - reach, difference + reach
 
 
@@ -425,7 +431,8 @@ def _harm_on_tasks(
     """Yield a row per list and task: the main score with its tokens, beside that with benign ones."""
     for name, measured in impacts.items():
         for effect in measured.effects.filter("main").iter_rows(named=True):
-            low, high = effect["difference_low"], effect["difference_high"]
+            low = effect["difference_low"]
+            high = effect["difference_high"]
             is_defined = effect["sticky"] is not None and effect["benign"] is not None
             # The effect is how much more the score drops, so that the scores differ by its negative.
             yield {
@@ -441,27 +448,28 @@ def _harm_on_tasks(
             }
 
 
-def _is_whole(std: Run) -> bool:
+def _measures_all_tokens(std: Run) -> bool:
     return len(std.tokens) == std.available
 
 
-_OF_STICKY = {"sticky_in_both": pl.Int64, "jaccard": pl.Float64}
-_STABILITY = {
+_STICKY_COLUMNS = {"sticky_in_both": pl.Int64, "jaccard": pl.Float64}
+_STABILITY_COLUMNS = {
     "first": pl.String,
     "second": pl.String,
     "shared": pl.Int64,
     "spearman_score": pl.Float64,
-    **_OF_STICKY,
+    **_STICKY_COLUMNS,
 }
 
 
-def _stability(runs: Sequence[Run]) -> pl.DataFrame:
+def _compare_repeats(runs: Sequence[Run]) -> pl.DataFrame:
     agreements: Sequence[Agreement] = compare(runs).agreements if len(runs) > 1 else ()
-    table = pl.DataFrame([asdict(agreement) for agreement in agreements], _STABILITY)
-    return table if _is_whole(runs[0]) else table.drop(*_OF_STICKY)
+    table = pl.DataFrame([asdict(agreement) for agreement in agreements], _STABILITY_COLUMNS)
+    # Few tokens of a sample are sticky, too few to compare.
+    return table if _measures_all_tokens(runs[0]) else table.drop(*_STICKY_COLUMNS)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -469,7 +477,7 @@ def _text(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _latex(table: pl.DataFrame) -> str:
+def _format_latex(table: pl.DataFrame) -> str:
     rows = [" & ".join(map(_escape_latex, row)) for row in (table.columns, *table.iter_rows())]
     alignment = "".join("r" if dtype.is_numeric() else "l" for dtype in table.dtypes)
     lines = [f"\\begin{{tabular}}{{{alignment}}}", "\\toprule", rows[0] + " \\\\", "\\midrule"]
@@ -477,14 +485,14 @@ def _latex(table: pl.DataFrame) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
 
-_LATEX = str.maketrans(
+_LATEX_ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "[": "{[}"}
 )
 
 
 def _escape_latex(value: Any) -> str:
-    return visible(_text(value)).translate(_LATEX)
+    return visible(_format_value(value)).translate(_LATEX_ESCAPES)
 
 
 # Why the row of `profile` says less about documents than those of the other lists.
@@ -494,7 +502,7 @@ _IN_ITS_FAVOUR = (
 )
 
 
-def _page(study: Study, ids_by_list: Mapping[str, Sequence[int]], *, packaged: bool) -> str:
+def _format_page(study: Study, ids_by_list: Mapping[str, Sequence[int]], *, packaged: bool) -> str:
     result = study.audit.result
     index = study.audit.record.index
     counts = [f"- **{name}** ({len(ids)}): {_LISTS[name]}." for name, ids in ids_by_list.items()]
@@ -507,7 +515,7 @@ def _page(study: Study, ids_by_list: Mapping[str, Sequence[int]], *, packaged: b
         *([_IN_ITS_FAVOUR] if packaged else []),
         f"**All tokens share the same {len(result.stuffed_ids)} documents, but the interval is over tokens "
         "only**: it doesn't say how much the numbers would change with other documents.",
-        _markdown_table(study.harm),
+        _format_markdown(study.harm),
         f"Of {index.documents:,} documents, {COPIES} copies of a token were written into "
         f"{len(result.stuffed_ids)}, one at a time, for at most {_MOST_TOKENS} tokens of a list. "
         f"*Found*: the share of the queries that a document answers that find it among the first {TOP}."
@@ -520,7 +528,7 @@ def _page(study: Study, ids_by_list: Mapping[str, Sequence[int]], *, packaged: b
     if not study.stability.is_empty():
         sections += [
             "## How stable is the paper's list?",
-            _markdown_table(study.stability),
+            _format_markdown(study.stability),
             "Runs of `std` with other sentence pairs and seeds: the rank correlation of the scores of their "
             "shared tokens and, of a study of the whole vocabulary, the Jaccard index of the sticky ones.",
         ]
@@ -533,10 +541,10 @@ def _page(study: Study, ids_by_list: Mapping[str, Sequence[int]], *, packaged: b
     return "\n\n".join(sections) + "\n"
 
 
-def _markdown_table(table: pl.DataFrame) -> str:
+def _format_markdown(table: pl.DataFrame) -> str:
     headings = [column.replace("_", " ") for column in table.columns]
     rows = (
-        [markdown(value) if isinstance(value, str) else _text(value) for value in row]
+        [markdown(value) if isinstance(value, str) else _format_value(value) for value in row]
         for row in table.iter_rows()
     )
     return markdown_table(headings, rows)

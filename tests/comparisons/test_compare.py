@@ -31,7 +31,7 @@ from stickytoken.comparisons.published import (
 )
 from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
-from stickytoken.repairs.result import REPAIR_FILE
+from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.reports._comparison import finding
 from stickytoken.validation import markdown
 
@@ -262,14 +262,15 @@ def test_hostile_names_and_tokens_stay_text(clean, changed):
 
 
 def test_what_cannot_be_compared_is_refused(run, changed, tmp_path):
+    unfinished = changed(result=None)
     for paths, phrase in (
         ([], naming(1, "stickytoken report")),
-        ([run.path / ".." / run.path.name], naming(run.path.name, "twice")),
+        ([run.path / ".." / run.path.name], naming(run.path.name)),
         ([tmp_path], naming(tmp_path)),
-        ([changed(result=None)], "finished"),
+        ([unfinished], naming(unfinished)),
     ):
         planted.assert_refused("compare", run.path, *paths, saying=phrase)
-    with pytest.raises(InputError, match="list"):
+    with pytest.raises(InputError, match=naming("runs")):
         compare(str(run.path))
 
 
@@ -356,7 +357,8 @@ def test_a_model_is_found_by_its_names():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("org/e5-smal", naming("org/e5-smal", "e5-small")), ("", "stickytoken published")]
+    ("name", "hint"),
+    [("org/e5-smal", naming("org/e5-smal", "e5-small")), ("", naming("stickytoken published"))],
 )
 def test_an_unknown_model_is_refused_with_the_closest(name, hint):
     with pytest.raises(InputError, match=hint):
@@ -433,7 +435,7 @@ def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_r
     assert row["differs"].endswith(f"{row['corpus']} instead of STS")
     printed = planted.command("published", "--add", small_run.path, "--format", "csv").stdout
     assert len(pl.read_csv(io.StringIO(printed))) == 41
-    with pytest.raises(InputError, match="candidates"):
+    with pytest.raises(InputError, match=naming(run.path, run.record.method)):
         with_runs([run])
     with pytest.raises(InputError, match=naming(30, 95)):
         with_runs([finished_run])

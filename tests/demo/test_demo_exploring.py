@@ -18,7 +18,7 @@ from stickytoken.demo import context as demo
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
-from stickytoken.repairs.result import last_verified
+from stickytoken.repairs.records import last_verified
 from stickytoken.reports.content import read_content
 from stickytoken.unit_vectors import exact_unit_vectors
 from web_app import context_of, event_of, plots, started

@@ -11,7 +11,7 @@ from stickytoken import load_encoder
 from stickytoken.comparisons import compare
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import RepairError
-from stickytoken.repairs.model_folder import repairable
+from stickytoken.repairs.model_folder import require_repairable
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -68,4 +68,4 @@ def test_the_identity_of_an_ordinary_run_says_nothing_of_it(plain, read):
 
 def test_a_model_that_was_cut_is_not_repaired(read):
     with pytest.raises(RepairError, match=naming("layer 1")):
-        repairable(encoder_for(None, read, "a test"))
+        require_repairable(encoder_for(None, read, "a test"))

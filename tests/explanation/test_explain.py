@@ -25,7 +25,7 @@ from stickytoken.data import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, Explanation, explain, measuring
 from stickytoken.explanation.files import read_explanation
-from stickytoken.explanation.measuring import PARTS, Part, gather
+from stickytoken.explanation.measuring import Part, gather
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import attention, inspector_of
@@ -123,9 +123,9 @@ def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained,
     expected = {"received": [], "from_others": []}
     for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
         content = [carrier.with_copies(token_id)]
-        (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
-        weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)
-        others = weights * (np.arange(PARTS + 1) != Part.COPIES)
+        (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], Part.SPECIAL)
+        weights = np.bincount(inside.labels, minlength=len(Part)).astype(float)
+        others = weights * (np.arange(len(Part)) != Part.COPIES)
         for name, expected_weights in (("received", weights), ("from_others", others)):
             received = (
                 np.nan_to_num(inside.attention[..., Part.COPIES]) @ expected_weights / expected_weights.sum()
@@ -264,14 +264,14 @@ def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run
 @pytest.mark.parametrize(
     ("tokens", "options", "saying"),
     [
-        (None, {}, "tokens"),
+        (None, {}, naming("tokens", "run")),
         (["nowhere"], {}, "'nowhere'"),
         ([100000], {}, naming(100000)),
-        (["river", "river"], {}, naming("token id", "twice")),
-        (["river"], {"texts": []}, naming("texts", "empty")),
+        ([7, 7], {}, naming(7)),
+        (["river"], {"texts": []}, naming("texts")),
         (["river"], {"texts": ["  "]}, naming("'  '")),
         (["river"], {"texts": [3]}, naming("texts", 3)),
-        (["river"], {"texts": ["the river " * 40]}, naming("4 copies")),
+        (["river"], {"texts": ["the river " * 40]}, naming(SMALL.copies)),
         (["river"], {"encoder": None}, naming("model", "run")),
     ],
 )
@@ -387,7 +387,9 @@ def test_a_finished_explanation_is_opened_and_says_the_same(encoder, whole):
     assert second.settings == first.settings
     for name in TABLES:
         assert getattr(second, name).equals(getattr(first, name)), name
-    assert {k: json.loads(json.dumps(value)) for k, value in first.parts.items()} == second.parts
+    for token_id, content in second.contents.items():
+        made_of = first.contents[token_id].record.identity_parts
+        assert json.loads(json.dumps(made_of)) == content.record.identity_parts
 
 
 def test_a_token_without_an_embedding_and_the_settings_of_a_later_version_are_opened(bert_folder, tmp_path):

@@ -10,11 +10,10 @@ from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
 from naming import says
-from stickytoken.explanation import embedding_matrix
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
 from stickytoken.explanation.measuring import Part, place_copies
-from stickytoken.explanation.result import findings, verdict
-from stickytoken.explanation.statistics import BOUNDS, UNBOUNDED, compare, head_rows, measure_rows
+from stickytoken.explanation.result import describe_verdict, find_differences
+from stickytoken.explanation.statistics import BOUNDS, UNBOUNDED, compare, make_head_rows, make_measure_rows
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.settings.explain import ExplainSettings
 
@@ -104,8 +103,7 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
 
 
 @pytest.fixture
-def matrix(monkeypatch):
-    monkeypatch.setattr(embedding_matrix, "ROWS_AT_A_TIME", 3)
+def matrix():
     names = {0: "[PAD]", 1: "[unused0]", 2: "river", 3: "stone", 4: "bird", 5: "unused"}
     rows = generator(0).normal(size=(8, 5)).astype(np.float32)
     rows[0] = 0
@@ -130,9 +128,9 @@ def test_measures_of_rows(matrix):
 def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     cosines = cosine_similarity(matrix.rows[[2]], matrix.rows)[0]
     expected = sorted((k for k in (1, 3, 4, 5)), key=lambda k: -cosines[k])[:3]
-    assert dict(matrix.neighbours(2, 3)) == pytest.approx({k: cosines[k] for k in expected})
-    assert [k for k, _ in matrix.neighbours(2, 3)] == expected
-    assert matrix.neighbours(0, 3) == []
+    assert dict(matrix.find_neighbours(2, 3)) == pytest.approx({k: cosines[k] for k in expected})
+    assert [k for k, _ in matrix.find_neighbours(2, 3)] == expected
+    assert matrix.find_neighbours(0, 3) == []
     rows = matrix.rows[:6].astype(float)
     geometry = matrix.geometry
     assert geometry["mean_cosine"] == pytest.approx(cosine_similarity(rows[1:]).mean())
@@ -141,15 +139,23 @@ def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     assert geometry["first_component_share"] == pytest.approx(spread[0] / spread.sum())
 
 
-def test_a_large_matrix_is_never_copied_as_a_whole():
+def test_a_large_matrix_is_measured_alike_but_never_copied_as_a_whole():
     rows = generator(0).normal(size=(60_000, 64)).astype(np.float32)
     matrix = EmbeddingMatrix(rows, {k: str(k) for k in range(len(rows))})
     tracemalloc.start()
     try:
-        _ = matrix.measures, matrix.neighbours(20, 5), matrix.geometry
+        norms, neighbours, geometry = (
+            matrix.measures["embedding_norm"],
+            matrix.find_neighbours(20, 5),
+            matrix.geometry,
+        )
         assert tracemalloc.get_traced_memory()[1] < rows.nbytes
     finally:
         tracemalloc.stop()
+    np.testing.assert_allclose(norms, np.linalg.norm(rows, axis=1), rtol=1e-6)
+    cosines = cosine_similarity(rows[[20]], rows)[0]
+    assert [k for k, _ in neighbours] == np.argsort(-cosines)[1:6].tolist()
+    assert geometry["mean_norm"] == pytest.approx(norms.mean())
 
 
 def test_rows_of_heads_have_one_for_each_head_and_their_mean():
@@ -157,14 +163,14 @@ def test_rows_of_heads_have_one_for_each_head_and_their_mean():
     heads = random.random((10, 2, 3))
     benign = random.random((4, 10, 2, 3))
     heads[:, 1, 2] += 2
-    rows = {(row["layer"], row["head"]): row for row in head_rows(heads, benign, 0.95)}
+    rows = {(row["layer"], row["head"]): row for row in make_head_rows(heads, benign, 0.95)}
     assert list(rows) == [(layer, head) for layer in (1, 2) for head in (None, 0, 1, 2)]
     odd = rows[2, 2]
     assert odd["outside"]
     assert odd["wasserstein"] > 5 * odd["wasserstein_benign"]
     assert odd["kl"] > odd["kl_benign"]
     # A benign token in place of the explained one is at most as far from the others as the farthest one.
-    for row in head_rows(benign[0], benign[1:], 0.95):
+    for row in make_head_rows(benign[0], benign[1:], 0.95):
         assert row["wasserstein"] <= rows[row["layer"], row["head"]]["wasserstein_benign"]
     assert rows[1, None]["value"] == pytest.approx(heads[:, 0].mean())
 
@@ -177,17 +183,17 @@ def rows_with(shift, layers=4):
     values = np.random.default_rng(0).normal(0.2, 0.01, (20, layers))
     values[:, 2:] += shift
     benign = np.random.default_rng(1).normal(0.2, 0.01, (8, 20, layers))
-    return measure_rows("attention_received", values, benign, 0.95)
+    return make_measure_rows("attention_received", values, benign, 0.95)
 
 
 def test_the_layer_where_it_begins_is_the_first_outside():
-    found_findings = findings(rows_with(0.5))
+    found_findings = find_differences(rows_with(0.5))
     assert [(finding.measure, finding.begins) for finding in found_findings] == [("attention_received", 3)]
-    verdict_text = verdict("river", 7, rows_with(0.5), found_findings, 8)
+    verdict_text = describe_verdict("river", 7, rows_with(0.5), found_findings, 8)
     assert says(verdict_text, "'river' (7)", 8, "1 of 1 measures")
     assert "layer 3 of 4" in verdict_text
     rows = lift_rows(0.1)
-    assert verdict("river", 7, rows, findings(rows), 8).endswith(
+    assert describe_verdict("river", 7, rows, find_differences(rows), 8).endswith(
         "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 SD)."
     )
 
@@ -196,7 +202,7 @@ def lift_rows(shift):
     """Lifts of a token on 20 texts, and of eight benign tokens with a spread of 0.02."""
     values = np.full(20, 0.05 + shift) + np.linspace(-0.01, 0.01, 20)
     benign = 0.05 + 0.02 * stats.zscore(np.random.default_rng(1).normal(size=8), ddof=1)
-    return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
+    return make_measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
 
 
 STICKY = {"verdict": "sticky", "severity": "severe", "erased": 0.72, "push": 2.41, "texts": 96}
@@ -207,7 +213,7 @@ BENIGN = {"verdict": "benign", "erased": 0.02, "push": 0.7}
 def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
     rows = [*rows_with(0.5), *lift_rows(0.01)]
     half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
-    verdict_text = verdict("river", 7, rows, findings(rows), 8, STICKY)
+    verdict_text = describe_verdict("river", 7, rows, find_differences(rows), 8, STICKY)
     assert verdict_text.startswith(
         "'river' (7): the run calls it sticky (severe): 72% erased, push 2.4×, over 96 texts. "
         "Over 20 texts, the rise of similarities with "
@@ -233,7 +239,7 @@ CONSISTENT, TOO_FEW = "consistent with the run.", "too few texts and benign toke
 )
 def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
     rows = lift_rows(shift) if "push" in run else rows_with(shift)
-    verdict_text = verdict("river", 7, rows, findings(rows), 8, run)
+    verdict_text = describe_verdict("river", 7, rows, find_differences(rows), 8, run)
     assert verdict_text.startswith(f"'river' (7): the run calls it {quoted}")
     assert concluded in verdict_text
 
@@ -242,8 +248,8 @@ def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concl
 @pytest.mark.parametrize("lift", [[], lift_rows(0.0)], ids=["no lift", "lift"])
 def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_tokens(lift, benign):
     rows = [*rows_with(0.0), *lift]
-    assert findings(rows) == []
-    verdict_text = verdict("river", 7, rows, [], benign)
+    assert find_differences(rows) == []
+    verdict_text = describe_verdict("river", 7, rows, [], benign)
     lifts = "the rise of similarities with unrelated texts is 0.050 (mean of "
     if benign < 8:
         assert verdict_text.startswith(

@@ -18,7 +18,7 @@ from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
-from stickytoken.impacts._editing import random_path
+from stickytoken.impacts._editing import draw_random_path
 from stickytoken.impacts.results import TABLES
 from stickytoken.impacts.wording import impact_markdown, token_sentences
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
@@ -92,7 +92,7 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
     for repetition in range(2):
         edited = []
         for raw, text in zip(task.second, contents, strict=True):
-            path = random_path(files.FEW.seed + repetition, raw, len(text.words), 4)
+            path = draw_random_path(files.FEW.seed + repetition, raw, len(text.words), 4)
             edited.append(copies_as_ids(Token(sticky, "!"), text, Placement.RANDOM, 4, path))
         row = scores.filter(kind="named", token_id=sticky, repetition=repetition)
         assert row["score"].item() == score(planted_encoder.encode_ids(edited))
@@ -149,7 +149,7 @@ def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
     with pytest.raises(RunError, match=naming("effects.parquet", "'task'")):
         open_impact(folder)
     record = json.loads((folder / "impact.json").read_text())
-    for change, phrase in (({"schema_version": 99}, naming("version", 99)), ({"result": None}, "finished")):
+    for change, phrase in (({"schema_version": 99}, naming(99)), ({"result": None}, naming(folder))):
         (folder / "impact.json").write_text(json.dumps(record | change))
         with pytest.raises(RunError, match=phrase):
             open_impact(folder)
@@ -159,11 +159,11 @@ def test_what_cannot_be_measured_is_said(
     encoder, planted_encoder, sticky, tasks, planted_run, planted_folder
 ):
     for arguments, kind, phrase in (
-        ({"tokens": [sticky]}, InputError, "task"),
-        ({"tasks": tasks}, InputError, "tokens"),
+        ({"tokens": [sticky]}, InputError, naming("--task")),
+        ({"tasks": tasks}, InputError, naming("--tokens")),
         ({"tasks": ["missing.csv"], "tokens": [sticky]}, InputError, "missing.csv"),
         ({"tasks": tasks, "tokens": [sticky], "exclude": [10**6]}, InputError, naming(10**6)),
-        ({"tasks": [tasks[0]] * 2, "tokens": [sticky]}, InputError, naming("two", "'sts'")),
+        ({"tasks": [tasks[0]] * 2, "tokens": [sticky]}, InputError, naming("'sts'")),
         ({"tasks": tasks, "encoder": encoder, "run": planted_run}, RunError, naming("weights")),
     ):
         with pytest.raises(kind, match=phrase):

@@ -13,7 +13,7 @@ from naming import naming, says
 from stickytoken.data.tasks import PAPER_TASKS, MtebTask, evaluate
 from stickytoken.impacts import ImpactSettings, Side, impact
 from stickytoken.impacts._editing import Condition, Kind
-from stickytoken.impacts._mteb import EditingEncoder, edited_task
+from stickytoken.impacts._mteb import EditingEncoder, edit_task
 from stickytoken.insertion import Placement, Token
 from stickytoken.settings.impact import Edits
 
@@ -127,6 +127,18 @@ def test_the_preset_without_data_measures_what_it_has_and_fails_at_the_end(bert_
     assert says(line, *PAPER_TASKS)
 
 
+def test_a_session_for_a_task_that_failed_encodes_nothing_of_the_others_again(encoder, tmp_path):
+    tasks = [files.sts(tmp_path), "Banking77Classification"]
+    options = {"tokens": [files.token_id(encoder, "river")], "settings": SETTINGS, "out": tmp_path / "out"}
+    first = impact(encoder, tasks, **options)
+    assert list(first.failed) == ["Banking77Classification"]
+    again = files.Counting(encoder)
+    second = impact(again, tasks, **options)
+    assert again.seen == []
+    assert second.result.sequences == first.result.sequences > 0
+    assert second.scores.equals(first.scores)
+
+
 @pytest.mark.parametrize(("placement", "count"), [(Placement.RANDOM, 3), (Placement.SUFFIX, 1)])
 def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path, placement, count):
     settings = replace(SETTINGS, seeds=3, placement=placement)
@@ -154,7 +166,7 @@ def test_the_edits_of_the_paper_are_made_before_mteb_scores_a_task(encoder, tmp_
         records = [record for record in result.record.tokens if (record.kind == "benign") is is_benign]
         copied = tuple(Token(record.token_id, record.text) for record in records)
         assert len(copied) == 2
-        edited, count = edited_task(task, Condition(Kind.STICKY, copied, 0, settings.seed, draws_token=True))
+        edited, count = edit_task(task, Condition(Kind.STICKY, copied, 0, settings.seed, draws_token=True))
         score = result.scores.filter(kind=kind)["score"].item()
         assert score == pytest.approx(evaluate(encoder.model, edited))
     assert count == 60

@@ -67,7 +67,7 @@ def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(b
         files.measure_small, bert_folder, folder, kills=6, in_shards=4, further_shards=4, all_shards=SHARDS
     )
     assert 0 < len(files_of_killed) < SHARDS
-    with pytest.raises(RunError, match="finished"):
+    with pytest.raises(RunError, match=naming(folder)):
         open_impact(folder)
     assert finished(files.measure_small, bert_folder, folder) == 0
     shards = planted.shards_of(folder)
@@ -121,7 +121,7 @@ def test_stored_vectors_are_of_the_same_texts_and_role(encoder, tmp_path):
         counting = files.Counting(encoder)
         engine = LocalEngine(counting)
         runner = TaskRunner(counting, files.FEW, (), engine, ResultFolder(tmp_path), ignore_progress)
-        vectors = runner.clean_vectors(name, texts, role)[0].vectors
+        vectors = runner.clean_vectors(name, texts, role).vectors
         np.testing.assert_allclose(vectors, encoder.encode(texts), atol=1e-6)
         return len(counting.seen)
 

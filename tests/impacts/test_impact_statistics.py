@@ -24,7 +24,7 @@ from stickytoken.intervals import bootstrap_samples, contrast_intervals, resampl
 
 def test_places_are_a_function_of_the_seed_and_the_text():
     first_draw, again, *others = (
-        _editing.random_path(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
+        _editing.draw_random_path(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
     )
     assert first_draw == again
     assert first_draw not in others
@@ -33,7 +33,7 @@ def test_places_are_a_function_of_the_seed_and_the_text():
 
 @given(kinds=st.integers(1, 5), copies=st.integers(1, 12), seed=st.integers(0, 9))
 def test_a_mixture_has_its_tokens_as_often_as_possible(kinds, copies, seed):
-    counts = np.bincount(_editing.random_tokens(seed, "text", kinds, copies), minlength=kinds)
+    counts = np.bincount(_editing.draw_tokens(seed, "text", kinds, copies), minlength=kinds)
     assert counts.sum() == copies
     assert counts.max() - counts.min() <= 1
 
@@ -45,7 +45,8 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
     (carrier,) = fit_texts(encoder, ["the old song falls over green glass"], 4, insertion, "t")
     settings = ImpactSettings(placement=placement, insertion=insertion)
     probes = [
-        _editing.with_copies(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens
+        _editing.insert_copies(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4)
+        for token in tokens
     ]
     one, other = (token.id if insertion is Insertion.IDS else token.text for token in tokens)
     first, second = (probe if insertion is Insertion.IDS else probe.split() for probe in probes)
@@ -74,8 +75,8 @@ def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
 
 def test_copies_need_room_for_every_id(encoder):
     conditions = [Condition(Kind.STICKY, (Token(k, word),), 0, 0) for k, word in enumerate(("river", "xyz"))]
-    assert _editing.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
-    assert _editing.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
+    assert _editing.compute_room(encoder, conditions, 4, Insertion.TEXT) == 12
+    assert _editing.compute_room(encoder, conditions, 4, Insertion.IDS) == 4
     fit_texts(encoder, ["a river"], 61, Insertion.IDS, "sts")
     with pytest.raises(InputError, match=naming("copies", 62)):
         fit_texts(encoder, ["a river"], 62, Insertion.IDS, "sts")
@@ -161,7 +162,7 @@ def test_the_effect_size_is_the_mean_in_standard_deviations_of_sets_that_are_def
     assert permutation_test(costs[:1], [0])[1] is None
     assert permutation_test(spoiled[3:], [0]) == (None, None)
     # p-values are corrected over the tasks that have one.
-    assert _statistics.corrected([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
+    assert _statistics.correct_p_values([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04])
 
 
 # Rows of effects, on a task whose metric is a mean over its units.
@@ -183,7 +184,7 @@ def test_rows_of_effects_equal_plain_loops():
         for kind, tokens in (("sticky", STICKY), ("benign", BENIGN))
         for token in tokens
     }
-    found = _statistics.task_rows(TASK, outcomes, CONDITIONS, SETTINGS, listed)
+    found = _statistics.make_task_rows(TASK, outcomes, CONDITIONS, SETTINGS, listed)
 
     def score(kind, *tokens):
         matching = [
@@ -231,7 +232,10 @@ TOO_FEW = "too few tokens to conclude"
             "sticky tokens cost more (p < 0.001, corrected over tasks q < 0.001)",
         ),
         ({"p_value": 0.31, "q_value": 0.31}, "no difference shown (p = 0.31)"),
-        ({"p_value": 0.04, "q_value": 0.12}, "no difference shown (p = 0.04, corrected over tasks q = 0.12)"),
+        (
+            {"p_value": 0.04, "q_value": 0.12},
+            "no difference shown (p = 0.04, corrected over tasks q = 0.12)",
+        ),
         ({"p_value": None, "q_value": None}, f"{TOO_FEW} (the metric is not defined for all of them)"),
         (
             {"difference": -0.2, "p_value": 1, "q_value": 1},

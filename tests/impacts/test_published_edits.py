@@ -16,8 +16,8 @@ from naming import naming, says
 from stickytoken.data.tasks import MtebTask, load_task
 from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, impact
-from stickytoken.impacts._editing import Condition, Kind, published_edits
-from stickytoken.impacts._running import published_indices
+from stickytoken.impacts._editing import Condition, Kind, edit_as_published
+from stickytoken.impacts._running import find_edited_indices
 from stickytoken.impacts._statistics import paired_test
 from stickytoken.insertion import Token
 from stickytoken.settings.impact import Edits
@@ -34,7 +34,7 @@ def test_the_displayed_edits_are_drawn_again(task):
     assert len(displayed) == 10
     texts = [" ".join(["word"] * words) for _, _, words, _ in displayed]
     all_texts = [""] * task["texts_before"] + texts
-    edited = list(published_edits(all_texts, PUBLISHED["tokens"], random.Random(SEED)))[-10:]
+    edited = list(edit_as_published(all_texts, PUBLISHED["tokens"], random.Random(SEED)))[-10:]
     expected = [
         token * copies + text if place == "prefix" else text + token * copies
         for (token, place, _, copies), text in zip(displayed, texts, strict=True)
@@ -45,7 +45,7 @@ def test_the_displayed_edits_are_drawn_again(task):
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text("ab \n", max_size=200), max_size=8), st.integers(0, 5))
 def test_a_text_gets_a_copy_for_every_ten_words_or_part_of_ten(texts, seed):
-    edited = list(published_edits(texts, ["x", "yz"], random.Random(seed)))
+    edited = list(edit_as_published(texts, ["x", "yz"], random.Random(seed)))
     assert len(edited) == len(texts)
     for text, with_copies in zip(texts, edited, strict=True):
         copies = math.ceil(len(text.split()) / 10)
@@ -99,7 +99,7 @@ def test_second_sentences_are_scored_as_edited_by_hand(measured, planted_encoder
     kinds["benign"] = [token.text for token in benign_ids]
     assert measured.conditions.filter(task="sts", metric="spearman")["kind"].to_list() == ["clean", *kinds]
     for kind, tokens in kinds.items():
-        edited = list(published_edits(task.second, tokens, random.Random(SEED)))
+        edited = list(edit_as_published(task.second, tokens, random.Random(SEED)))
         second = planted_encoder.encode(edited)
         cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
         score = measured.conditions.filter(task="sts", metric="spearman", kind=kind)["score"].item()
@@ -120,7 +120,7 @@ def test_the_tests_are_over_tasks(measured):
 def test_only_the_negatives_of_reranking_are_edited(tmp_path):
     task, _ = load_task(files.reranking(tmp_path))
     relevant = {document for scores in task.relevant.values() for document in scores if scores[document] > 0}
-    edited = {list(task.documents)[index] for index in published_indices(task, "document")}
+    edited = {list(task.documents)[index] for index in find_edited_indices(task, "document")}
     assert relevant
     assert edited == set(task.documents) - relevant
 
@@ -141,12 +141,12 @@ def test_mteb_tasks_are_edited_in_the_published_columns(name):
     pytest.importorskip("mteb")
     from mteb import mocks
 
-    from stickytoken.impacts._mteb import _EDITED_COLUMNS, edited_task
+    from stickytoken.impacts._mteb import _EDITED_COLUMNS, edit_task
 
     task = getattr(mocks, f"Mock{name}Task")()
     task.load_data()
     condition = Condition(Kind.STICKY, (Token(1, "zqx"),), 0, SEED, draws_token=True)
-    edited, count = edited_task(MtebTask(task), condition)
+    edited, count = edit_task(MtebTask(task), condition)
     column = _EDITED_COLUMNS[name]
     edited_texts = 0
     for split, data in task.dataset.items():
@@ -171,12 +171,12 @@ def test_documents_of_mteb_are_edited_unless_they_answer_a_query_of_reranking(na
     pytest.importorskip("mteb")
     from mteb import mocks
 
-    from stickytoken.impacts._mteb import edited_task
+    from stickytoken.impacts._mteb import edit_task
 
     task = getattr(mocks, f"Mock{name}Task")()
     task.load_data()
     condition = Condition(Kind.STICKY, (Token(1, "zqx"),), 0, SEED, draws_token=True)
-    edited, count = edited_task(MtebTask(task), condition)
+    edited, count = edit_task(MtebTask(task), condition)
     edited_documents = 0
     for subset, splits in task.dataset.items():
         for split, data in splits.items():

@@ -74,7 +74,7 @@ def test_sharded_weights_are_edited_in_their_shard_and_a_missing_one_is_named(mo
     assert_rows(tensors(model), tensors(tmp_path / "out"))
     gone = sorted(model.glob("model-*.safetensors"))[0]
     gone.unlink()
-    with pytest.raises(RepairError, match=naming(gone.name, "missing")):
+    with pytest.raises(RepairError, match=naming(gone.name)):
         write_model(model, tmp_path / "other", ModelEdit(rows=ROWS))
 
 
@@ -143,7 +143,7 @@ def test_weights_of_other_modules_stay_in_any_format(model, tmp_path):
 def test_a_folder_that_is_there_is_left_alone(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    with pytest.raises(RepairError, match=naming(tmp_path / "out", "File exists")):
+    with pytest.raises(RepairError, match=naming(tmp_path / "out")):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
@@ -162,10 +162,10 @@ def converted(model, dtype):
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (lambda model: (model / "adapter_config.json").write_text("{}"), "adapter"),
+        (lambda model: (model / "adapter_config.json").write_text("{}"), naming("adapter")),
         (
             lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
-            "not stored as safetensors",
+            naming("safetensors"),
         ),
         (lambda model: converted(model, torch.int8), naming("I8")),
         (named_by_router, naming("Router")),
@@ -188,8 +188,9 @@ def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
 
 def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "copytree", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(RepairError, match="disk"):
+    with pytest.raises(RepairError, match=naming(tmp_path / "out")) as error:
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
+    assert "No space left on device" not in str(error.value)
 
 
 def test_errors_name_the_folder_that_was_passed(model, tmp_path):

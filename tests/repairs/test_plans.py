@@ -6,9 +6,9 @@ import pytest
 from naming import naming
 from stickytoken.errors import RepairError
 from stickytoken.methods import Verdict
-from stickytoken.repairs._plans import TokenFacts, choose_candidates, plan_token
-from stickytoken.repairs.recheck import RecheckedToken
-from stickytoken.repairs.result import ROWS, TOKENIZER
+from stickytoken.repairs._plans import RepairPlan, TokenFacts, choose_candidates, plan_token
+from stickytoken.repairs.recheck import RecheckedTokens
+from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.repair import Strategy
 
 LETTER = {"unsplittable": "it is a letter"}
@@ -25,10 +25,15 @@ def planned(asked, *, rows_writable=True, **facts):
         (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
         (Strategy.NEAREST, LETTER, (Strategy.NEAREST,), "nearest ordinary entry"),
         (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
-        (Strategy.AUTO, {}, (ROWS[0], Strategy.UNREACHABLE, *ROWS[1:]), "similar spelling"),
+        (
+            Strategy.AUTO,
+            {},
+            (ROW_STRATEGIES[0], Strategy.UNREACHABLE, *ROW_STRATEGIES[1:]),
+            "similar spelling",
+        ),
         (Strategy.AUTO, {"rows_writable": False}, (Strategy.UNREACHABLE,), "these weights"),
         (Strategy.AUTO, {"templated": True}, (Strategy.UNREACHABLE,), "every vector"),
-        (Strategy.AUTO, LETTER, ROWS, "it is a letter"),
+        (Strategy.AUTO, LETTER, ROW_STRATEGIES, "it is a letter"),
     ],
 )
 def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
@@ -40,11 +45,11 @@ def test_a_token_decides_what_auto_tries(asked, facts, strategies, reason):
 @pytest.mark.parametrize(
     ("asked", "facts", "reason"),
     [
-        (Strategy.AUTO, {"templated": True, **LETTER}, naming("'river'", 7, "every vector")),
-        (Strategy.PLAIN_SPECIALS, {}, naming("plain-specials", "special token")),
+        (Strategy.AUTO, {"templated": True, **LETTER}, naming("'river'", 7, LETTER["unsplittable"])),
+        (Strategy.PLAIN_SPECIALS, {}, naming("'river'", "plain-specials")),
         (Strategy.UNREACHABLE, {"special": True}, naming("unreachable", "plain-specials")),
         (Strategy.UNREACHABLE, LETTER, naming("unreachable", LETTER["unsplittable"], "auto")),
-        *((strategy, {"templated": True}, naming(strategy, "every text")) for strategy in ROWS),
+        *((strategy, {"templated": True}, naming("'river'", strategy)) for strategy in ROW_STRATEGIES),
     ],
 )
 def test_an_unsuitable_strategy_is_refused(asked, facts, reason):
@@ -64,47 +69,57 @@ def test_a_token_that_cannot_be_split_keeps_its_reason():
 
 
 def test_every_strategy_writes_a_row_or_changes_the_tokenizer():
-    assert {Strategy.AUTO, *ROWS, *TOKENIZER} == set(Strategy)
+    assert {Strategy.AUTO, *ROW_STRATEGIES, *TOKENIZER_STRATEGIES} == set(Strategy)
 
 
-FIRST, LAST = ROWS
+FIRST, LAST = ROW_STRATEGIES
 SPLIT = Strategy.UNREACHABLE
 PAIR = (FIRST, LAST)
 ANY = (FIRST, SPLIT, LAST)
 NAN = float("nan")
 
 
+def plans_of(strategies):
+    return {token_id: RepairPlan(order, "any reason") for token_id, order in strategies.items()}
+
+
 class Chosen:
     """Choices among candidates of known reach; the row of a strategy holds its place in the order."""
 
-    def __init__(self, reaches, plans, refused=()):
+    def __init__(self, reaches, strategies, refused=()):
         self.reaches = reaches
         self.refused = refused
         self.computed = []
-        self.choices = choose_candidates(plans, self.compute_rows, self.trial)
+        self.solved_ids = []
+        self.choices = choose_candidates(plans_of(strategies), self.compute_rows, self.trial)
 
     def compute_rows(self, strategy, ids):
         self.computed.append(list(ids))
         accepted = [token_id for token_id in ids if (strategy, token_id) not in self.refused]
         if not accepted:
             raise RepairError(f"no row by {strategy}")
-        return {token_id: np.full(2, ROWS.index(strategy), np.float32) for token_id in accepted}
+        return {token_id: np.full(2, ROW_STRATEGIES.index(strategy), np.float32) for token_id in accepted}
 
     def trial(self, candidates, solved):
         assert all(candidate.is_ordinary for candidate in solved.values())
         assert solved.keys().isdisjoint(candidates)
-        return {
-            token_id: rechecked(self.reaches[token_id, candidate.strategy])
-            for token_id, candidate in candidates.items()
+        self.solved_ids.append(set(solved))
+        reaches = {
+            token_id: self.reaches[token_id, candidate.strategy] for token_id, candidate in candidates.items()
         }
+        return rechecked(reaches)
 
     @property
     def strategies(self):
         return [choice.candidate.strategy for choice in self.choices.values()]
 
 
-def rechecked(reach):
-    return RecheckedToken(push=1 + 0.5 * reach, erased=None, found=None, verdict=Verdict.BENIGN, reach=reach)
+def rechecked(reaches):
+    tokens = {
+        token_id: MeasuredRecord(push=reach, erased=None, found=None, verdict=Verdict.BENIGN)
+        for token_id, reach in reaches.items()
+    }
+    return RecheckedTokens(tokens, reaches, ordinary_push=None, found_without=None, ordinary_contraction=0.3)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +147,7 @@ def test_the_candidate_is_chosen_by_its_reach(reaches, order, refused, expected,
 
 def test_what_was_tried_is_kept_but_for_missing_numbers():
     chosen = Chosen({(1, FIRST): NAN, (1, SPLIT): 0.8, (1, LAST): 0.2}, {1: ANY})
-    tried = {strategy: effect.reach for strategy, effect in chosen.choices[1].tried.items()}
+    tried = {strategy: effect.push for strategy, effect in chosen.choices[1].tried.items()}
     assert tried == {SPLIT: 0.8, LAST: 0.2}
 
 
@@ -141,13 +156,21 @@ def test_an_unreachable_entry_has_no_row():
     assert chosen.choices[1].candidate.row is None
 
 
+def test_an_edit_of_the_tokenizer_is_not_measured_but_tried_with_the_others():
+    plans = {1: (FIRST,), 2: (Strategy.PLAIN_SPECIALS,), 3: (SPLIT,)}
+    chosen = Chosen({(1, FIRST): 0.9}, plans)
+    assert chosen.strategies == [Strategy.PLAIN_SPECIALS, SPLIT, FIRST]
+    assert chosen.solved_ids == [{2, 3}]
+    assert [choice.tried.keys() for choice in chosen.choices.values()] == [set(), set(), {FIRST}]
+
+
 def test_without_a_trial_the_first_candidate_is_taken():
     rows = {1: np.zeros(2, np.float32)}
-    choices = choose_candidates({1: PAIR}, lambda *_: rows, None)
+    choices = choose_candidates(plans_of({1: PAIR}), lambda *_: rows, None)
     assert choices[1].candidate.strategy is FIRST
     assert choices[1].tried == {}
 
 
 def test_a_token_without_any_row_is_an_error_that_says_why():
     with pytest.raises(RepairError, match=naming(LAST)):
-        Chosen({}, {1: ROWS}, {(strategy, 1) for strategy in ROWS})
+        Chosen({}, {1: ROW_STRATEGIES}, {(strategy, 1) for strategy in ROW_STRATEGIES})

@@ -14,7 +14,8 @@ from stickytoken import load_encoder
 from stickytoken.insertion import Joining, Token
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods import Verdict
-from stickytoken.repairs._verification import nearest_neighbours
+from stickytoken.repairs._verification import NEIGHBOURS, find_neighbours
+from stickytoken.repairs.model_folder import require_repairable
 from stickytoken.repairs.recheck import CARRIERS, Copies, find_written_tokens, list_used_texts, make_recheck
 from stickytoken.vocabulary import categorize
 
@@ -72,16 +73,16 @@ def test_sticky_tokens_are_not_ordinary(run, recheck):
 
 def test_a_planted_token_is_sticky_again(recheck, vocabulary):
     token = token_of(vocabulary, repaired.WORD)
-    judged = recheck.judge(Copies([token], [])).tokens[token.id]
-    assert judged.verdict is Verdict.STICKY
-    assert judged.reach > 1
+    judged = recheck.judge(Copies([token], []))
+    assert judged.tokens[token.id].verdict == Verdict.STICKY
+    assert judged.reaches[token.id] > 1
 
 
 def test_an_ordinary_token_is_benign(recheck, vocabulary):
     token = token_of(vocabulary, repaired.OTHER)
-    judged = recheck.judge(Copies([token], [])).tokens[token.id]
-    assert judged.verdict is Verdict.BENIGN
-    assert judged.reach < 0.5
+    judged = recheck.judge(Copies([token], []))
+    assert judged.tokens[token.id].verdict == Verdict.BENIGN
+    assert judged.reaches[token.id] < 0.5
 
 
 def test_the_thresholds_are_those_of_the_run(run, recheck):
@@ -121,7 +122,7 @@ def test_pieces_that_hide_documents_are_sticky(run, vocabulary):
     token = judged.tokens[other.id]
     assert (token.erased, token.found, token.verdict) == (None, 0.0, Verdict.STICKY)
     assert token.push < 1
-    assert token.reach >= 1
+    assert judged.reaches[other.id] >= 1
     assert judged.found_without > 0.2
     spared = measuring.judge(harmless).tokens[other.id]
     assert (spared.erased, spared.verdict) == (None, Verdict.BENIGN)
@@ -181,13 +182,16 @@ def test_punctuation_is_written_as_it_is_read(encoder, vocabulary):
     assert sign.joining is Joining.WORDS
 
 
-def test_neighbours_are_the_nearest_rows_by_a_plain_sort(encoder, vocabulary):
+def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run, encoder, vocabulary):
     rows = encoder.model[0].embedding.weight.detach().numpy()
     units = rows.astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     token = token_of(vocabulary, profiled.WORDS[3])
     usable = {other.id for other in vocabulary.available} - {token.id}
-    nearest = [int(index) for index in np.argsort(-(units @ units[token.id])) if index in usable][:3]
-    neighbours = nearest_neighbours(rows, vocabulary, [token.id], 3, {nearest[0]: "benign"})
-    assert [neighbour.token.id for neighbour in neighbours] == nearest
-    assert [neighbour.run_verdict for neighbour in neighbours] == ["benign", None, None]
+    nearest = [int(index) for index in np.argsort(-(units @ units[token.id])) if index in usable]
+    neighbours = find_neighbours(require_repairable(encoder), vocabulary, [token.id], run)
+    assert [neighbour.token.id for neighbour in neighbours] == nearest[:NEIGHBOURS]
+    verdicts = dict(run.tokens.select("token_id", "verdict").iter_rows())
+    assert [neighbour.run_verdict for neighbour in neighbours] == [
+        verdicts[token_id] for token_id in nearest[:NEIGHBOURS]
+    ]

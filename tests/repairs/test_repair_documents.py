@@ -14,16 +14,16 @@ import tiny
 from hostile import HOSTILE
 from naming import naming
 from stickytoken.errors import RepairError, RunError
-from stickytoken.repairs import open_repair, result
-from stickytoken.repairs.documents import mean_curves, repair_block, repair_document, write_documents
+from stickytoken.repairs import open_repair, records
+from stickytoken.repairs.documents import format_block, format_document, mean_curves, write_documents
 from stickytoken.repairs.model_folder import write_model
-from stickytoken.repairs.result import REPAIR_FILE
+from stickytoken.repairs.records import REPAIR_FILE
 from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_tokens_break_no_table_and_stay_visible(name):
-    text = repair_document(repaired.repair_record(name, "river"))
+    text = format_document(repaired.repair_record(name, "river"))
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "<b>" not in text
     tables = [line for line in text.split("\n") if line.startswith("|") and "copies" not in line]
@@ -32,14 +32,14 @@ def test_hostile_tokens_break_no_table_and_stay_visible(name):
 
 def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
     failed = repaired.repair_record("river", passed=False)
-    for text in (repair_document(failed), repair_block(failed)):
+    for text in (format_document(failed), format_block(failed)):
         assert "NOT VERIFIED" in text
         assert "Do not rely on it" in text
-    assert "**FAILED**" in repair_document(failed)
+    assert "**FAILED**" in format_document(failed)
     unseen = repaired.repair_record("river", passed=None)
-    assert "NOT VERIFIED: the verification was switched off" in repair_document(unseen)
+    assert "NOT VERIFIED: the verification was switched off" in format_document(unseen)
     record_found = repaired.repair_record("river")
-    assert "NOT VERIFIED" not in repair_document(record_found) + repair_block(record_found)
+    assert "NOT VERIFIED" not in format_document(record_found) + format_block(record_found)
 
 
 def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
@@ -48,7 +48,7 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
     write_documents(tmp_path, record)
     card = (tmp_path / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
-    names = {"README.md", result.DOCUMENT_FILE, REPAIR_FILE}
+    names = {"README.md", records.DOCUMENT_FILE, REPAIR_FILE}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert open_repair(tmp_path).record == record
 
@@ -65,12 +65,12 @@ def test_the_curves_of_all_tokens_are_averaged():
 
 
 def test_the_document_has_the_mean_curves():
-    document = repair_document(repaired.repair_record("river"))
+    document = format_document(repaired.repair_record("river"))
     assert "| before | 0.000 | 0.100 | 0.400 |" in document
 
 
 def test_a_repair_is_a_table_in_the_units_of_the_rule():
-    (row,) = result.token_rows(repaired.repair_record("river"))
+    (row,) = records.token_rows(repaired.repair_record("river"))
     assert (row["erased_before"], row["erased_after"]) == (0.45, 0.02)
     assert (row["push_before"], row["push_after"]) == (1.9, 0.7)
     assert (row["found_before"], row["found_after"]) == (0.6, 0.9)
@@ -78,7 +78,7 @@ def test_a_repair_is_a_table_in_the_units_of_the_rule():
 
 
 def test_the_document_shows_all_measures_before_and_after():
-    document = repair_document(repaired.repair_record("river"))
+    document = format_document(repaired.repair_record("river"))
     assert "| 45% | 2% | 1.9× | 0.7× | 60% | 90% |" in document
     assert "40%" in document
     assert "93%" in document
@@ -86,9 +86,9 @@ def test_the_document_shows_all_measures_before_and_after():
 
 def test_numbers_that_were_not_measured_are_missing():
     unseen = repaired.repair_record("river", passed=None)
-    (row,) = result.token_rows(unseen)
+    (row,) = records.token_rows(unseen)
     assert row["push_after"] is None
-    assert "| – | – | – | – | – | – |" in repair_document(unseen)
+    assert "| – | – | – | – | – | – |" in format_document(unseen)
     assert mean_curves(unseen) is None
 
 
@@ -100,39 +100,36 @@ def changed(record, **after):
 
 
 def test_the_erased_share_of_pieces_is_missing():
-    document = repair_document(changed(repaired.repair_record("river"), erased=None))
+    document = format_document(changed(repaired.repair_record("river"), erased=None))
     assert "| 45% | – | 1.9× | 0.7× |" in document
 
 
 def test_the_document_says_what_the_verification_shares_with_the_detection():
-    document = repair_document(repaired.repair_record("river"))
+    document = format_document(repaired.repair_record("river"))
     assert all(phrase in document for phrase in ("queries of the detection", "others receive copies"))
     assert "slightly worse in others" in document
 
 
 def test_a_rounded_zero_has_no_minus_sign():
-    document = repair_document(changed(repaired.repair_record("river"), push=0.001, erased=-0.001))
+    document = format_document(changed(repaired.repair_record("river"), push=0.001, erased=-0.001))
     assert "| 45% | 0% | 1.9× | 0.0× |" in document
 
 
 def test_pieces_are_a_column_only_if_a_token_has_any():
     record = repaired.repair_record("river")
-    assert "| read as |" in repair_document(record)
+    assert "| read as |" in format_document(record)
     (token,) = record.tokens
     without_pieces = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": []})]})
-    assert "read as |" not in repair_document(without_pieces)
+    assert "read as |" not in format_document(without_pieces)
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
-    result.require_empty_or_repair(tmp_path / "new")
-    result.require_empty_or_repair(tmp_path)  # empty
+    records.require_empty_or_repair(tmp_path / "new")
+    records.require_empty_or_repair(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
-    for path, phrase in (
-        (tmp_path, naming(tmp_path, "files")),
-        (tmp_path / "file.txt", naming(tmp_path / "file.txt")),
-    ):
-        with pytest.raises(RunError, match=phrase):
-            result.require_empty_or_repair(path)
+    for path in (tmp_path, tmp_path / "file.txt"):
+        with pytest.raises(RunError, match=naming(path)):
+            records.require_empty_or_repair(path)
 
 
 LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
@@ -142,8 +139,8 @@ LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
     ("content", "message"),
     [
         *((content, REPAIR_FILE) for content in ("", "{", "[]", '{"schema_version": 3}')),
-        ('{"schema_version": 1}', naming("version", 1, "repair")),
-        (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), naming(99, "upgrade")),
+        ('{"schema_version": 1}', naming(1, "repair")),
+        (json.dumps(repaired.repair_record("river").model_dump(mode="json") | LATER), naming(99)),
     ],
 )
 def test_a_damaged_or_newer_record_is_an_error_in_one_line(tmp_path, content, message):
@@ -157,10 +154,10 @@ def test_a_run_folder_keeps_the_records_of_its_repairs(tmp_path):
     older = repaired.repair_record("river")
     newer = older.model_copy(update={"identity": "f" * 64, "started": "2026-02-01T00:00:00+00:00"})
     for record in (older, newer):
-        result.keep_copy(tmp_path, record)
+        records.keep_copy(tmp_path, record)
     (tmp_path / "repair-broken").mkdir()
     (tmp_path / "repair-broken" / REPAIR_FILE).write_text("{", encoding="utf-8")
-    repairs_found, unread = result.repairs_in(tmp_path)
+    repairs_found, unread = records.repairs_in(tmp_path)
     assert repairs_found == (newer, older)
     assert len(unread) == 1
     assert json.loads((tmp_path / "repair-0123456789ab" / REPAIR_FILE).read_text("utf-8"))["model"] == "model"
@@ -217,7 +214,7 @@ def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary, rep
     )
     assert affected_documents.rows() == [(0, "a", [river]), (1, "b", sorted([river, stone])), (2, "c", [cls])]
     for names in (["a"], ["a", "b", "c"]):
-        with pytest.raises(RepairError, match=naming("names", "documents")):
+        with pytest.raises(RepairError):
             repair.affected(itertools.repeat("the river", 2), pristine, names)
 
 

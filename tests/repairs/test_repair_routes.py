@@ -9,7 +9,7 @@ import repaired
 import tiny_architectures as architectures
 from naming import says
 from stickytoken import load_encoder
-from stickytoken.repairs import repair
+from stickytoken.repairs import RepairSettings, repair
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -56,7 +56,7 @@ def test_the_measured_route_is_repaired(route, shared, measured, other, tmp_path
 def test_a_row_of_one_route_is_written(shared, tmp_path):
     folder = saved_router(tmp_path / "model", shared=shared)
     run = profiled.detect_profile(load_encoder(folder, device="cpu", route="query"), tmp_path / "run")
-    repair(run, out=tmp_path / "mended", strategy="nearest", verify=False)
+    repair(run, out=tmp_path / "mended", settings=RepairSettings(strategy="nearest", verify=False))
     assert changed(folder, tmp_path / "mended", "query")
     assert changed(folder, tmp_path / "mended", "document") is shared
 
@@ -66,6 +66,8 @@ def test_affected_documents_are_read_on_the_repaired_route(tmp_path):
     document = architectures.static_model()
     folder = architectures.saved(architectures.router(query, document), tmp_path / "model")
     run = profiled.detect_profile(load_encoder(folder, device="cpu", route="query"), tmp_path / "run")
-    mended = repair(run, out=tmp_path / "mended", strategy="unreachable", verify=False)
+    mended = repair(
+        run, out=tmp_path / "mended", settings=RepairSettings(strategy="unreachable", verify=False)
+    )
     affected = mended.affected([f"a {repaired.WORD}", f"a {repaired.OTHER}"], folder)
     assert affected["index"].to_list() == [0]

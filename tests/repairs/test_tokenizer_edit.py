@@ -224,7 +224,7 @@ def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
 
 def test_a_tokenizer_in_python_is_refused(tmp_path):
     folder = architectures.byt5(tmp_path / "byt5")
-    with pytest.raises(RepairError, match=naming("ByT5Tokenizer", "Python")):
+    with pytest.raises(RepairError, match=naming("ByT5Tokenizer")):
         edit_tokenizer(folder, ModelEdit(unreachable=(5,)))
 
 

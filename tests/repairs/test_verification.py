@@ -15,13 +15,12 @@ from stickytoken.repairs._verification import (
     check_repaired,
 )
 from stickytoken.repairs.model_folder import write_model
-from stickytoken.repairs.recheck import RecheckedToken
-from stickytoken.repairs.result import MeasuredRecord, NeighbourRecord, ScoreRecord
+from stickytoken.repairs.records import MeasuredRecord, NeighbourRecord, ScoreRecord
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 
 def rechecked(push, erased, verdict=Verdict.BENIGN, found=None):
-    return RecheckedToken(push, erased, found, verdict, reach=0.0)
+    return MeasuredRecord(push=push, erased=erased, found=found, verdict=verdict)
 
 
 def test_repaired_tokens_give_the_largest_push_and_erased_share_beside_an_ordinary_token():

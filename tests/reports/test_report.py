@@ -24,7 +24,7 @@ from stickytoken import open_run
 from stickytoken.detection import reopen, token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
-from stickytoken.repairs.result import last_verified
+from stickytoken.repairs.records import last_verified
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import read_content
 from stickytoken.reports.facts import columns, explained_tokens, report_figures

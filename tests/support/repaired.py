@@ -10,7 +10,7 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run
-from stickytoken.repairs.result import RepairRecord
+from stickytoken.repairs.records import RepairRecord
 
 WORD = profiled.WORDS[7]
 OTHER = profiled.WORDS[19]

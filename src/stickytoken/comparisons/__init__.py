@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.intervals import Interval, estimate_share
 from stickytoken.methods import METHODS, Column
 from stickytoken.methods.measures import ERASED, MEASURES, PUSH, Measure
-from stickytoken.repairs.result import finished_repair, repairs_in
+from stickytoken.repairs.records import finished_repair, repairs_in
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.validation import list_of
 from stickytoken.words import listed, quoted
@@ -236,7 +236,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     The tokens that the most runs call sticky come first. In a run that did not examine a token, the measures
     and the verdict of the token are None.
     """
-    tokens_of_runs = [_in_run(compared) for compared in runs]
+    tokens_of_runs = [_index_measures(compared) for compared in runs]
     names: set[str] = set()
     for compared in runs:
         names.update(compared.run.sticky["token"])
@@ -248,7 +248,8 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     return tuple(sorted(tokens, key=_most_flagged_first))
 
 
-def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
+def _index_measures(compared: ComparedRun) -> dict[str, TokenInRun]:
+    """Return the measures and verdict of each token that a run examined, keyed by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
@@ -362,13 +363,13 @@ class Comparability(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
-def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+def _find_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     """Yield every reason why measures of the runs cannot be compared directly.
 
     A `Reason` that is made without measures applies to all measures.
     """
     largest_values = (ComparedNumber.ERASED, ComparedNumber.PUSH)
-    methods = _differences(runs, lambda compared: compared.run.record.method)
+    methods = _describe_differences(runs, lambda compared: compared.run.record.method)
     if methods:
         yield Reason(
             Answer.NO,
@@ -378,8 +379,8 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     without_measures = [compared.name for compared in runs if not compared.run.is_profile]
     if without_measures:
         yield Reason(Answer.NO, f"the method of {listed(without_measures)} measures neither", largest_values)
-    yield from _text_reasons(runs)
-    yield from _setting_reasons(runs)
+    yield from _find_text_reasons(runs)
+    yield from _find_setting_reasons(runs)
     for compared in runs:
         if compared.examined is Examined.SAMPLE:
             yield Reason(
@@ -399,15 +400,17 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
                 f"{compared.name}: only chosen tokens, {compared.counts}, were examined; they say nothing "
                 "about the other tokens",
             )
-    versions = _differences(runs, lambda compared: str(compared.run.record.identity_parts.get("version")))
+    versions = _describe_differences(
+        runs, lambda compared: str(compared.run.record.identity_parts.get("version"))
+    )
     if versions:
         yield Reason(
             Answer.CARE,
             f"the runs were computed by different versions of the method ({versions}), which give somewhat "
             "different numbers: detect again to rely on small differences",
         )
-    yield from _use_reasons(runs)
-    if _differences(runs, lambda compared: str(compared.encoder.get("tokenizer"))):
+    yield from _find_use_reasons(runs)
+    if _describe_differences(runs, lambda compared: str(compared.encoder.get("tokenizer"))):
         sizes = sorted(compared.run.available for compared in runs)
         yield Reason(
             Answer.CARE,
@@ -417,9 +420,9 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         )
 
 
-def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+def _find_text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     """Yield at most one reason, which arises because the runs used different texts."""
-    sources = _differences(runs, lambda compared: compared.run.record.corpus.source)
+    sources = _describe_differences(runs, lambda compared: compared.run.record.corpus.source)
     if sources:
         yield Reason(
             Answer.NO,
@@ -429,7 +432,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:  # each method has its own fingerprint of a corpus
         return
-    if _differences(runs, lambda compared: str(compared.run.record.identity_parts.get("corpus"))):
+    if _describe_differences(runs, lambda compared: str(compared.run.record.identity_parts.get("corpus"))):
         source = runs[0].run.record.corpus.source
         yield Reason(
             Answer.NO,
@@ -442,7 +445,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     smallest_number = min(len(anchors_of_run) for anchors_of_run in anchors)
     shared = len(set.intersection(*anchors)) / max(1, smallest_number)
     if shared < _MIN_SHARED_ANCHORS:
-        groups = "; ".join(listed(names) for names in _names_by_anchors(runs, anchors))
+        groups = "; ".join(listed(names) for names in _group_by_anchors(runs, anchors))
         yield Reason(
             Answer.CARE,
             f"the runs measured on different choices of the same texts ({groups}); {shared:.0%} of these "
@@ -450,7 +453,8 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         )
 
 
-def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
+def _group_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
+    """Return the names of the runs, in groups of those that share most of their anchors."""
     first_anchors: list[set[str]] = []
     groups: list[list[str]] = []
     for compared, anchors_of_run in zip(runs, anchors, strict=True):
@@ -464,7 +468,7 @@ def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
     return groups
 
 
-def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+def _find_setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     """Yield the reasons that arise from different settings; nothing if the runs have different methods."""
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
@@ -473,7 +477,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     settings_of_method = {setting.name for setting in fields(METHODS[runs[0].run.record.method])}
     settings_of_runs = {name for compared in runs for name in compared.run.settings.values}
     for name in sorted(settings_of_runs & settings_of_method):
-        values = _differences(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
+        values = _describe_differences(runs, partial(_format_setting, name))
         if not values:
             continue
         described = f"({name.replace('_', ' ')}: {values})"
@@ -488,6 +492,10 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
 
 
+def _format_setting(name: str, compared: ComparedRun) -> str:
+    return compared.run.settings.text(name)
+
+
 # How encoders can use the same weights differently: keys of the identity, and their names in messages.
 _USES = {
     "dimension": "length of the vectors",
@@ -496,19 +504,19 @@ _USES = {
 }
 
 
-def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+def _find_use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     """Yield the reasons against a direct comparison that arise from how the models were loaded."""
-    prompts = _differences(runs, _prompt)
+    prompts = _describe_differences(runs, _describe_prompt)
     if prompts:
         yield Reason(
             Answer.CARE,
             f"the prompts differ ({prompts}): a prompt is part of the model that was measured",
         )
-    precisions = _differences(runs, lambda compared: str(compared.encoder.get("dtype")))
+    precisions = _describe_differences(runs, lambda compared: str(compared.encoder.get("dtype")))
     if precisions:
         yield Reason(Answer.CARE, f"the models computed in different precisions ({precisions})")
     for first, second in combinations(runs, 2):
-        differences = _different_uses(first.encoder, second.encoder)
+        differences = _list_different_uses(first.encoder, second.encoder)
         if differences:
             yield Reason(
                 Answer.CARE,
@@ -525,7 +533,8 @@ def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             )
 
 
-def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def _list_different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return how two encoders with the same weights use them differently; none if the weights differ."""
     if not first or first.get("weights") != second.get("weights"):
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
@@ -536,7 +545,7 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
     return [_USES[name] for name in different_names]
 
 
-def _prompt(compared: ComparedRun) -> str:
+def _describe_prompt(compared: ComparedRun) -> str:
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompting.prompt:
         description = loading.prompting.prompt
@@ -549,7 +558,8 @@ def _prompt(compared: ComparedRun) -> str:
     return stored if isinstance(stored, str) else json.dumps(stored)
 
 
-def _differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
+def _describe_differences(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
+    """Return the different values of the runs, each with the names of its runs; empty if all are equal."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
         names_by_value.setdefault(value(compared), []).append(compared.name)
@@ -800,9 +810,9 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     for run, path in zip(opened, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError(f"the run {run.path} was passed twice: pass each run once")
-    compared = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
+    compared = [ComparedRun(name, run) for name, run in zip(_choose_names(opened), opened, strict=True)]
     most_serious_first = list(Answer)[::-1]
-    reasons = sorted(_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
+    reasons = sorted(_find_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
     answers = {}
     for measure in ComparedNumber:
         answers_of_measure = [reason.answer for reason in reasons if measure in reason.measures]
@@ -815,7 +825,8 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     )
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _choose_names(runs: Sequence[Run]) -> list[str]:
+    """Return a distinct name for each run, the shortest of a kind that tells all of them apart."""
     short_titles = [run.record.model.short_title for run in runs]
     titles = [run.model_title for run in runs]
     with_methods = [f"{title} ({run.record.method})" for title, run in zip(short_titles, runs, strict=True)]

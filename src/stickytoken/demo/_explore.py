@@ -18,7 +18,7 @@ from stickytoken.detection.run import next_steps
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
-from stickytoken.repairs.result import last_verified
+from stickytoken.repairs.records import last_verified
 from stickytoken.reports import facts
 from stickytoken.reports.cards import FIRST_CARDS, cards
 from stickytoken.reports.content import RunContent

@@ -93,7 +93,7 @@ def explain(
         files.refuse_run_folder(out)
         _require_unlocked(out, tokens, run)
     if tokens is None:
-        tokens = _worst(run)
+        tokens = _choose_worst(run)
     encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")
     inspector = inspector_of(encoder)
     if corpus is not None:
@@ -102,7 +102,7 @@ def explain(
     token_ids = _choose_ids(encoder, vocabulary, tokens)
     # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
     not_benign = set(token_ids) if run is None else run.sticky_ids
-    excluded = _unreadable_ids(encoder, vocabulary) | not_benign
+    excluded = _find_unreadable_ids(encoder, vocabulary) | not_benign
     matches = {
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids
@@ -132,7 +132,7 @@ def _require_texts(texts: Sequence[object]) -> None:
             raise InputError(f"texts contains {text!r}: pass texts with words, or leave it out (--text)")
 
 
-def _unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
+def _find_unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
 
@@ -142,7 +142,7 @@ def _choose_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSource)
     if repeated_ids:
         raise InputError(f"token id {repeated_ids[0]} is given twice: leave one out")
     available_tokens(vocabulary, token_ids)  # raises an error if a token cannot occur in text
-    for token_id in _unreadable_ids(encoder, vocabulary).intersection(token_ids):
+    for token_id in _find_unreadable_ids(encoder, vocabulary).intersection(token_ids):
         raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
     return token_ids
 
@@ -152,7 +152,7 @@ def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None)
 
     A token that is named by its text is checked only if the run contains that token.
     """
-    requested = _worst(run) if tokens is None else tokens
+    requested = _choose_worst(run) if tokens is None else tokens
     names: Sequence[object] = requested if isinstance(requested, (list, tuple)) else [requested]
     ids_in_run = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
     for name in names:
@@ -161,7 +161,7 @@ def _require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None)
             ResultFolder(folder / str(token_id)).require_unlocked()
 
 
-def _worst(run: Run | None) -> list[int]:
+def _choose_worst(run: Run | None) -> list[int]:
     if run is None:
         raise InputError("no tokens are named: pass tokens, or a run with sticky tokens")
     return worst_tokens(run, _WORST_TOKENS)

@@ -137,10 +137,10 @@ class Attributor:
         carrier_vectors: Floats = self._encoder.encode_ids(contents).astype(np.float64)
         # Unit vectors of the anchors that are unrelated to each carrier.
         unrelated_anchors = [
-            self._surroundings.anchors[self._surroundings.unrelated(vector)]
+            self._surroundings.anchors[self._surroundings.find_unrelated(vector)]
             for vector in carrier_vectors[: len(carriers)]
         ]
-        pairs = self._pairs(token_id, carrier_vectors)
+        pairs = self._choose_pairs(token_id, carrier_vectors)
         # The work is counted in parts and positions to integrate.
         part_counts = [len(set(carrier.labels)) for carrier in carriers]
         total = len(attributed_ids) * sum(part_counts) + sum(pair.size for pair in pairs)
@@ -154,7 +154,7 @@ class Attributor:
         for attributed_id in attributed_ids:
             results = []
             for carrier, unrelated, part_count in zip(carriers, unrelated_anchors, part_counts, strict=True):
-                compute = partial(self._by_part, carrier, attributed_id, unrelated)
+                compute = partial(self._attribute_by_part, carrier, attributed_id, unrelated)
                 results.append(
                     stored.read_or_compute("attribution", next(indices), attributed_id, part_count, compute)
                 )
@@ -165,13 +165,13 @@ class Attributor:
             # The pairs follow the token itself: an interrupt then leaves the benign tokens to do.
             if attributed_id == token_id:
                 for index, pair in enumerate(pairs):
-                    compute = partial(self._by_position, pair)
+                    compute = partial(self._attribute_by_position, pair)
                     result = stored.read_or_compute("pair", index, token_id, pair.size, compute)
                     matrix = np.array(result["values"])
                     attributed_pairs.append(AttributedPair(pair, matrix, result["similarity"]))
         return Attribution(by_token, attributed_pairs, largest_error)
 
-    def _pairs(self, token_id: int, carrier_vectors: Floats) -> list[_Pair]:
+    def _choose_pairs(self, token_id: int, carrier_vectors: Floats) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
 
         The anchor is the one with the median similarity among all anchors that are unrelated to the carrier
@@ -180,7 +180,7 @@ class Attributor:
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
             similarities = self._surroundings.anchors @ unit_vectors(vector)
-            unrelated = np.flatnonzero(self._surroundings.unrelated(vector))
+            unrelated = np.flatnonzero(self._surroundings.find_unrelated(vector))
             by_similarity = unrelated[np.argsort(similarities[unrelated], kind="stable")]
             median_index = int(by_similarity[len(by_similarity) // 2])
             anchor = self._anchors[median_index]
@@ -195,7 +195,7 @@ class Attributor:
             )
         return pairs
 
-    def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Floats) -> dict[str, Any]:
+    def _attribute_by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Floats) -> dict[str, Any]:
         """Return how much the copies and the carrier contribute, on average, to similarities with anchors.
 
         ``unrelated`` holds the unit vectors of the unrelated anchors, shape (anchors, d).
@@ -217,7 +217,7 @@ class Attributor:
             "error": contributions.error,
         }
 
-    def _by_position(self, pair: _Pair) -> dict[str, Any]:
+    def _attribute_by_position(self, pair: _Pair) -> dict[str, Any]:
         from stickytoken.inspection import similarity_matrix
 
         steps = self._settings.steps
@@ -245,7 +245,7 @@ class _StoredResults:
     def read_or_compute(
         self, stage: str, index: int, token_id: int, size: int, compute: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        result, is_new = files.stored_result(self.folder, stage, index, token_id, compute)
+        result, is_new = files.read_or_compute(self.folder, stage, index, token_id, compute)
         self.done += size
         if is_new:
             self.computed += size
@@ -253,7 +253,7 @@ class _StoredResults:
         return result
 
 
-def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, Any]]:
+def make_pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, Any]]:
     """Return a row for each attributed pair, keyed by column.
 
     A row has the texts, their similarity with and without copies, the sum of the attribution matrix, and how
@@ -262,7 +262,7 @@ def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, 
     rows = []
     for number, attributed in enumerate(pairs):
         row_sums = attributed.matrix.sum(axis=1)
-        row_parts = np.array(_row_parts(attributed))
+        row_parts = np.array(_list_row_parts(attributed))
         sums = {
             part: float(row_sums[row_parts == part].sum())
             for part in ("copies", "carrier", "prompt", "reference")
@@ -287,15 +287,15 @@ def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, 
     return rows
 
 
-def cell_rows(
+def make_cell_rows(
     token_id: int, pairs: Sequence[AttributedPair], names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
     """Return a row for each cell in the attributed pairs' matrices."""
     cells = []
     for number, attributed in enumerate(pairs):
-        row_parts = _row_parts(attributed)
-        row_tokens = _tokens_and_reference(attributed.pair.carrier_ids, names)
-        column_tokens = _tokens_and_reference(attributed.pair.anchor_ids, names)
+        row_parts = _list_row_parts(attributed)
+        row_tokens = _name_tokens(attributed.pair.carrier_ids, names)
+        column_tokens = _name_tokens(attributed.pair.anchor_ids, names)
         for (row, column), value in np.ndenumerate(attributed.matrix):
             cells.append(
                 {
@@ -312,10 +312,10 @@ def cell_rows(
     return cells
 
 
-def _row_parts(attributed: AttributedPair) -> list[str]:
+def _list_row_parts(attributed: AttributedPair) -> list[str]:
     labels = [Part(label).name.lower() for label in attributed.pair.carrier.labels]
     return [*labels, "reference"]
 
 
-def _tokens_and_reference(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
+def _name_tokens(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
     return [names.get(token_id, "") for token_id in ids] + [_REFERENCE]

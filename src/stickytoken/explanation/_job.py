@@ -18,13 +18,13 @@ from stickytoken.explanation._attribution import (
     NO_ATTRIBUTION,
     Attribution,
     Attributor,
-    cell_rows,
-    pair_rows,
+    make_cell_rows,
+    make_pair_rows,
 )
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
-from stickytoken.explanation.measuring import PARTS, Material, Part, Surroundings
-from stickytoken.explanation.result import OF_RUN, findings, verdict
-from stickytoken.explanation.statistics import head_rows, measure_rows
+from stickytoken.explanation.measuring import Material, Part, Surroundings
+from stickytoken.explanation.result import OF_RUN, describe_verdict, find_differences
+from stickytoken.explanation.statistics import make_head_rows, make_measure_rows
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback
@@ -69,9 +69,9 @@ class Job:
         else:
             contents = [carrier.before for carrier in self.material.carriers]
             mean_similarity = float((exact_unit_vectors(encoder.encode_ids(contents)) @ anchors.T).mean())
-        return Surroundings(self._mean_direction(), anchors, mean_similarity)
+        return Surroundings(self._compute_mean_direction(), anchors, mean_similarity)
 
-    def _mean_direction(self) -> Floats | None:
+    def _compute_mean_direction(self) -> Floats | None:
         """Return the mean direction of the model's pooled states for single tokens, shape (P,).
 
         A random sample of tokens is drawn from the vocabulary, and each of them is encoded alone. The model's
@@ -90,7 +90,7 @@ class Job:
             group = token_ids[start : start + _ENTRIES_AT_A_TIME]
             contents = [(token_id,) for token_id in group]
             labels = [(int(Part.CARRIER),)] * len(group)  # the parts make no difference to the pooled states
-            insides = self.inspector.look(contents, labels, PARTS)
+            insides = self.inspector.look(contents, labels, Part.SPECIAL)
             pooled_vectors += [
                 inside.pooled for inside in insides if inside.pooled is not None and inside.pooled.any()
             ]
@@ -163,12 +163,12 @@ class Job:
             )
 
         # Read the result if an earlier call has stored it; otherwise call `measure` and store its result.
-        measured, _ = files.stored_result(folder, "inside", index=0, token_id=token_id, compute=measure)
-        notes = self._notes_on_measures(measured, token_id)
+        measured, _ = files.read_or_compute(folder, "inside", index=0, token_id=token_id, compute=measure)
+        notes = self._list_notes(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
             if folder is not None:  # attribution is slow, so write the other tables first
-                files.write_tables(folder, self._tables(token_id, match, measured, attribution))
+                files.write_tables(folder, self._make_tables(token_id, match, measured, attribution))
             try:
                 attribution = self._attributor.attribute(token_id, benign_ids, folder, self.progress)
                 notes.append(
@@ -182,12 +182,12 @@ class Job:
             notes.append(f"the embedding matrix was not measured: {self.model_name} does not expose it")
         if not match.same_category:
             notes.append(
-                f"too few other tokens have the category {self._category(token_id)}: {token!r} is compared "
-                "with tokens of other categories"
+                f"too few other tokens have the category {self._find_category(token_id)}: {token!r} is "
+                "compared with tokens of other categories"
             )
-        tables = self._tables(token_id, match, measured, attribution)
+        tables = self._make_tables(token_id, match, measured, attribution)
         measures = tables["measures"].to_dicts()
-        differences = findings(measures)
+        differences = find_differences(measures)
         run_columns = identity_parts.get("run")
         rows_by_table = {
             name: table.drop("token_id", "token", strict=False).to_dicts()
@@ -197,9 +197,9 @@ class Job:
         explanation = files.TokenExplanation(
             token_id=token_id,
             token=token,
-            category=self._category(token_id),
+            category=self._find_category(token_id),
             run_verdict=identity_parts["run_verdict"],
-            verdict=verdict(token, token_id, measures, differences, len(match.tokens), run_columns),
+            verdict=describe_verdict(token, token_id, measures, differences, len(match.tokens), run_columns),
             findings=tuple(differences),
             same_category=match.same_category,
             **rows_by_table,
@@ -219,7 +219,7 @@ class Job:
         )
         return files.StoredExplanation(record, tables)
 
-    def _notes_on_measures(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
+    def _list_notes(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
         """Return notes on the measures that the model does not support, and on limits of the results."""
         name = self.model_name
         measures = measured["values"][str(token_id)]
@@ -241,7 +241,7 @@ class Job:
             notes.append("the benign tokens are assumed to be benign, because no run was given")
         return notes
 
-    def _tables(
+    def _make_tables(
         self,
         token_id: int,
         match: BenignMatch,
@@ -251,21 +251,21 @@ class Job:
         """Return all tables of a token; ``measured`` is the result of `measuring.measure`, read from JSON."""
         names = self.inspector.encoder.tokenizer.entries
         benign_ids = [benign.id for benign in match.tokens]
-        measures = self._measures_of_texts(token_id, benign_ids, measured)
-        measures += self._measures_of_attribution(token_id, benign_ids, attribution)
-        measures += self._measures_of_matrix(token_id, benign_ids)
+        measures = self._make_text_rows(token_id, benign_ids, measured)
+        measures += self._make_attribution_rows(token_id, benign_ids, attribution)
+        measures += self._make_matrix_rows(token_id, benign_ids)
         heads: list[dict[str, Any]] = []
         heads_by_token = measured["heads"]
         if str(token_id) in heads_by_token:  # attention was measured
             benign_heads = np.stack([np.array(heads_by_token[str(benign_id)]) for benign_id in benign_ids])
             token_heads = np.array(heads_by_token[str(token_id)])
-            heads = head_rows(token_heads, benign_heads, self.settings.confidence)
+            heads = make_head_rows(token_heads, benign_heads, self.settings.confidence)
         benign_rows = [
             {
                 "token_id": token_id,
                 "benign_id": benign.id,
                 "benign": names[benign.id],
-                "category": self._category(benign.id),
+                "category": self._find_category(benign.id),
                 "characters": len(benign.text.strip()),
                 "attributed": benign.id in attribution.by_token,
             }
@@ -273,7 +273,7 @@ class Job:
         ]
         neighbours: list[tuple[int, float]] = []
         if self.matrix is not None:
-            neighbours = self.matrix.neighbours(token_id, self.settings.neighbours)
+            neighbours = self.matrix.find_neighbours(token_id, self.settings.neighbours)
         neighbour_rows = [
             {
                 "token_id": token_id,
@@ -288,14 +288,14 @@ class Job:
         rows: dict[str, list[dict[str, Any]]] = {
             "measures": [token | row for row in measures],
             "heads": [token | row for row in heads],
-            "pairs": pair_rows(token_id, attribution.pairs),
-            "attribution": cell_rows(token_id, attribution.pairs, names),
+            "pairs": make_pair_rows(token_id, attribution.pairs),
+            "attribution": make_cell_rows(token_id, attribution.pairs, names),
             "benign": benign_rows,
             "neighbours": neighbour_rows,
         }
         return {name: pl.DataFrame(rows[name], schema=schema) for name, schema in files.TABLE_SCHEMAS.items()}
 
-    def _measures_of_texts(
+    def _make_text_rows(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Return the table rows of all measures that were taken on the carriers with copies.
@@ -308,14 +308,14 @@ class Job:
         rows: list[dict[str, Any]] = []
         for name, values in values_by_token[token_id].items():
             benign_values = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
-            rows += measure_rows(name, np.array(values), benign_values, self.settings.confidence)
+            rows += make_measure_rows(name, np.array(values), benign_values, self.settings.confidence)
         for name, distances in measured["distances"][str(token_id)].items():
             token_distances = np.array(distances[0])
             benign_distances = np.array(distances[1:])
-            rows += measure_rows(name, token_distances, benign_distances, self.settings.confidence)
+            rows += make_measure_rows(name, token_distances, benign_distances, self.settings.confidence)
         return rows
 
-    def _measures_of_attribution(
+    def _make_attribution_rows(
         self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
     ) -> list[dict[str, Any]]:
         by_token = attribution.by_token
@@ -323,10 +323,10 @@ class Job:
         rows: list[dict[str, Any]] = []
         for name, values in by_token.get(token_id, {}).items():
             benign = np.stack([by_token[benign_id][name] for benign_id in attributed_ids])
-            rows += measure_rows(name, values, benign, self.settings.confidence)
+            rows += make_measure_rows(name, values, benign, self.settings.confidence)
         return rows
 
-    def _measures_of_matrix(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
+    def _make_matrix_rows(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
         if self.matrix is None:
             return []
         row_count = len(self.matrix.rows)
@@ -338,9 +338,9 @@ class Job:
                 share_below = float((column[available_ids] < column[token_id]).mean())
             values = column[[token_id]]
             benign = column[benign_ids][:, None]
-            measure = measure_rows(name, values, benign, self.settings.confidence)
+            measure = make_measure_rows(name, values, benign, self.settings.confidence)
             rows += [row | {"share_below": share_below} for row in measure]
         return rows
 
-    def _category(self, token_id: int) -> str:
+    def _find_category(self, token_id: int) -> str:
         return self.vocabulary.categories[self.vocabulary.place(token_id)].value

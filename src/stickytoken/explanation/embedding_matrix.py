@@ -20,7 +20,7 @@ _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeho
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
 # Number of rows that are converted to another data type at a time. A converted copy of the whole matrix could
 # need more memory than a small model.
-ROWS_AT_A_TIME = 4096
+_ROWS_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class EmbeddingMatrix:
     def measures(self) -> dict[str, Floats]:
         """All measures, keyed by name, each of shape (entries,). The cosine of an all-zero row is NaN."""
         all_rows = np.arange(len(self.rows))
-        means = {"mean": self._mean(all_rows)}
+        means = {"mean": self._compute_mean(all_rows)}
         if self.unused:
-            means["unused"] = self._mean(np.array(self.unused))
+            means["unused"] = self._compute_mean(np.array(self.unused))
         chunks: dict[str, list[Floats]] = {}
-        for rows in self._chunks(all_rows):
+        for rows in self._read_chunks(all_rows):
             norms = np.linalg.norm(rows, axis=1)
             chunks.setdefault("embedding_norm", []).append(norms)
             for name, mean in means.items():
@@ -66,7 +66,7 @@ class EmbeddingMatrix:
                 chunks.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
         return {name: np.concatenate(name_chunks) for name, name_chunks in chunks.items()}
 
-    def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
+    def find_neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
         """Return the ids of the entries nearest to a token by cosine, and their cosines, nearest first.
 
         The list is empty if the token's row is zero.
@@ -75,7 +75,7 @@ class EmbeddingMatrix:
         if norms[token_id] == 0:
             return []
         candidates = np.array([entry for entry in self._entries if entry != token_id and norms[entry] > 0])
-        chunks = self._chunks(candidates, np.float32)
+        chunks = self._read_chunks(candidates, np.float32)
         products = np.concatenate([rows @ self.rows[token_id] for rows in chunks])
         cosines = products / (norms[candidates] * norms[token_id])
         nearest = np.argsort(-cosines, kind="stable")[:count]
@@ -91,11 +91,11 @@ class EmbeddingMatrix:
         """
         entries = np.array(self._entries)
         norms = self.measures["embedding_norm"][entries]
-        centre = self._mean(entries)
+        centre = self._compute_mean(entries)
         width = self.rows.shape[1]
         unit_sum = np.zeros(width)
         scatter = np.zeros((width, width))
-        for rows in self._chunks(entries):
+        for rows in self._read_chunks(entries):
             unit_sum += unit_vectors(rows).sum(axis=0)
             centred = rows - centre
             scatter += centred.T @ centred
@@ -116,9 +116,11 @@ class EmbeddingMatrix:
     def _entries(self) -> list[int]:
         return [entry for entry in self.names if entry < len(self.rows)]
 
-    def _mean(self, rows: NDArray[np.intp]) -> Any:
-        return np.sum([chunk.sum(axis=0) for chunk in self._chunks(rows)], axis=0) / len(rows)
+    def _compute_mean(self, rows: NDArray[np.intp]) -> Any:
+        return np.sum([chunk.sum(axis=0) for chunk in self._read_chunks(rows)], axis=0) / len(rows)
 
-    def _chunks(self, rows: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64) -> Iterator[Any]:
-        for start in range(0, len(rows), ROWS_AT_A_TIME):
-            yield self.rows[rows[start : start + ROWS_AT_A_TIME]].astype(dtype)
+    def _read_chunks(
+        self, rows: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64
+    ) -> Iterator[Any]:
+        for start in range(0, len(rows), _ROWS_AT_A_TIME):
+            yield self.rows[rows[start : start + _ROWS_AT_A_TIME]].astype(dtype)

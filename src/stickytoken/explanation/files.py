@@ -178,7 +178,7 @@ def load_or_explain(
     return explanation
 
 
-def stored_result(
+def read_or_compute(
     folder: store.ResultFolder | None,
     stage: str,
     index: int,
@@ -238,7 +238,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     Raises:
         RunError: A file is missing or damaged, or was written by another version.
     """
-    record = _record(folder / EXPLANATION_FILE)
+    record = _read_record(folder / EXPLANATION_FILE)
     files = store.ResultFolder(folder)
     tables = {}
     for name, schema in TABLE_SCHEMAS.items():
@@ -247,7 +247,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     return StoredExplanation(record, tables)
 
 
-def _record(path: Path) -> ExplanationRecord:
+def _read_record(path: Path) -> ExplanationRecord:
     raw = store.read_json(path)
     if isinstance(raw, dict):
         store.require_version(raw.get("schema_version"), EXPLANATION_SCHEMA_VERSION, path, "explain")
@@ -257,6 +257,6 @@ def _record(path: Path) -> ExplanationRecord:
 _KIND: resume.MeasurementKind[resume.MeasurementRecord] = resume.MeasurementKind(
     "explanation",
     EXPLANATION_FILE,
-    lambda folder: _record(folder.path / EXPLANATION_FILE),
+    lambda folder: _read_record(folder.path / EXPLANATION_FILE),
     lambda record, folder: all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS),
 )

@@ -44,9 +44,6 @@ class Part(IntEnum):
     SPECIAL = 3
 
 
-PARTS = int(Part.SPECIAL)
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
     """A text with fixed places for the copies. The places are the same for every token.
@@ -86,15 +83,15 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
             PlacedCarrier(
                 text=text,
                 before=tokenized.ids,
-                before_labels=_labels_of(tokenized.ids, prompt_length),
+                before_labels=_label_ids(tokenized.ids, prompt_length),
                 template=template,
-                labels=_labels_of(template, prompt_length),
+                labels=_label_ids(template, prompt_length),
             )
         )
     return carriers
 
 
-def _labels_of(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
+def _label_ids(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
     rest = [int(Part.COPIES if entry == _COPY.id else Part.CARRIER) for entry in ids[prompt_length:]]
     return (int(Part.PROMPT),) * prompt_length + tuple(rest)
 
@@ -138,14 +135,14 @@ def gather(
             model.
     """
     if run is not None and sentences is None:
-        carrier_texts, anchors, source = _texts_of_run(run)
+        carrier_texts, anchors, source = _choose_run_texts(run)
     else:
-        carrier_texts, anchors, source = _texts_of_corpus(load_sentences(sentences), settings)
-    anchors = _readable_anchors(encoder, anchors)
+        carrier_texts, anchors, source = _choose_corpus_texts(load_sentences(sentences), settings)
+    anchors = _keep_readable(encoder, anchors)
     if not anchors:
         raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
     if texts is not None:
-        return Material(_carriers_of_user(encoder, settings, texts), anchors, "given texts")
+        return Material(_place_user_texts(encoder, settings, texts), anchors, "given texts")
     placed = place_copies(encoder, settings, carrier_texts)
     # Leave out texts without tokens, and texts that are too long with copies. All tokens take the same room,
     # so any token id can be inserted to find out whether the copies fit.
@@ -158,7 +155,7 @@ def gather(
     return Material(fitting[: settings.carriers], anchors, source)
 
 
-def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
+def _choose_run_texts(run: Run) -> tuple[list[str], list[str], str]:
     material = run.plan.texts
     anchors = list(material.anchors)
     if material.by_topic and len(anchors) > _MAX_ANCHORS:
@@ -167,7 +164,7 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
     return list(material.carriers), anchors, f"run {run.path.name}"
 
 
-def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
+def _choose_corpus_texts(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
     shortest = by_length[: 2 * settings.carriers]
@@ -177,14 +174,14 @@ def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list
     return list(dict.fromkeys(carriers)), anchors, corpus.source
 
 
-def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
+def _keep_readable(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
     distinct = list(dict.fromkeys(anchors))
     texts = zip(distinct, encoder.tokenize(distinct), strict=True)
     readable = [text for text, tokenized in texts if tokenized.words and encoder.fits(tokenized.ids)]
     return readable[:_MAX_ANCHORS]
 
 
-def _carriers_of_user(
+def _place_user_texts(
     encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]
 ) -> list[PlacedCarrier]:
     """Return the user's texts as carriers; raise an InputError for a text that cannot be used."""
@@ -217,7 +214,7 @@ class Surroundings:
     anchors: Floats
     mean_similarity: float
 
-    def unrelated(self, vector: Floats) -> NDArray[np.bool_]:
+    def find_unrelated(self, vector: Floats) -> NDArray[np.bool_]:
         """Return a mask of the anchors that are unrelated to a vector, shape (anchors,).
 
         An anchor is unrelated if its similarity is below the model's mean similarity. If there is no such
@@ -251,7 +248,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
         values["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
         if own_before.shape[1]:
-            values["carrier_cosine_drift"] = (1 - _cosine(own_before, own_after)).mean(axis=1)
+            values["carrier_cosine_drift"] = (1 - _compute_cosine(own_before, own_after)).mean(axis=1)
             distances = np.linalg.norm(own_after - own_before, axis=-1)
             values["carrier_euclidean_drift"] = distances.mean(axis=1)
     if after.pooled is not None and after.pooled_by_part is not None:
@@ -269,7 +266,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
             # relative to the length of the pooled states.
             values["pooling_toward_mean"] = from_copies @ surroundings.direction / np.sqrt(square)
             values["vector_toward_mean"] = after.pooled @ surroundings.direction / np.sqrt(square)
-    unrelated = surroundings.unrelated(before.vector.astype(np.float64))
+    unrelated = surroundings.find_unrelated(before.vector.astype(np.float64))
     movement = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
     values["lift_sentences"] = (surroundings.anchors[unrelated] @ movement).mean()
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
@@ -287,7 +284,7 @@ def _sum_received(attention: Floats, labels: NDArray[np.intp], *, from_copies: b
     return shares
 
 
-def _cosine(left: Floats, right: Floats) -> Any:
+def _compute_cosine(left: Floats, right: Floats) -> Any:
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
@@ -328,7 +325,7 @@ def measure(
         from the mean of the remaining benign tokens. If the model does not expose its hidden states, the dict
         of distances is empty.
     """
-    group_size = _carriers_at_a_time(inspector, carriers)
+    group_size = _count_carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Floats]]] = {token_id: [] for token_id in tokens}
     heads: dict[int, list[Floats]] = {token_id: [] for token_id in tokens}
     distances: list[Floats] = []
@@ -338,42 +335,42 @@ def measure(
     for start in range(0, len(carriers), group_size):
         group = carriers[start : start + group_size]
         before = inspector.look(
-            [carrier.before for carrier in group], [carrier.before_labels for carrier in group], PARTS
+            [carrier.before for carrier in group], [carrier.before_labels for carrier in group], Part.SPECIAL
         )
         states = []
         for token_id in tokens:
             contents = [carrier.with_copies(token_id) for carrier in group]
-            after = inspector.look(contents, [carrier.labels for carrier in group], PARTS)
+            after = inspector.look(contents, [carrier.labels for carrier in group], Part.SPECIAL)
             for carrier_before, carrier_after in zip(before, after, strict=True):
                 observed[token_id].append(_observe(carrier_before, carrier_after, surroundings))
                 if carrier_after.attention is not None:
                     heads[token_id].append(_sum_received(carrier_after.attention, carrier_after.labels))
-            copy_states = _states_of_copies(after)
+            copy_states = _average_states_of_copies(after)
             if copy_states is not None:
                 states.append(copy_states)
             done += len(group)
             progress(Progress("inside", done, total, done, done))
         exposes_states = len(states) == len(tokens)  # whether the model exposes its hidden states
         if exposes_states:
-            distances.append(_distances_between_tokens(states))
+            distances.append(_measure_distances(states))
     # A token's attention is left out unless it was measured on all carriers.
     heads_by_token = {
         token_id: np.stack(shares) for token_id, shares in heads.items() if len(shares) == len(carriers)
     }
     return {
-        "values": _common_measures(observed),
+        "values": _keep_common_measures(observed),
         "heads": heads_by_token,
-        "distances": {tokens[0]: _distances_by_measure(distances)},
+        "distances": {tokens[0]: _name_distances(distances)},
     }
 
 
-def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
+def _count_carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
     longest = max(carriers, key=lambda carrier: len(carrier.before))
-    hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
+    hidden = inspector.look([longest.before], [longest.before_labels], Part.SPECIAL)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
-def _states_of_copies(insides: Sequence[Inside]) -> Floats | None:
+def _average_states_of_copies(insides: Sequence[Inside]) -> Floats | None:
     means = []
     for inside in insides:
         if inside.hidden is None:
@@ -383,26 +380,26 @@ def _states_of_copies(insides: Sequence[Inside]) -> Floats | None:
     return np.stack(means)
 
 
-def _distances_between_tokens(states: Sequence[Floats]) -> Floats:
+def _measure_distances(states: Sequence[Floats]) -> Floats:
     benign = np.stack(states[1:])
     centres = [benign.mean(axis=0)]
     centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
     cosine_distances = []
     lengths = []
     for token_states, centre in zip(states, centres, strict=True):
-        cosine_distances.append(1 - _cosine(token_states, centre))
+        cosine_distances.append(1 - _compute_cosine(token_states, centre))
         lengths.append(np.linalg.norm(token_states - centre, axis=-1))
     return np.stack([cosine_distances, lengths])
 
 
-def _distances_by_measure(groups: Sequence[Floats]) -> dict[str, Floats]:
+def _name_distances(groups: Sequence[Floats]) -> dict[str, Floats]:
     if not groups:
         return {}
     cosine_distances, lengths = np.concatenate(groups, axis=2)
     return {"copies_cosine_distance": cosine_distances, "copies_euclidean_distance": lengths}
 
 
-def _common_measures(
+def _keep_common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Floats]]],
 ) -> dict[int, dict[str, Floats]]:
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))

@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.statistics import AREAS
@@ -18,7 +17,7 @@ from stickytoken.measurement import ResultFolder
 from stickytoken.methods import Verdict
 from stickytoken.methods.measures import PUSH
 from stickytoken.settings.explain import ExplainSettings
-from stickytoken.words import percent
+from stickytoken.words import counted, percent
 
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
@@ -34,7 +33,7 @@ _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling
 OF_RUN = ("verdict", "severity", "erased", "push", "texts")
 
 
-def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
+def find_differences(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     """Return the measures in which a token differs from its benign tokens.
 
     The findings are sorted by area, and within an area by the distance from the benign tokens, largest first.
@@ -47,7 +46,7 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
         for name, words in measures.items():
             outside_rows = [row for row in rows if row["measure"] == name and row["outside"]]
             if outside_rows:
-                area_findings.append(_finding(area, name, words, outside_rows))
+                area_findings.append(_make_finding(area, name, words, outside_rows))
         all_findings += sorted(area_findings, key=_by_distance)
     return all_findings
 
@@ -56,7 +55,7 @@ def _by_distance(finding: Finding) -> float:
     return -abs(finding.deviations or 0.0)
 
 
-def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
+def _make_finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
     return Finding(
@@ -71,7 +70,7 @@ def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, 
     )
 
 
-def verdict(
+def describe_verdict(
     token: str,
     token_id: int,
     rows: Sequence[dict[str, Any]],
@@ -85,8 +84,8 @@ def verdict(
         token: The token.
         token_id: Id of the token.
         rows: Rows of the measures table.
-        differences: The measures in which the token differs from the benign tokens: the result of `findings`
-            for ``rows``.
+        differences: The measures in which the token differs from the benign tokens: the result of
+            `find_differences` for ``rows``.
         benign: Number of benign tokens.
         run: The token's row in a run, keyed by the columns in `OF_RUN`. None if there is no run with a
             verdict on the token.
@@ -94,8 +93,8 @@ def verdict(
     subject = f"{token!r} ({token_id})"
     benign_tokens = f"{benign} matched benign tokens"
     measure_count = len({row["measure"] for row in rows})
-    strongest = _strongest_by_area(rows, differences)
-    lift = _comparable_lift(rows)
+    strongest = _describe_strongest(rows, differences)
+    lift = _find_comparable_lift(rows)
     if run is not None:
         # The sentences about the run come first, because the run measured more texts. The sentences about the
         # run also quote the lift, so the area "similarity", whose only measure is the lift, is left out.
@@ -108,16 +107,16 @@ def verdict(
     if not differences and benign < ENOUGH_BENIGN:
         return (
             f"{subject}: {benign_tokens} are too few to say whether it differs ({ENOUGH_BENIGN} are needed)"
-            f"{_lift_clause(rows)}."
+            f"{_describe_lift(rows)}."
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
         # A lift inside the benign interval does not show that the token has no lift.
         clauses.insert(
             0,
-            f"over {_text_count(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
+            f"over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
             f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and "
-            f"{_interval_with_zero(lift)}",
+            f"{_describe_interval(lift)}",
         )
     if not differences:
         none_outside = f"none of {measure_count} measures is outside the interval of {benign_tokens}"
@@ -128,7 +127,7 @@ def verdict(
     )
 
 
-def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
+def _describe_strongest(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}
@@ -137,14 +136,14 @@ def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Fin
     return strongest
 
 
-def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _find_comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     for row in rows:
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row
     return None
 
 
-def _lift_clause(rows: Sequence[dict[str, Any]]) -> str:
+def _describe_lift(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(
         f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} (mean of the benign tokens {row['benign_mean']:.3f})"
         for row in rows
@@ -160,15 +159,15 @@ def _compare_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) ->
     """
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
-    numbers = _numbers_of_run(run)
+    numbers = _quote_numbers(run)
     listed = f": {', '.join(numbers)}" if numbers else ""
     quoted = f"the run calls it {run_verdict}{severity}{listed}."
     if lift is None:
         return quoted
     distance = "" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD"
     quoted += (
-        f" Over {_text_count(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign tokens "
-        f"{lift['benign_mean']:.3f}{distance})"
+        f" Over {counted(lift['carriers'], 'text')}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign "
+        f"tokens {lift['benign_mean']:.3f}{distance})"
     )
     is_outside = bool(lift["outside"])  # of the interval of the benign tokens
     # A sticky token should have a larger lift than benign tokens, and a benign token should not.
@@ -180,28 +179,24 @@ def _compare_with_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) ->
     # lift measured here disagrees with the verdict.
     if is_outside:
         return f"{quoted}: too few texts and benign tokens to question the run."
-    return f"{quoted}; {_interval_with_zero(lift)}: too few texts and benign tokens to say."
+    return f"{quoted}; {_describe_interval(lift)}: too few texts and benign tokens to say."
 
 
-def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
+def _quote_numbers(run: Mapping[str, Any]) -> list[str]:
     numbers = []
     if run.get("erased") is not None:
         numbers.append(f"{percent(run['erased'])} erased")
     if run.get("push") is not None:
         numbers.append(f"push {PUSH.text(run['push'])}")
     if run.get("texts"):
-        numbers.append(f"over {_text_count(run['texts'])}")
+        numbers.append(f"over {counted(run['texts'], 'text')}")
     return numbers
 
 
-def _interval_with_zero(lift: Mapping[str, Any]) -> str:
+def _describe_interval(lift: Mapping[str, Any]) -> str:
     low = lift["value"] - lift["benign_high"]
     high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
-
-
-def _text_count(count: int) -> str:
-    return "1 text" if count == 1 else f"{count} texts"
 
 
 def _describe(finding: Finding, last_layer: int | None) -> str:
@@ -283,28 +278,12 @@ class Explanation:
         """Return all tables of one token, keyed by name."""
         return {name: getattr(self, name).filter(token_id=token_id) for name in TABLES}
 
-    @property
-    def parts(self) -> dict[int, dict[str, Any]]:
-        """Everything that can change the explanation of each token, as JSON values keyed by token id."""
-        return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
-
     def document(self) -> dict[str, Any]:
         """Return the explanations of all tokens as JSON values, without the attribution matrices."""
         record = next(iter(self.contents.values())).record
         shared = record.model_dump(exclude={"identity", "identity_parts", "notes", "tokens", "versions"})
         tokens = [token.model_dump() for token in self.tokens]
         return shared | {"notes": list(self.notes), "tokens": tokens}
-
-    def content(self, token_id: int) -> StoredExplanation:
-        """Return the explanation of one token, in the form that `read_explanation` returns.
-
-        Raises:
-            InputError: The token was not explained.
-        """
-        if token_id not in self.contents:
-            explained = ", ".join(map(str, self.contents))
-            raise InputError(f"token id {token_id} was not explained: ask for one of {explained}")
-        return self.contents[token_id]
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write one folder per token: explanation.json, and a Parquet file per table.

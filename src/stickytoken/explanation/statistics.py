@@ -211,7 +211,7 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
         out=np.full_like(value, np.nan),
         where=np.asarray(spread > rounding),
     )
-    low, high = _interval_over_carriers(values, scale, confidence)
+    low, high = _compute_interval(values, scale, confidence)
     # Near a bound, log-odds turn a rounding error into a large difference, so the unscaled values must differ
     # too.
     differs = np.abs(value - mean) > _ROUNDING * (1 + np.abs(mean))
@@ -227,7 +227,7 @@ def compare(values: Floats, benign: Floats, confidence: float, family: int, boun
     )
 
 
-def _interval_over_carriers(values: Floats, scale: _Scale, confidence: float) -> tuple[Floats, Floats]:
+def _compute_interval(values: Floats, scale: _Scale, confidence: float) -> tuple[Floats, Floats]:
     count = len(values)
     value = values.mean(axis=0)
     if count == 1:
@@ -244,7 +244,7 @@ def _interval_over_carriers(values: Floats, scale: _Scale, confidence: float) ->
     return low, high
 
 
-def distribution_distances(sample: Floats, reference: Floats) -> tuple[float, float]:
+def compute_distances(sample: Floats, reference: Floats) -> tuple[float, float]:
     """Return two distances of a sample from a reference: Wasserstein distance, and KL divergence in nats.
 
     The KL divergence is computed from two histograms with the same ten bins.
@@ -261,7 +261,7 @@ def distribution_distances(sample: Floats, reference: Floats) -> tuple[float, fl
     return distance, float(scipy.stats.entropy(sample_counts, reference_counts))
 
 
-def measure_rows(name: str, values: Floats, benign: Floats, confidence: float) -> list[dict[str, Any]]:
+def make_measure_rows(name: str, values: Floats, benign: Floats, confidence: float) -> list[dict[str, Any]]:
     """Return the rows of one measure: one for each layer, or one for a measure without layers.
 
     A row has the area, the name and the layer (None for a measure without layers) of the measure, the numbers
@@ -295,11 +295,11 @@ def measure_rows(name: str, values: Floats, benign: Floats, confidence: float) -
     return rows
 
 
-def head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dict[str, Any]]:
+def make_head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dict[str, Any]]:
     """Return, for each layer, one row for the mean over its heads, and then one row per head.
 
     A row has the 1-based layer, the 0-based head (None for the mean over heads), the numbers of
-    `Compared.row`, and the distances of `_distances`.
+    `Compared.row`, and the distances of `_compare_distances`.
 
     Args:
         heads: Share of attention that the token's copies receive, shape (carriers, layers, heads).
@@ -315,20 +315,20 @@ def head_rows(heads: Floats, benign: Floats, confidence: float) -> list[dict[str
     rows = []
     for layer in range(layer_count):
         row = {"layer": layer + 1, "head": None, **by_layer.row(layer)}
-        rows.append(row | _distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2)))
+        rows.append(row | _compare_distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2)))
         for head in range(head_count):
             row = {"layer": layer + 1, "head": head, **by_head.row(layer * head_count + head)}
-            rows.append(row | _distances(heads[:, layer, head], benign[:, :, layer, head]))
+            rows.append(row | _compare_distances(heads[:, layer, head], benign[:, :, layer, head]))
     return rows
 
 
-def _distances(values: Floats, benign: Floats) -> dict[str, float]:
-    wasserstein, divergence = distribution_distances(values, benign.ravel())
+def _compare_distances(values: Floats, benign: Floats) -> dict[str, float]:
+    wasserstein, divergence = compute_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []
     for index, benign_values in enumerate(benign):
         rest = np.delete(benign, index, axis=0).ravel()
-        distance_to_rest, divergence_from_rest = distribution_distances(benign_values, rest)
+        distance_to_rest, divergence_from_rest = compute_distances(benign_values, rest)
         benign_wasserstein.append(distance_to_rest)
         benign_divergence.append(divergence_from_rest)
     return {

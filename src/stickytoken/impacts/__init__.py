@@ -24,7 +24,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import _statistics, results, wording
 from stickytoken.impacts._editing import Condition, make_conditions
 from stickytoken.impacts._mteb import run_mteb_task
-from stickytoken.impacts._running import VECTORS, TaskRunner, run_task, shard_stage
+from stickytoken.impacts._running import VECTORS, TaskRunner, make_stage_name, run_task
 from stickytoken.impacts._statistics import Rows
 from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.insertion import Insertion, Side, Token
@@ -111,7 +111,7 @@ def impact(
     if not sources:
         raise InputError("there is nothing to measure: pass a task (--task)")
     if tokens is None:
-        tokens = _worst_of(run, settings)
+        tokens = _choose_worst(run, settings)
     model = encoder_for(encoder, run, "impact")
     # The insertion has no effect on the edits of the paper.
     texts_only = settings.edits is Edits.COPIES and not protocol.reads_ids(model)
@@ -119,7 +119,7 @@ def impact(
     require_insertion(model, settings.inserted_as)
     word_encoder = protocol.require_words(model, "impact")
     loaded, notes = load_tasks(sources)
-    token_records = _tokens(word_encoder, run, tokens, exclude, settings)
+    token_records = _choose_tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
     if settings.edits is Edits.PAPER and not _has_all_scores(run):
@@ -127,17 +127,19 @@ def impact(
             "the benign tokens are matched to the sticky ones: Chen et al. draw theirs from the tokens with "
             "the lowest scores, which a run of `detect --method std --set scores=all` has"
         )
-    record = _record(word_encoder, settings, loaded, token_records, notes)
+    record = _make_record(word_encoder, settings, loaded, token_records, notes)
     if out is None and run is not None:
         out = run.path / store.folder_name(results.IMPACT, record.identity)
     out = out or store.default_folder(record.model, results.IMPACT, record.identity)
     folder = ResultFolder(out, began)
-    conditions = _conditions(token_records, settings)
+    sticky = [Token(token.token_id, token.text) for token in token_records if token.kind != "benign"]
+    benign = [Token(token.token_id, token.text) for token in token_records if token.kind == "benign"]
+    conditions = make_conditions(sticky, benign, settings)
     with resume.resumed(folder, results.IMPACTS, record) as held:
         if not held.finished:
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, word_encoder) as opened:
-                texts_by_stage = _texts_by_stage(loaded, conditions, settings)
+                texts_by_stage = _count_texts_by_stage(loaded, conditions, settings)
                 whole_progress = WholeProgress("impact", texts_by_stage, progress)
                 runner = TaskRunner(word_encoder, settings, conditions, opened, folder, whole_progress)
                 _measure(runner, held, loaded)
@@ -154,29 +156,29 @@ def _measure(
     if measured.failed and not measured.records:
         reason = next(iter(measured.failed.values()))
         raise InputError(f"no task could be run ({', '.join(measured.failed)}): {reason}")
-    rows = measured.rows
-    cost = folder.total_cost()
+    rows_by_table = measured.rows_by_table
     paired_test = None
     if runner.settings.edits is Edits.PAPER:
-        paired_test = _statistics.paired_test(rows["effects"], runner.settings.seed)
+        paired_test = _statistics.paired_test(rows_by_table["effects"], runner.settings.seed)
     result = results.ImpactResultRecord(
         paired_test=paired_test,
-        sequences=cost.sequences,
+        sequences=folder.total_cost().sequences + runner.clean_sequences,
         seconds=round(folder.seconds, 1),
         failed=measured.failed,
         tasks=measured.records,
     )
     finished = held.record.model_copy(update={"result": result})
     for name, columns in results.TABLES.items():
-        folder.write_table(name, pl.DataFrame(rows[Path(name).stem], columns))
-    folder.write_text("impact.md", wording.impact_markdown(finished, rows))
+        folder.write_table(name, pl.DataFrame(rows_by_table[Path(name).stem], columns))
+    folder.write_text("impact.md", wording.impact_markdown(finished, rows_by_table))
     confirm_answers(runner.encoder)
     held.finish(finished)
-    for path in folder.path.glob(f"{VECTORS}*.npz"):  # the shards contain all outcomes
-        path.unlink(missing_ok=True)
+    if not measured.failed:  # otherwise, the next session reads them again
+        for path in folder.path.glob(f"{VECTORS}*.npz"):
+            path.unlink(missing_ok=True)
 
 
-def _record(
+def _make_record(
     encoder: protocol.WordEncoder,
     settings: ImpactSettings,
     tasks: Sequence[AnyTask],
@@ -218,18 +220,12 @@ def _record(
     )
 
 
-def _conditions(token_records: Sequence[TokenRecord], settings: ImpactSettings) -> list[Condition]:
-    sticky = [Token(token.token_id, token.text) for token in token_records if token.kind != "benign"]
-    benign = [Token(token.token_id, token.text) for token in token_records if token.kind == "benign"]
-    return make_conditions(sticky, benign, settings)
-
-
 # Assumed number of texts that an MTEB task encodes under one condition. The actual number is unknown until
 # the data of the task is loaded.
 _MTEB_TEXTS = 5_000
 
 
-def _texts_by_stage(
+def _count_texts_by_stage(
     tasks: Sequence[AnyTask], conditions: Sequence[Condition], settings: ImpactSettings
 ) -> dict[str, int]:
     texts_by_stage = {}
@@ -263,7 +259,7 @@ def load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]
             tasks.append(task_data.find_mteb_task(source))
     names_by_stage: dict[str, str] = {}
     for task in tasks:
-        stage = shard_stage(task.name)
+        stage = make_stage_name(task.name)
         if stage in names_by_stage:
             raise InputError(
                 f"two tasks have the name {names_by_stage[stage]!r}: rename a file, or measure them "
@@ -273,7 +269,7 @@ def load_tasks(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]
     return tasks, notes
 
 
-def _worst_of(run: Run | None, settings: ImpactSettings) -> list[int]:
+def _choose_worst(run: Run | None, settings: ImpactSettings) -> list[int]:
     """Return the ids of the sticky tokens of a run that are measured if the caller names none."""
     if run is None:
         raise InputError(
@@ -288,7 +284,7 @@ def _worst_of(run: Run | None, settings: ImpactSettings) -> list[int]:
     return all_ids
 
 
-def _tokens(
+def _choose_tokens(
     encoder: protocol.WordEncoder,
     run: Run | None,
     tokens: TokenSource,
@@ -309,7 +305,7 @@ def _tokens(
     barred |= {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
     if is_published and run is not None and _has_all_scores(run):
         unusable = barred | {token.id for token in sticky}
-        benign = _lowest_scoring(vocabulary, run, unusable, len(sticky), settings.seed)
+        benign = _draw_lowest_scoring(vocabulary, run, unusable, len(sticky), settings.seed)
     else:
         sticky_ids = [token.id for token in sticky]
         matches = 1 if is_published else settings.benign
@@ -340,7 +336,7 @@ def _has_all_scores(run: Run | None) -> bool:
     return run.tokens["sticky_score"].null_count() == 0
 
 
-def _lowest_scoring(
+def _draw_lowest_scoring(
     vocabulary: Vocabulary, run: Run, unusable: set[int], count: int, seed: int
 ) -> list[Token]:
     ascending = run.tokens.sort("sticky_score", "token_id")["token_id"].to_list()
@@ -355,7 +351,7 @@ def _lowest_scoring(
 class _Measured:
     """The rows of every table, keyed by name of the table, and the record of each task."""
 
-    rows: dict[str, Rows]
+    rows_by_table: dict[str, Rows]
     records: list[TaskRecord]
     failed: dict[str, str]  # reason why a task could not be run, keyed by name of the task
 
@@ -376,12 +372,14 @@ def _run_tasks(
         else:
             outcomes, record = run_task(runner, task)
         measured.records.append(record)
-        rows = _statistics.task_rows(task, outcomes, runner.conditions, runner.settings, tokens_by_id)
-        for table, own_rows in rows.items():
-            measured.rows[table] += own_rows
+        rows_of_task = _statistics.make_task_rows(
+            task, outcomes, runner.conditions, runner.settings, tokens_by_id
+        )
+        for table, own_rows in rows_of_task.items():
+            measured.rows_by_table[table] += own_rows
     # Only the p-values of main metrics are corrected for testing several tasks.
-    effects = measured.rows["effects"]
+    effects = measured.rows_by_table["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
-    for row, q_value in zip(effects, _statistics.corrected(p_values), strict=True):
+    for row, q_value in zip(effects, _statistics.correct_p_values(p_values), strict=True):
         row["q_value"] = q_value
     return measured

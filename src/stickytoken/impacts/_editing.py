@@ -45,7 +45,7 @@ class Condition:
         tokens: the tokens that are copied: none for clean texts, one, or several for a mixture.
         repetition: index of the random repetition, starting at 0.
         seed: seed for the positions of the copies, and for random steps of the task.
-        draws_token: whether every text gets copies of only one of the tokens, as in `published_edits`.
+        draws_token: whether every text gets copies of only one of the tokens, as in `edit_as_published`.
     """
 
     kind: Kind
@@ -82,7 +82,7 @@ def make_conditions(
     ]
 
 
-def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+def group_by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
     """Group the conditions by tokens, so that each group holds all repetitions of a condition."""
 
     def tokens_of(condition: Condition) -> tuple[Kind, tuple[Token, ...]]:
@@ -95,7 +95,7 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
 _WORDS_PER_COPY = 10
 
 
-def published_edits(texts: Iterable[str], tokens: Sequence[str], stream: random.Random) -> Iterator[str]:
+def edit_as_published(texts: Iterable[str], tokens: Sequence[str], stream: random.Random) -> Iterator[str]:
     """Yield texts with copies of tokens, edited as by Chen et al. (2025).
 
     Their code is not published. The edits follow from the texts that their notebooks display: a text gets
@@ -115,13 +115,13 @@ def published_edits(texts: Iterable[str], tokens: Sequence[str], stream: random.
         yield place_as_text([token] * copies, text, placement)
 
 
-def random_path(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
+def draw_random_path(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
     """Draw the path of copies in a text; the same seed and text always give the same."""
-    generator = _generator(seed, text, "gaps")
+    generator = _make_generator(seed, text, "gaps")
     return draw_path(partial(generator.integers, endpoint=True), words, copies)
 
 
-def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
+def draw_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
     """Choose at random which token each copy is a copy of.
 
     Args:
@@ -133,7 +133,7 @@ def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, 
     Returns:
         The index of a token for each copy. The tokens' numbers of copies differ by at most one.
     """
-    generator = _generator(seed, text, "turns")
+    generator = _make_generator(seed, text, "turns")
     token_of_remainder = generator.permutation(tokens)
     # Among the numbers from 0 to copies - 1, all remainders of a division by the number of tokens occur
     # equally often, apart from a difference of one. The remainders are assigned to tokens at random, so that
@@ -142,12 +142,12 @@ def random_tokens(seed: int, text: str, tokens: int, copies: int) -> tuple[int, 
     return tuple(int(token_of_remainder[remainder]) for remainder in remainders)
 
 
-def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
+def _make_generator(seed: int, text: str, purpose: str) -> np.random.Generator:
     digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
-def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
+def insert_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
     """Insert the copies of a condition into a text.
 
     The tokens of the copies, and their positions if they are random, depend only on the text and on the seed
@@ -170,8 +170,8 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
     words = len(fitted.content.words if as_ids else fitted.text.split())
     path: tuple[int, ...] = ()
     if settings.placement is Placement.RANDOM:
-        path = random_path(condition.seed, fitted.text, words, copies)
-    token_indices = random_tokens(condition.seed, fitted.text, len(condition.tokens), copies)
+        path = draw_random_path(condition.seed, fitted.text, words, copies)
+    token_indices = draw_tokens(condition.seed, fitted.text, len(condition.tokens), copies)
     tokens = [condition.tokens[index] for index in token_indices]
     if as_ids:
         return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, path)
@@ -179,7 +179,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
     return place_as_text(words_to_insert, fitted.text, settings.placement, path, Joining.WORDS)
 
 
-def needed_room(
+def compute_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
     """Return the maximum number of tokens that any condition's copies add to a text.

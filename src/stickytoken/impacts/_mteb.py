@@ -18,8 +18,8 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
-from stickytoken.impacts._editing import Condition, needed_room, published_edits, with_copies
-from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, shard_stage, task_record
+from stickytoken.impacts._editing import Condition, compute_room, edit_as_published, insert_copies
+from stickytoken.impacts._running import UNIT, Group, GroupWork, TaskRunner, make_stage_name, make_task_record
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
@@ -101,7 +101,9 @@ class EditingEncoder:
         fitted_texts = fit_texts(encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
         self.cut += sum(fitted.cut for fitted in fitted_texts)
         copies = self._settings.copies
-        return [str(with_copies(self._settings, fitted, self._condition, copies)) for fitted in fitted_texts]
+        return [
+            str(insert_copies(self._settings, fitted, self._condition, copies)) for fitted in fitted_texts
+        ]
 
 
 # Columns that Chen et al. edit, keyed by MTEB's type of task. In retrieval and reranking, they edit documents
@@ -129,16 +131,16 @@ class _TaskEditor:
         self._tokens = [token.text for token in condition.tokens]
         self._stream = random.Random(condition.seed)
 
-    def data(self, data: Any) -> Any:
+    def edit_data(self, data: Any) -> Any:
         """Return the data of a split, or of all splits below it, with edited texts."""
         if isinstance(data, Mapping) and "corpus" in data:
-            return {**data, "corpus": self._corpus(data)}
+            return {**data, "corpus": self._edit_corpus(data)}
         if isinstance(data, Mapping):
-            return {name: below if name == "train" else self.data(below) for name, below in data.items()}
+            return {name: below if name == "train" else self.edit_data(below) for name, below in data.items()}
         column = _EDITED_COLUMNS[self._kind]
         return data.remove_columns(column).add_column(column, self._edit_texts(data[column][:]))
 
-    def _corpus(self, data: Mapping[str, Any]) -> Any:
+    def _edit_corpus(self, data: Mapping[str, Any]) -> Any:
         corpus = data["corpus"]
         has_titles = "title" in corpus.column_names
         titles = corpus["title"][:] if has_titles else [""] * len(corpus)
@@ -157,10 +159,10 @@ class _TaskEditor:
         if texts and not isinstance(texts[0], str):
             return [self._edit_texts(list(inner)) for inner in texts]
         self.edited += len(texts)
-        return list(published_edits(texts, self._tokens, self._stream))
+        return list(edit_as_published(texts, self._tokens, self._stream))
 
 
-def edited_task(task: MtebTask, condition: Condition) -> tuple[MtebTask, int]:
+def edit_task(task: MtebTask, condition: Condition) -> tuple[MtebTask, int]:
     """Return a copy of an MTEB task, edited as by Chen et al. (2025), and the number of its edited texts.
 
     Edited are the documents of retrieval, the documents of reranking that answer no query, the second
@@ -178,7 +180,7 @@ def edited_task(task: MtebTask, condition: Condition) -> tuple[MtebTask, int]:
         )
     editor = _TaskEditor(kind, condition)
     copied = copy.copy(task.task)
-    copied.dataset = editor.data(task.task.dataset)
+    copied.dataset = editor.edit_data(task.task.dataset)
     return MtebTask(copied), editor.edited
 
 
@@ -213,7 +215,7 @@ class _MtebWork(GroupWork):
                 edited_before = 0
                 edits_of_model = condition
                 if condition.draws_token:
-                    task, edited_before = edited_task(task, condition)
+                    task, edited_before = edit_task(task, condition)
                     edits_of_model = replace(condition, tokens=())
                 model = EditingEncoder(id_encoder, edits_of_model, self.settings, self.room)
                 score = task_data.evaluate(model, task)
@@ -250,8 +252,8 @@ def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float6
     """
     settings = runner.settings
     id_encoder = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
-    room = needed_room(id_encoder, runner.conditions, settings.copies, Insertion.TEXT)
-    work = _MtebWork(shard_stage(task.name), task, settings, room)
+    room = compute_room(id_encoder, runner.conditions, settings.copies, Insertion.TEXT)
+    work = _MtebWork(make_stage_name(task.name), task, settings, room)
 
     counts = (_TEXTS, _EDITED, _CUT)
     columns = (*task.columns, *counts)
@@ -259,4 +261,4 @@ def run_mteb_task(runner: TaskRunner, task: MtebTask) -> tuple[NDArray[np.float6
     # The score of an MTEB task is stored as the outcome of a single unit. Every condition encodes, edits and
     # truncates the same numbers of texts, so the numbers are taken from the first condition.
     texts, edited, cut = outcomes[0, 0, -len(counts) :].astype(int).tolist()
-    return outcomes[:, :, : -len(counts)], task_record(task, texts, edited, cut)
+    return outcomes[:, :, : -len(counts)], make_task_record(task, texts, edited, cut)

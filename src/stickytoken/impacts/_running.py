@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,18 @@ from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.encoders.roles import Role, encoders_of, in_role
 from stickytoken.errors import InputError
-from stickytoken.impacts._editing import Condition, by_tokens, needed_room, published_edits, with_copies
+from stickytoken.impacts._editing import (
+    Condition,
+    compute_room,
+    edit_as_published,
+    group_by_tokens,
+    insert_copies,
+)
 from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Insertion, Probe
 from stickytoken.machine import digest
-from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
-from stickytoken.measurement.engine import NO_COST, Shard
+from stickytoken.measurement import ResultFolder, engine as engines
+from stickytoken.measurement.engine import Shard
 from stickytoken.measurement.texts import encode_probes, tokenize_probes
 from stickytoken.settings.impact import Edits, ImpactSettings
 from stickytoken.unit_vectors import Similarity
@@ -55,11 +60,11 @@ class CleanVectors:
     vectors: NDArray[np.float32]
 
     @cached_property
-    def rows(self) -> dict[Probe, int]:
+    def row_of_probe(self) -> dict[Probe, int]:
         """Row index in `vectors` of each input, keyed by input."""
         return {probe: row for row, probe in enumerate(self.probes)}
 
-    def of(
+    def collect(
         self, probes: Sequence[Probe], encoder: Encoder, edited: dict[Probe, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
         """Return the vectors of inputs, shape (len(probes), d).
@@ -69,7 +74,7 @@ class CleanVectors:
             encoder: the model.
             edited: known vectors of inputs with copies. Missing vectors are computed and added to ``edited``.
         """
-        rows = self.rows
+        rows = self.row_of_probe
         missing = [probe for probe in dict.fromkeys(probes) if probe not in rows and probe not in edited]
         if missing:
             tokenized = tokenize_probes(encoder, missing)
@@ -105,7 +110,7 @@ class GroupWork:
         return shard.items
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskRunner:
     """Runs work under all conditions, and stores the shards of the work in a folder.
 
@@ -116,6 +121,8 @@ class TaskRunner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
+        clean_sequences: number of inputs without copies that this measurement has encoded so far, in all its
+            sessions. The shards don't count them.
     """
 
     encoder: protocol.WordEncoder
@@ -124,10 +131,9 @@ class TaskRunner:
     engine: engines.Engine
     folder: ResultFolder
     progress: engines.ProgressCallback
+    clean_sequences: int = 0
 
-    def clean_vectors(
-        self, name: str, probes: Sequence[Probe], role: Role | None
-    ) -> tuple[CleanVectors, ShardCost]:
+    def clean_vectors(self, name: str, probes: Sequence[Probe], role: Role | None) -> CleanVectors:
         """Encode inputs without copies, or read the vectors that an earlier session left in the folder.
 
         Args:
@@ -136,39 +142,30 @@ class TaskRunner:
             role: the role of the texts.
 
         Returns:
-            The vectors of the distinct inputs, and the cost of encoding these inputs.
+            The vectors of the distinct inputs.
         """
         distinct = tuple(dict.fromkeys(probes))
+        self.clean_sequences += len(distinct)
         # No name of a work contains a plus sign, so that no other work has this file.
         stem = f"{VECTORS}{name}" if role is None else f"{VECTORS}{name}+{role}"
         file = self.folder.path / f"{stem}.npz"
-        encoded = digest([role, distinct])
-        stored = _read_vectors(file)
-        if stored is not None and stored.encoded == encoded:
-            return CleanVectors(distinct, stored.vectors), ShardCost(stored.seconds, len(distinct))
-        started = time.perf_counter()
+        hash_of_inputs = digest([role, distinct])
+        stored = _read_vectors(file, hash_of_inputs)
+        if stored is not None:
+            return CleanVectors(distinct, stored)
         starts = range(0, len(distinct), _SHARD_PROBES)
         shards = [Shard(index, distinct[start : start + _SHARD_PROBES]) for index, start in enumerate(starts)]
         computed = sorted(
             self.engine.compute(_Encoding(stem, role), shards), key=lambda result: result.shard.index
         )
         vectors = np.concatenate([result.rows[0]["vectors"] for result in computed])
-        seconds = time.perf_counter() - started
         store.write_atomically(
-            file,
-            lambda stream: np.savez(
-                stream, vectors=vectors, seconds=np.array(seconds), encoded=np.array(encoded)
-            ),
+            file, lambda stream: np.savez(stream, vectors=vectors, encoded=np.array(hash_of_inputs))
         )
-        return CleanVectors(distinct, vectors), ShardCost(seconds, len(distinct))
+        return CleanVectors(distinct, vectors)
 
     def run(
-        self,
-        work: engines.Work[Condition, Any],
-        units: int,
-        columns: Sequence[str],
-        title: str,
-        shared_cost: ShardCost = NO_COST,
+        self, work: engines.Work[Condition, Any], units: int, columns: Sequence[str], title: str
     ) -> NDArray[np.float64]:
         """Measure under all conditions, and return the outcomes, shape (conditions, units, columns).
 
@@ -176,13 +173,12 @@ class TaskRunner:
         stores one row per repetition and unit. In the progress display, every shard counts as one.
 
         Args:
-            work: computes the outcomes.
+            work: computes the outcomes. The shards are stored under its name.
             units: number of units, which is the number of rows per condition.
             columns: columns to return.
             title: name of the stage in the progress display.
-            shared_cost: the cost of what the work needs under all conditions.
         """
-        shards = [Shard(index, group) for index, group in enumerate(by_tokens(self.conditions))]
+        shards = [Shard(index, group) for index, group in enumerate(group_by_tokens(self.conditions))]
 
         def unit_of_each_row(shard: Shard[Condition]) -> list[int]:
             """Return the numbers of the units, once for each repetition of the shard's condition."""
@@ -197,24 +193,18 @@ class TaskRunner:
             self.folder,
             self.progress,
             title=title,
-            shared_cost=shared_cost,
         )
         values = pl.concat(tables).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
 
-@dataclass(frozen=True)
-class _StoredVectors:
-    vectors: NDArray[np.float32]
-    seconds: float  # time that encoding took
-    encoded: str  # hash of the texts and their role
-
-
-def _read_vectors(file: Path) -> _StoredVectors | None:
+def _read_vectors(file: Path, hash_of_inputs: str) -> NDArray[np.float32] | None:
+    """Return the vectors in a file, shape (n, d); None if it is damaged, or has those of other inputs."""
     try:
         # Open the file here, because NumPy does not close a damaged file that it has opened itself.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-            return _StoredVectors(content["vectors"], float(content["seconds"]), str(content["encoded"]))
+            is_of_inputs = str(content["encoded"]) == hash_of_inputs
+            return content["vectors"] if is_of_inputs else None
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):
         return None
 
@@ -233,29 +223,29 @@ class TaskWork(GroupWork):
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Return the outcomes for a group of conditions as rows, and the number of encoded texts."""
-        # `CleanVectors.of` adds the vectors of all inputs that it encodes to these dicts.
+        # `CleanVectors.collect` adds the vectors of all inputs that it encodes to these dicts.
         new_vectors: dict[Role | None, dict[Probe, NDArray[np.float32]]] = {role: {} for role in self.clean}
         rows = []
         for condition in prepared:
             vectors = {}
             for name, texts in self.texts.items():
-                role = _role_of(self.task, name)
+                role = _find_role(self.task, name)
                 encoder_of_role = in_role(encoder, role)
                 copies = self.settings.copies if name in self.edited_roles else 0
                 if condition.draws_token and copies:
                     probes = self._make_published_probes(name, condition, encoder_of_role)
                 else:
-                    probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
-                vectors[name] = self.clean[role].of(probes, encoder_of_role, new_vectors[role])
+                    probes = [insert_copies(self.settings, fitted, condition, copies) for fitted in texts]
+                vectors[name] = self.clean[role].collect(probes, encoder_of_role, new_vectors[role])
             outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
-            rows += as_rows(self.task.columns, outcomes)
+            rows += make_rows(self.task.columns, outcomes)
         return rows, sum(map(len, new_vectors.values()))
 
     def _make_published_probes(self, role: str, condition: Condition, encoder: Encoder) -> list[Probe]:
         texts = list(self.task.texts[role])
-        indices = published_indices(self.task, role)
+        indices = find_edited_indices(self.task, role)
         tokens = [token.text for token in condition.tokens]
-        edited = published_edits((texts[index] for index in indices), tokens, random.Random(condition.seed))
+        edited = edit_as_published((texts[index] for index in indices), tokens, random.Random(condition.seed))
         for index, text in zip(indices, edited, strict=True):
             texts[index] = text
         word_encoder = protocol.require_words(encoder, "impact")
@@ -263,11 +253,11 @@ class TaskWork(GroupWork):
         return [fitted.as_probe(Insertion.TEXT) for fitted in fitted_texts]
 
 
-def _role_of(task: Task, name: str) -> Role | None:
+def _find_role(task: Task, name: str) -> Role | None:
     return Role(name) if task.has_queries else None
 
 
-def published_indices(task: Task, role: str) -> list[int]:
+def find_edited_indices(task: Task, role: str) -> list[int]:
     """Return the indices of the texts of a role that Chen et al. (2025) edit.
 
     These are all texts, but in reranking only the documents that answer no query.
@@ -280,7 +270,7 @@ def published_indices(task: Task, role: str) -> list[int]:
     return [index for index, document in enumerate(task.documents) if document not in relevant]
 
 
-def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
+def make_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
     """Return outcomes of shape (units, columns) as rows of a shard."""
     return [
         {UNIT: unit, **dict(zip(columns, row, strict=True))} for unit, row in enumerate(outcomes.tolist())
@@ -298,7 +288,7 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
     insertion = settings.inserted_as
     # Copies are inserted only into texts with these roles, for example only into queries.
     edited_roles = task.edited(settings.side)
-    name = shard_stage(task.name)
+    name = make_stage_name(task.name)
     encoders = encoders_of(runner.encoder, task.texts, has_queries=task.has_queries)
     fitted_by_role = {}
     for role, texts in task.texts.items():
@@ -306,30 +296,30 @@ def run_task(runner: TaskRunner, task: Task) -> tuple[NDArray[np.float64], TaskR
         room = 0
         if role in edited_roles:
             _require_same_tokens(runner.encoder, encoder, insertion)
-            room = needed_room(encoder, runner.conditions, settings.copies, insertion)
+            room = compute_room(encoder, runner.conditions, settings.copies, insertion)
         fitted_by_role[role] = fit_texts(encoder, texts, room, insertion, task.name)
     all_fitted = [fitted for fitted_texts in fitted_by_role.values() for fitted in fitted_texts]
 
     inputs_by_role: dict[Role | None, list[Probe]] = {}
     for text_role, fitted_texts in fitted_by_role.items():
-        inputs = inputs_by_role.setdefault(_role_of(task, text_role), [])
+        inputs = inputs_by_role.setdefault(_find_role(task, text_role), [])
         inputs += [fitted.as_probe(insertion) for fitted in fitted_texts]
     # What follows may take long, so the task is shown before its first condition is measured.
-    runner.progress(engines.Progress(task.name, done=0, total=len(by_tokens(runner.conditions))))
-    clean = {}
-    clean_cost = NO_COST
-    for role_of_inputs, inputs in inputs_by_role.items():
-        clean[role_of_inputs], cost = runner.clean_vectors(name, inputs, role_of_inputs)
-        clean_cost = ShardCost(clean_cost.seconds + cost.seconds, clean_cost.sequences + cost.sequences)
+    condition_count = len(group_by_tokens(runner.conditions))
+    runner.progress(engines.Progress(task.name, done=0, total=condition_count))
+    clean = {
+        role_of_inputs: runner.clean_vectors(name, inputs, role_of_inputs)
+        for role_of_inputs, inputs in inputs_by_role.items()
+    }
     similarity = similarity_of(runner.encoder)
     work = TaskWork(name, task, fitted_by_role, edited_roles, settings, clean, similarity)
-    outcomes = runner.run(work, task.units, task.columns, task.name, clean_cost)
+    outcomes = runner.run(work, task.units, task.columns, task.name)
     edited_count = 0
     for role in edited_roles:
         is_published = settings.edits is Edits.PAPER
-        edited_count += len(published_indices(task, role) if is_published else fitted_by_role[role])
+        edited_count += len(find_edited_indices(task, role) if is_published else fitted_by_role[role])
     truncated_count = sum(fitted.cut for fitted in all_fitted)
-    return outcomes, task_record(task, len(all_fitted), edited_count, truncated_count)
+    return outcomes, make_task_record(task, len(all_fitted), edited_count, truncated_count)
 
 
 def _require_same_tokens(measured: Encoder, edited: Encoder, insertion: Insertion) -> None:
@@ -341,7 +331,7 @@ def _require_same_tokens(measured: Encoder, edited: Encoder, insertion: Insertio
         )
 
 
-def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
+def make_task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
     """Return the record of a task, as stored with the results.
 
     Args:
@@ -362,6 +352,6 @@ def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
     )
 
 
-def shard_stage(name: str) -> str:
+def make_stage_name(name: str) -> str:
     """Return the name under which the shards of a task are stored."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)

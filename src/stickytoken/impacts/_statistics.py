@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.data.tasks import AnyTask
-from stickytoken.impacts._editing import Condition, Kind, by_tokens
+from stickytoken.impacts._editing import Condition, Kind, group_by_tokens
 from stickytoken.impacts.results import PairedTestRecord, TokenRecord
 from stickytoken.intervals import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.settings.impact import ImpactSettings
@@ -113,7 +113,7 @@ def paired_test(effects: Sequence[Mapping[str, Any]], seed: int) -> PairedTestRe
     )
 
 
-def corrected(p_values: Sequence[float | None]) -> list[float | None]:
+def correct_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p-values corrected for testing several tasks (Benjamini and Hochberg 1995). None stays None."""
     from scipy.stats import false_discovery_control
 
@@ -133,7 +133,7 @@ class _Groups:
     @cached_property
     def groups(self) -> list[tuple[Condition, ...]]:
         """The groups of conditions. A group holds all repetitions of the same tokens."""
-        return by_tokens(self.conditions)
+        return group_by_tokens(self.conditions)
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
@@ -163,7 +163,7 @@ class _Groups:
         return self.weights[rows]
 
 
-def task_rows(
+def make_task_rows(
     task: AnyTask,
     outcomes: NDArray[np.float64],
     conditions: Sequence[Condition],
@@ -193,7 +193,7 @@ def task_rows(
         resampled_scores = resampled(partial(task.scores, metric, outcomes), samples)
         scores_on_all_units = resampled_scores[0].tolist()
         for condition, score in zip(conditions, scores_on_all_units, strict=True):
-            row = {"task": task.name, "metric": metric, **labels(condition, tokens_by_id)}
+            row = {"task": task.name, "metric": metric, **label_condition(condition, tokens_by_id)}
             row["repetition"] = condition.repetition
             row["score"] = present(score)  # None if the score is not finite
             rows["scores"].append(row)
@@ -225,7 +225,7 @@ def _condition_rows(
     for group, score, drop in zip(groups.groups, scores, drops, strict=True):
         is_clean = group[0].kind is Kind.CLEAN
         shown_drop = Interval(value=None, low=None, high=None) if is_clean else drop
-        row = {**labels(group[0], tokens_by_id), "score": present(score)}
+        row = {**label_condition(group[0], tokens_by_id), "score": present(score)}
         rows.append(row | shown_drop.as_columns("drop"))
     return rows
 
@@ -286,7 +286,7 @@ def _drops_by_matched_set(groups: _Groups, scores: NDArray[np.float64]) -> NDArr
     return np.vstack([sticky_drops, drops_by_match]).T
 
 
-def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dict[str, Any]:
+def label_condition(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dict[str, Any]:
     """Return the columns that name the tokens of a condition."""
     tokens = [tokens_by_id[token.id] for token in condition.tokens]
     kind = NAMED if any(token.kind == NAMED for token in tokens) else condition.kind.value

@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs.recheck import RecheckedToken
-from stickytoken.repairs.result import ROWS, TOKENIZER
+from stickytoken.repairs.model_folder import RepairableModel, rows_writable
+from stickytoken.repairs.recheck import RecheckedTokens
+from stickytoken.repairs.records import ROW_STRATEGIES, TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.repairs.rows import Row
-from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
+from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING, reasons_against_splitting
 from stickytoken.settings.repair import Strategy
+from stickytoken.vocabulary import Vocabulary
 
 # A candidate counts as ordinary if its `reach` is at most this. The margin allows for larger effects in other
 # texts.
@@ -59,6 +61,54 @@ class RepairPlan:
         return _SECOND_CHOICES[chosen] if is_second_choice else self.reason
 
 
+def plan_repairs(
+    model: RepairableModel, vocabulary: Vocabulary, ids: Sequence[int], strategy: Strategy
+) -> dict[int, RepairPlan]:
+    """Return the repairs to try for each token, keyed by token id.
+
+    Args:
+        model: the model.
+        vocabulary: vocabulary of the model.
+        ids: ids of the tokens to repair.
+        strategy: the strategy that the user asked for.
+
+    Raises:
+        RepairError: a token cannot be repaired as requested.
+    """
+    encoder = model.encoder
+    route = model.named_route
+    # Special and added tokens, which the tokenizer matches before other entries. Tokenizers from the
+    # transformers package have the attribute added_tokens_decoder. Tokenizers from the tokenizers package
+    # have a method instead.
+    tokenizer: Any = encoder.user_tokenizer
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    if added is None:
+        added = tokenizer.get_added_tokens_decoder()
+    special_ids = {*added, *getattr(tokenizer, "all_special_ids", ())}
+    template_ids = {*encoder.template.before, *encoder.template.after}
+    is_editable = encoder.own_tokenizer.is_fast
+    ordinary_ids = [token_id for token_id in ids if token_id not in special_ids]
+    unsplittable: Mapping[int, str | None] = {}
+    if is_editable and strategy not in ROW_STRATEGIES:
+        unsplittable = reasons_against_splitting(model.folder, ordinary_ids, route)
+    are_rows_writable = False
+    if strategy is Strategy.AUTO and ordinary_ids:
+        are_rows_writable = rows_writable(model.folder, route)
+    plans = {}
+    for token_id in ids:
+        facts = TokenFacts(
+            name=f"token {vocabulary.tokens[vocabulary.place(token_id)]!r} (id {token_id})",
+            special=token_id in special_ids,
+            templated=token_id in template_ids,
+            unsplittable=unsplittable.get(token_id),
+        )
+        if is_editable:
+            plans[token_id] = plan_token(strategy, facts, are_rows_writable)
+        else:
+            plans[token_id] = plan_without_editing(strategy, facts, type(tokenizer).__name__)
+    return plans
+
+
 def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> RepairPlan:
     """Return the repairs to try for a token.
 
@@ -76,7 +126,7 @@ def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> R
     if token.special:
         return RepairPlan((Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS])
     if token.unsplittable is not None:
-        return RepairPlan(ROWS, f"a new row, because {token.unsplittable}")
+        return RepairPlan(ROW_STRATEGIES, f"a new row, because {token.unsplittable}")
     if token.templated:
         return RepairPlan((Strategy.UNREACHABLE,), f"the text is split into pieces; {_IN_EVERY_TEXT}")
     if not rows_writable:
@@ -102,7 +152,7 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
     if token.templated:
         why = f"{reason} and cannot be edited; {_IN_EVERY_TEXT}"
         advice = "leave it out, and remove it from documents with stickytoken clean"
-    elif requested in TOKENIZER:
+    elif requested in TOKENIZER_STRATEGIES:
         why = f"{reason} and cannot be edited"
     elif requested is Strategy.RELATIVES:
         why = f"{reason}, so its pieces are unknown"
@@ -118,7 +168,7 @@ def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
     """Raise a RepairError if the requested strategy is impossible for this token."""
     by = f" by {requested}"
     advice = "use the strategy auto, or leave the token out"
-    if requested in ROWS and token.templated:
+    if requested in ROW_STRATEGIES and token.templated:
         why = _IN_EVERY_TEXT
         advice = "use the strategy plain-specials or auto"
     elif requested is Strategy.PLAIN_SPECIALS and not token.special:
@@ -148,23 +198,23 @@ class Candidate:
 
     strategy: Strategy
     row: Row | None  # new row, shape (D,); None if the tokenizer changes instead
-    effect: RecheckedToken | None = None  # effect of copies after the repair; None if not measured
+    effect: MeasuredRecord | None = None  # effect of copies after the repair; None if not measured
+    reach: float | None = None  # as in `RecheckedTokens.reaches`; None if not measured
 
     @property
     def is_ordinary(self) -> bool:
         """Whether copies act like copies of an ordinary token; true if their effect was not measured."""
-        return self.effect is None or self.effect.reach <= ORDINARY_REACH
+        return self.reach is None or self.reach <= ORDINARY_REACH
 
     @property
     def remaining_effect(self) -> float:
         """The effect of copies after the repair, as a number. The repair with the smallest value is chosen.
 
-        It is the effect's `reach`; infinity if that is unknown, and minus infinity if the repair was not
-        measured.
+        It is the `reach`; infinity if that is unknown, and minus infinity if the repair was not measured.
         """
-        if self.effect is None:
+        if self.reach is None:
             return -math.inf
-        return math.inf if math.isnan(self.effect.reach) else self.effect.reach
+        return math.inf if math.isnan(self.reach) else self.reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,29 +223,30 @@ class Choice:
 
     candidate: Candidate  # The chosen repair.
     # For each repair that was tried and measured, the effect that copies of the token still had.
-    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)
+    tried: Mapping[Strategy, MeasuredRecord] = field(default_factory=dict)
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
 """Makes new rows with a strategy, and returns them keyed by token id. Tokens that it makes no row for are
 left out. If it makes no rows at all, it may raise a RepairError."""
-Trial: TypeAlias = Callable[[Mapping[int, Candidate], Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
+Trial: TypeAlias = Callable[[Mapping[int, Candidate], Mapping[int, Candidate]], RecheckedTokens]
 """Builds the model with candidates of one strategy, and with those of tokens that need no other; returns the
-effect of copies after the candidates of the strategy, keyed by token id."""
+effect of copies after the candidates of the strategy."""
 
 
 def choose_candidates(
-    strategies: Mapping[int, Sequence[Strategy]], compute_rows: ComputeRows, trial: Trial | None
+    plans: Mapping[int, RepairPlan], compute_rows: ComputeRows, trial: Trial | None
 ) -> dict[int, Choice]:
     """Choose a repair for each token.
 
-    The first repair after which copies of the token act like copies of an ordinary token is chosen. If no
-    repair makes the copies act like those of an ordinary token, the repair that leaves the smallest effect is
-    chosen.
+    A token whose plan begins with an edit of the tokenizer gets this edit, and nothing is measured. For any
+    other token, the strategies of its plan are tried in turn, and the first repair is chosen after which
+    copies of the token act like copies of an ordinary token. If there is none, the repair that leaves the
+    smallest effect is chosen.
 
     Args:
-        strategies: the strategies to try for each token, keyed by token id. Strategies are tried in the order
-            of `_ORDER`, each on all tokens that still need a repair, so that only one model is built per
+        plans: the repairs to try for each token, keyed by token id. Strategies are tried in the order of
+            `_ORDER`, each on all tokens that still need a repair, so that only one model is built per
             strategy.
         compute_rows: function that makes new rows with a strategy.
         trial: function that measures candidates; if None, the first candidate that can be made is chosen.
@@ -206,31 +257,43 @@ def choose_candidates(
     Raises:
         RepairError: no candidate can be made for a token.
     """
-    candidates: dict[int, list[Candidate]] = {token_id: [] for token_id in strategies}
+    candidates: dict[int, list[Candidate]] = {}
+    untried_ids = []
+    for token_id, plan in plans.items():
+        if plan.strategies[0] in TOKENIZER_STRATEGIES:
+            candidates[token_id] = [Candidate(plan.strategies[0], row=None)]
+        else:
+            untried_ids.append(token_id)
+    candidates |= {token_id: [] for token_id in untried_ids}
     for strategy in _ORDER:
         solved = {}
         unsolved_ids = []
         for token_id, candidates_of_token in candidates.items():
             if candidates_of_token and candidates_of_token[-1].is_ordinary:
                 solved[token_id] = candidates_of_token[-1]
-            elif strategy in strategies[token_id]:
+            elif strategy in plans[token_id].strategies:
                 unsolved_ids.append(token_id)
         new_candidates = _make_candidates(strategy, unsolved_ids, compute_rows)
-        effects: Mapping[int, RecheckedToken] = {}
         if new_candidates and trial is not None:
-            effects = trial(new_candidates, solved)
+            measured = trial(new_candidates, solved)
+            new_candidates = {
+                token_id: replace(
+                    candidate, effect=measured.tokens[token_id], reach=measured.reaches[token_id]
+                )
+                for token_id, candidate in new_candidates.items()
+            }
         for token_id, candidate in new_candidates.items():
-            candidates[token_id].append(replace(candidate, effect=effects.get(token_id)))
+            candidates[token_id].append(candidate)
     choices = {}
     for token_id, candidates_of_token in candidates.items():
         if not candidates_of_token:
             # No strategy can make a row for this token, and this call raises the error that says why.
-            compute_rows(strategies[token_id][-1], [token_id])
-        # Leave out effects whose `reach` is NaN because both measures are undefined.
+            compute_rows(plans[token_id].strategies[-1], [token_id])
+        # Leave out effects of which neither measure is known.
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token
-            if candidate.effect is not None and not math.isnan(candidate.effect.reach)
+            if candidate.effect is not None and candidate.remaining_effect < math.inf
         }
         # No more candidates are tried after the first one that makes copies of the token act like those of an
         # ordinary token. This one has the smallest remaining effect. Without a trial, each token has one

@@ -70,6 +70,7 @@ def name_entry(entry: str, token_id: int) -> str:
 
 
 def _list_steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
+    """Return the normalizers or pre-tokenizers in their order, each member of a sequence on its own."""
     if step is None:
         return []
     if step["type"] != "Sequence":
@@ -101,6 +102,7 @@ def _removes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _make_tokenizer(steps: Mapping[str, Any]) -> Tokenizer:
+    """Return a tokenizer with these steps, which turns each piece that they make into one unknown token."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -174,7 +176,7 @@ class EditableVocabulary:
         remaining = set(self._entries.values()) - removed
         if self._kind == "WordPiece":
             prefix = self._model.get("continuing_subword_prefix", "##")
-            can_be_cut = bool(word_pieces(entry, remaining, prefix))
+            can_be_cut = bool(cut_like_wordpiece(entry, remaining, prefix))
         else:
             can_be_cut = bool(self._model.get("byte_fallback")) or _is_concatenation(entry, remaining)
         return None if can_be_cut else "without it, its text would be unknown"
@@ -280,6 +282,7 @@ class EditableVocabulary:
         return EditedTokenizer(document, new_names)
 
     def _merges_without(self, removed: frozenset[str]) -> tuple[dict[Pair, int], tuple[str, ...]]:
+        """Return the ranks of the merges that remain, and the other entries that they no longer produce."""
         if removed not in self._remaining:
             ranks = self._compute_ranks_without(removed)
             self._remaining[removed] = (ranks, self._find_unmerged(removed, ranks))
@@ -313,6 +316,7 @@ class EditableVocabulary:
         return ranks
 
     def _find_unmerged(self, removed: frozenset[str], ranks: Mapping[Pair, int]) -> tuple[str, ...]:
+        """Return the entries that are not removed, but that the remaining merges no longer produce."""
         # Only entries that contain a removed entry can be affected.
         for entry in removed - self._entries_containing.keys():
             self._entries_containing[entry] = [other for other in self._model["vocab"] if entry in other]
@@ -370,6 +374,7 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
+    """Return whether a text can be divided into entries."""
     reachable = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
         reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))
@@ -406,7 +411,7 @@ def _make_unreachable_names(ids: Iterable[int]) -> dict[int, str]:
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
-def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedTokenizer:
+def make_specials_plain(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedTokenizer:
     """Return an edited tokenizer.json that treats the text of some special tokens as plain text.
 
     The tokens are removed from the list of added tokens, which the tokenizer finds in a text before anything
@@ -432,7 +437,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     if not outside_vocabulary.keys().isdisjoint(ids):
         # A token that is only in the list of added tokens would lose its id, so all such tokens become
         # vocabulary entries.
-        model = _with_entries(model, outside_vocabulary, ids)
+        model = _add_entries(model, outside_vocabulary, ids)
         entries |= outside_vocabulary
     # Rename entries that the vocabulary would still match in a text, although they are no longer added
     # tokens. The new names contain a space, so they are safe only if no space reaches the vocabulary.
@@ -454,9 +459,9 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
             model = model | {"unk_token": name}  # the model names its unknown token by its string
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
-        # The new configuration sets split_special_tokens (see `_role_settings`), so transformers no longer
-        # finds special tokens in a text. Transformers must still find the remaining added tokens, so the
-        # remaining tokens are no longer marked as special.
+        # The new configuration sets split_special_tokens (see `_make_role_settings`), so transformers no
+        # longer finds special tokens in a text. It must still find the remaining added tokens, so they are no
+        # longer marked as special.
         remaining = [added | {"special": False} for added in remaining]
     changed = document | {"model": rename_entries(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")
@@ -465,9 +470,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     return EditedTokenizer(changed, new_names)
 
 
-def _with_entries(
-    model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]
-) -> dict[str, Any]:
+def _add_entries(model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]) -> dict[str, Any]:
     """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
     The vocabulary is a dict of token ids or, in a Unigram model, a list of entries with scores, in which the
@@ -509,7 +512,7 @@ def _is_produced_from_text(document: Mapping[str, Any], entry: str) -> bool:
     return any(text in piece for piece, _span in pre_tokenizer.pre_tokenize_str(text))
 
 
-def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
+def cut_like_wordpiece(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
     """Divide the text of an entry as WordPiece does: from the left, always taking the longest piece.
 
     Args:
@@ -536,6 +539,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _merge_characters(text: str, ranks: Mapping[Pair, int]) -> list[str]:
+    """Merge the characters of a text as a byte pair encoding does: always the pair with the lowest rank."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

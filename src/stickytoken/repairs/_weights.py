@@ -30,7 +30,7 @@ _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
 
-def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
+def find_token_tables(folder: Path, route: str | None) -> list[TokenRows]:
     """Find the stored token embeddings in a model's folder.
 
     Args:
@@ -74,6 +74,7 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
 
 
 def _find_token_module(folder: Path, route: str | None) -> tuple[Path, str]:
+    """Return the folder of the module with the token embeddings, and the name of its class."""
     if not (folder / MODULES_FILE).is_file():
         return folder, ""
     modules = list(modules_on_route(folder, route, str(folder)))
@@ -123,6 +124,7 @@ def _find_stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[S
 
 
 def _read_tensors(module: Path) -> list[StoredTensor]:
+    """Return the tensors in a module's safetensors files; none if it has no such files."""
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -173,6 +175,7 @@ def write_rows(
 
 
 def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
+    """Return the rows in the data type of a table, keyed by token id; raise a RepairError if one can't be."""
     kind = FLOATING_TYPES[table.dtype]
     converted_rows = {}
     for token_id, row in rows.items():
@@ -188,6 +191,7 @@ def _convert_rows(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> 
 
 
 def _write_as_plain_matrix(target: Path, table: TokenRows, new_rows: Mapping[int, torch.Tensor]) -> None:
+    """Write a weight file in which each token has a row of its own, which rows in the old file share."""
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()

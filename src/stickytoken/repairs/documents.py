@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
 from stickytoken.methods.measures import PUSH
-from stickytoken.repairs import result
-from stickytoken.repairs.result import DOCUMENT_FILE, MeasuredRecord, RepairRecord, VerificationRecord
+from stickytoken.repairs.records import (
+    DOCUMENT_FILE,
+    REPAIR_FILE,
+    ROW_STRATEGIES,
+    MeasuredRecord,
+    RepairRecord,
+    VerificationRecord,
+)
 from stickytoken.search import TOP
 from stickytoken.settings.repair import Strategy
 from stickytoken.validation import markdown, markdown_table
@@ -28,20 +34,20 @@ _MEANINGS = {
 def write_documents(folder: Path, record: RepairRecord) -> None:
     """Write REPAIR.md, the block in the model card and finally repair.json into a model's folder."""
     files = ResultFolder(folder)
-    files.write_text(DOCUMENT_FILE, repair_document(record))
+    files.write_text(DOCUMENT_FILE, format_document(record))
     card = folder / "README.md"
     earlier_text = ""
     if card.is_file():
         earlier_text = card.read_text("utf-8", "replace").rstrip() + "\n\n"
-    files.write_text(card.name, earlier_text + repair_block(record))
-    files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
+    files.write_text(card.name, earlier_text + format_block(record))
+    files.write_text(REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
 # Maximum number of tokens that the block in the model card names.
 _NAMED_TOKENS = 20
 
 
-def repair_block(record: RepairRecord) -> str:
+def format_block(record: RepairRecord) -> str:
     """Return the block that is added to the model card, in Markdown."""
     listed = ", ".join(markdown(token.token) for token in record.tokens[:_NAMED_TOKENS])
     unnamed = len(record.tokens) - _NAMED_TOKENS
@@ -49,38 +55,38 @@ def repair_block(record: RepairRecord) -> str:
         listed += f" and {unnamed} more"
     return (
         "## Repaired tokens\n\n"
-        f"**{_headline(record)}** Copies of a sticky token erase the meaning of a text, or move its vector "
-        f"toward the vectors of unrelated texts. Repaired: {listed}. [{DOCUMENT_FILE}]({DOCUMENT_FILE}) and "
-        f"`{result.REPAIR_FILE}`, written by stickytoken, describe the changes and the measurements before "
-        "and after.\n"
+        f"**{_format_headline(record)}** Copies of a sticky token erase the meaning of a text, or move its "
+        f"vector toward the vectors of unrelated texts. Repaired: {listed}. "
+        f"[{DOCUMENT_FILE}]({DOCUMENT_FILE}) and `{REPAIR_FILE}`, written by stickytoken, describe the "
+        "changes and the measurements before and after.\n"
     )
 
 
-def repair_document(record: RepairRecord) -> str:
+def format_document(record: RepairRecord) -> str:
     """Return the content of REPAIR.md."""
     verification = record.verification
     sections = [
         f"# Repair of {markdown(record.model)}",
-        f"**{_headline(record)}**",
-        _changes(record),
-        *_what_to_encode(record),
+        f"**{_format_headline(record)}**",
+        _list_changes(record),
+        *_say_what_to_encode(record),
     ]
     if verification is not None:
-        sections += _checks(verification)
-    sections += ["## The tokens", _tokens(record)]
+        sections += _format_checks(verification)
+    sections += ["## The tokens", _format_tokens(record)]
     if verification is not None:
-        sections.append(_meaning_of_columns(verification))
+        sections.append(_explain_columns(verification))
     curves = mean_curves(record)
     if curves is not None:
-        sections += _curves(curves)
+        sections += _format_curves(curves)
     if verification is not None and verification.scores:
-        sections += _scores(verification)
+        sections += _format_scores(verification)
     if record.notes:
         sections += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
     return "\n\n".join(sections) + "\n"
 
 
-def _headline(record: RepairRecord) -> str:
+def _format_headline(record: RepairRecord) -> str:
     tokens = counted(len(record.tokens), "token")
     if record.verified is None:
         return f"{tokens} repaired. NOT VERIFIED: the verification was switched off."
@@ -89,7 +95,7 @@ def _headline(record: RepairRecord) -> str:
     return f"{tokens} changed. NOT VERIFIED: the repaired model did not pass every check. Do not rely on it."
 
 
-def _changes(record: RepairRecord) -> str:
+def _list_changes(record: RepairRecord) -> str:
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
         f"- {counted(counts[strategy], 'token')} ({strategy}): {meaning}"
@@ -98,16 +104,16 @@ def _changes(record: RepairRecord) -> str:
     )
 
 
-def _what_to_encode(record: RepairRecord) -> list[str]:
+def _say_what_to_encode(record: RepairRecord) -> list[str]:
     text = (
         "Only texts that contain a repaired token must be encoded again: `stickytoken repair ... --affected "
         "documents.parquet` lists them. The vectors of all other texts stay the same, bit for bit."
     )
-    changes_weights = any(token.strategy in result.ROWS for token in record.tokens)
+    changes_weights = any(token.strategy in ROW_STRATEGIES for token in record.tokens)
     return ["## What to encode again", text if changes_weights else f"{text} No weight was changed."]
 
 
-def _checks(verification: VerificationRecord) -> list[str]:
+def _format_checks(verification: VerificationRecord) -> list[str]:
     rows = [
         [check.name, "passed" if check.passed else "**FAILED**", markdown(check.finding)]
         for check in verification.checks
@@ -122,7 +128,7 @@ def _checks(verification: VerificationRecord) -> list[str]:
     return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
 
 
-def _tokens(record: RepairRecord) -> str:
+def _format_tokens(record: RepairRecord) -> str:
     headings = ["token", "strategy", "why", "erased before", "erased after", "push before", "push after"]
     headings += ["found before", "found after"]
     shows_pieces = any(token.pieces for token in record.tokens)
@@ -130,11 +136,11 @@ def _tokens(record: RepairRecord) -> str:
         headings.append("read as")
     rows = []
     for token in record.tokens:
-        sides = (token.before, token.after)
+        sides = [measured or _NOT_MEASURED for measured in (token.before, token.after)]
         row = [markdown(token.token), token.strategy, markdown(token.reason)]
-        row += [_share("erased", measured) for measured in sides]
-        row += [_push(measured) for measured in sides]
-        row += [_share("found", measured) for measured in sides]
+        row += [_format_share(measured.erased) for measured in sides]
+        row += [PUSH.text(measured.push) or _MISSING for measured in sides]
+        row += [_format_share(measured.found) for measured in sides]
         if shows_pieces:
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
         rows.append(row)
@@ -142,25 +148,22 @@ def _tokens(record: RepairRecord) -> str:
 
 
 _MISSING = "\N{EN DASH}"
+# Stands for the measurements of a repair that was not verified.
+_NOT_MEASURED = MeasuredRecord(push=None, erased=None, found=None, verdict="")
 
 
-def _share(name: Literal["erased", "found"], measured: MeasuredRecord | None) -> str:
-    share: float | None = getattr(measured, name, None)
+def _format_share(share: float | None) -> str:
     return _MISSING if share is None else percent(share)
 
 
-def _push(measured: MeasuredRecord | None) -> str:
-    return _MISSING if measured is None else PUSH.text(measured.push) or _MISSING
-
-
-def _meaning_of_columns(verification: VerificationRecord) -> str:
+def _explain_columns(verification: VerificationRecord) -> str:
     sentences = [
         "Erased: how much less of a text's meaning copies leave than copies of an ordinary token do. Copies "
         f"of an ordinary token leave {percent(1 - verification.ordinary_contraction)} of the "
         "meaning. The share is missing for a token that is now read as several pieces, because more pieces "
         "erase more, whichever tokens they are.",
         "Push: in how many times as many wrong results a document with eight copies is.",
-        _meaning_of_found(verification),
+        _explain_found(verification),
         wording.describe_rule(verification.smallest_erased, verification.smallest_push),
     ]
     if not verification.vectors_compared:
@@ -168,7 +171,7 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
     return " ".join(sentences)
 
 
-def _meaning_of_found(verification: VerificationRecord) -> str:
+def _explain_found(verification: VerificationRecord) -> str:
     without = ""
     if verification.found_without is not None:
         without = f" (without copies, {percent(verification.found_without)} do)"
@@ -179,10 +182,10 @@ def _meaning_of_found(verification: VerificationRecord) -> str:
     )
 
 
-def _curves(curves: MeanCurves) -> list[str]:
+def _format_curves(curves: MeanCurves) -> list[str]:
     rows = []
     for name, values in curves.lines.items():
-        rows.append([name, *(_number(value, 3) for value in values)])
+        rows.append([name, *(_format_number(value, 3) for value in values)])
     return [
         "## Before and after",
         "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
@@ -190,15 +193,17 @@ def _curves(curves: MeanCurves) -> list[str]:
     ]
 
 
-def _scores(verification: VerificationRecord) -> list[str]:
+def _format_scores(verification: VerificationRecord) -> list[str]:
     rows = []
     for score in verification.scores:
         values = (score.before, score.after, score.after - score.before)
-        rows.append([markdown(score.task), score.metric, *(_number(100 * value, 2) for value in values)])
+        rows.append(
+            [markdown(score.task), score.metric, *(_format_number(100 * value, 2) for value in values)]
+        )
     return ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], rows)]
 
 
-def _number(value: float, digits: int) -> str:
+def _format_number(value: float, digits: int) -> str:
     rounded = round(value, digits) + 0.0  # adding 0.0 turns -0.0 into 0.0
     return f"{rounded:.{digits}f}".replace("-", MINUS)
 
@@ -217,12 +222,12 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
     if not usable:
         return None
     lines = {
-        "before": _mean_line([curve.before for curve in usable]),
-        "after": _mean_line([curve.after for curve in usable]),
-        "ordinary token": _mean_line([curve.ordinary for curve in usable]),
+        "before": _average_lines([curve.before for curve in usable]),
+        "after": _average_lines([curve.after for curve in usable]),
+        "ordinary token": _average_lines([curve.ordinary for curve in usable]),
     }
     return MeanCurves(usable[0].copies, lines)
 
 
-def _mean_line(lines: Sequence[Sequence[float]]) -> list[float]:
+def _average_lines(lines: Sequence[Sequence[float]]) -> list[float]:
     return [sum(values) / len(values) for values in zip(*lines, strict=True)]

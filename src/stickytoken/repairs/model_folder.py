@@ -19,6 +19,9 @@ from stickytoken.measurement import ResultFolder
 from stickytoken.repairs.tokenizer_edit import ModelEdit, edit_tokenizer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from stickytoken.encoders.files.resolution import EncoderSpec
     from stickytoken.encoders.files.stored_rows import TokenRows
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -86,12 +89,13 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def _find_tables(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
-    from stickytoken.repairs._weights import token_rows
+    """Return the tables that get new rows, keyed by weight file; none if the edit has no new rows."""
+    from stickytoken.repairs._weights import find_token_tables
 
     tables_by_file: dict[Path, list[TokenRows]] = {}
     if not edit.rows:
         return tables_by_file
-    for table in token_rows(source, edit.route):
+    for table in find_token_tables(source, edit.route):
         for token_id in edit.rows:
             if not 0 <= token_id < len(table):
                 raise RepairError(
@@ -109,6 +113,7 @@ def _is_other_weights(path: Path) -> bool:
 
 
 def _describe_failure(error: OSError) -> str:
+    """Return why a file could not be written, in words."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
@@ -137,10 +142,10 @@ def _replace_content(file: Path, content: bytes) -> None:
 
 def rows_writable(folder: Path, route: str | None = None) -> bool:
     """Return whether new rows can be written into the weights of a model or of one of its routes."""
-    from stickytoken.repairs._weights import token_rows
+    from stickytoken.repairs._weights import find_token_tables
 
     try:
-        token_rows(folder, route)
+        find_token_tables(folder, route)
     except (ModelError, RepairError):
         return False
     return True
@@ -157,6 +162,12 @@ class RepairableModel(NamedTuple):
     def named_route(self) -> str | None:
         """The route or task that the model was loaded with; None for the default route."""
         return None if self.encoder.route is None else self.encoder.route.task
+
+    def embedding_matrix(self) -> NDArray[np.float32] | None:
+        """Return the token embeddings, shape (V, D); None if the model does not expose them."""
+        from stickytoken.inspection import inspector_of
+
+        return inspector_of(self.encoder).embedding_matrix()
 
     def note_on_routes(self) -> str | None:
         """Return a note on the routes that a repair changes; None if the model has only one route."""
@@ -186,7 +197,7 @@ class RepairableModel(NamedTuple):
         return "; ".join(sentences)
 
 
-def repairable(encoder: IdEncoder) -> RepairableModel:
+def require_repairable(encoder: IdEncoder) -> RepairableModel:
     """Return a model with its folder, or raise an error if it cannot be repaired.
 
     Raises:

@@ -52,9 +52,10 @@ from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import RuleInputs, apply_rule
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage
+from stickytoken.repairs.records import TOKENIZER_STRATEGIES, MeasuredRecord
 from stickytoken.settings.profile import ProfileSettings
+from stickytoken.settings.repair import Strategy
 from stickytoken.vocabulary import Vocabulary, count_copies_read
-from stickytoken.words import percent
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
@@ -74,6 +75,70 @@ _SAMPLE_TEXT = "the river"
 _SAMPLE_COPIES = 4
 
 
+def make_recheck(
+    run: Run,
+    encoder: Encoder,
+    vocabulary: Vocabulary,
+    corpus: Sentences,
+    *,
+    seed: int,
+    excluded: Collection[int],
+    progress: ProgressCallback,
+) -> Recheck:
+    """Return a recheck of the run's model before a repair, in other texts than those of the run.
+
+    Args:
+        run: the run, whose texts the recheck avoids. If the run used the method `profile`, the recheck uses
+            the run's thresholds; otherwise, it uses the default thresholds.
+        encoder: the model of the run.
+        vocabulary: vocabulary of the model.
+        corpus: texts to choose from, in addition to the bundled kinds of text.
+        seed: seed for all random choices, which should differ from the seed of the run.
+        excluded: ids of tokens that must not serve as ordinary tokens, such as flagged and repaired ones.
+        progress: called as texts are encoded.
+
+    Raises:
+        InputError: too few texts are left.
+    """
+    # A recheck measures few tokens, so it needs no lower precision for speed.
+    settings = rule_of(run)
+    settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
+    # Texts that differ only in their final punctuation count as the same text.
+    used = {open_ended(text) for text in list_used_texts(run)}
+    beginnings = tuple(used)
+
+    def is_unused(text: str) -> bool:
+        # A carrier of the run may be the first sentence of a longer text.
+        return open_ended(text) not in used and not text.startswith(beginnings)
+
+    job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
+    similarity = MeanSimilarity(
+        value=run.plan.mean_similarity,
+        entries=run.plan.mean_similarity_entries,
+        left_out=0,
+        error=run.plan.mean_similarity_error,
+    )
+    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused).plan(encoder, similarity)
+    if plan.documents is not None:
+        few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
+        plan = plan.model_copy(update={"documents": few_documents})
+    available = {token.id: token for token in vocabulary.available}
+    # The pilots of a plan are random tokens.
+    ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
+    return Recheck(job=job, plan=plan, ordinary_tokens=ordinary, progress=progress, name="before")
+
+
+def list_used_texts(run: Run) -> list[str]:
+    """Return the carriers, the anchors and the bundled documents of a run, without duplicates."""
+    of_plan = run.plan.texts
+    texts = [*of_plan.carriers, *of_plan.anchors]
+    documents = run.plan.documents if isinstance(run.plan, ProfilePlanRecord) else None
+    bundled = bundled_collection()
+    if documents is not None and documents.fingerprint == bundled.fingerprint:
+        texts += [bundled.documents[index] for index in documents.chosen]
+    return list(dict.fromkeys(texts))
+
+
 class Copies(NamedTuple):
     """Tokens to measure, grouped by how their copies are inserted into a text."""
 
@@ -83,6 +148,26 @@ class Copies(NamedTuple):
     @property
     def ids(self) -> list[int]:
         return [token.id for token in (*self.as_ids, *self.as_text)]
+
+
+def group_copies(encoder: Encoder, repaired_tokens: Mapping[Token, Strategy]) -> Copies:
+    """Decide how copies of repaired tokens are inserted.
+
+    They are written as text if the tokenizer is edited so that it no longer produces the token, and otherwise
+    inserted as token ids.
+
+    Args:
+        encoder: the model before the repair.
+        repaired_tokens: the tokens, each with the strategy by which it is repaired.
+    """
+    as_ids = []
+    as_text = []
+    for token, strategy in repaired_tokens.items():
+        if strategy in TOKENIZER_STRATEGIES:
+            as_text.append(token)
+        else:
+            as_ids.append(token)
+    return Copies(as_ids, find_written_tokens(encoder, as_text))
 
 
 def find_written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
@@ -110,39 +195,13 @@ def _count_copies_read(encoder: Encoder, tokens: Sequence[Token]) -> list[int]:
     return count_copies_read(encoder.tokenizer, tokens, _SAMPLE_TEXT, _SAMPLE_COPIES)
 
 
-@dataclass(frozen=True, slots=True)
-class RecheckedToken:
-    """The effect of copies of a token, measured again."""
-
-    # In how many times as many wrong results a document with eight copies is. None if the run's texts do not
-    # suffice for documents.
-    push: float | None
-    # Erased share: how much less of a text's meaning copies of this token leave than copies of an ordinary
-    # token do. None if the tokenizer reads the copies as other tokens.
-    erased: float | None
-    # Share of the queries that still find the document that answers them. None if there are no documents.
-    found: float | None
-    verdict: Verdict
-    # The larger effect as a multiple of its threshold: 1 just reaches it. NaN if none could be measured.
-    reach: float
-
-
-def describe_effect(token: RecheckedToken) -> str:
-    """Return the measures that decide in words, such as "35% erased, push 0.8×"."""
-    parts = []
-    if token.erased is not None:
-        parts.append(f"{ERASED.text(token.erased)} erased")
-    if token.push is not None:
-        parts.append(f"push {PUSH.text(token.push)}")
-    if token.erased is None and token.found is not None:
-        parts.append(f"found by {percent(token.found)} of queries")
-    return ", ".join(parts)
-
-
 class RecheckedTokens(NamedTuple):
     """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
 
-    tokens: dict[int, RecheckedToken]
+    tokens: dict[int, MeasuredRecord]
+    # The larger effect of each token as a multiple of its threshold: 1 just reaches it. NaN if none could be
+    # measured.
+    reaches: dict[int, float]
     ordinary_push: float | None  # None if nothing was measured in documents
     # Share of the queries that find the document that answers them without copies; None likewise.
     found_without: float | None
@@ -229,46 +288,47 @@ class Recheck:
             copies: the tokens to measure.
 
         Returns:
-            The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
+            The effect, verdict and reach of each token, and the effect of the ordinary token.
         """
         settings = self.job.settings
         in_documents = self._measure_documents(copies)
-        split_ids = self._split_ids(copies)
-        estimates, ordinary_contraction = self._estimates(copies, in_documents, split_ids)
-        verdicts = apply_rule(estimates, settings).verdicts
-        reaches = _reach(estimates, settings)
+        split_ids = self._find_split_ids(copies)
+        estimates, ordinary_contraction = self._estimate(copies, in_documents, split_ids)
+        verdicts_by_rule = apply_rule(estimates, settings).verdicts
+        reaches_by_rule = _reach(estimates, settings)
         tokens = {}
+        reaches = {}
         for token_id in copies.ids:
             row = int(np.searchsorted(estimates.ids, token_id))
-            verdict = verdicts[row]
-            reach = float(reaches[row])
+            verdict = verdicts_by_rule[row]
+            reaches[token_id] = float(reaches_by_rule[row])
             found = None
             if in_documents is not None:
-                place = int(np.searchsorted(in_documents.ids, token_id))
-                found = present(float(in_documents.found[place]))
+                document_row = int(np.searchsorted(in_documents.ids, token_id))
+                found = present(float(in_documents.found[document_row]))
                 if found is not None and token_id in split_ids:
-                    queries = int(in_documents.queries[place])
+                    queries = int(in_documents.queries[document_row])
                     hidden = surely_hidden(
                         round(found * queries), queries, in_documents.found_without, settings.confidence
                     )
                     # `fmax` ignores a reach that is unknown, NaN.
-                    reach = float(np.fmax(reach, hidden / settings.smallest_erased))
+                    hiding_reach = hidden / settings.smallest_erased
+                    reaches[token_id] = float(np.fmax(reaches[token_id], hiding_reach))
                     if hidden >= settings.smallest_erased:
                         verdict = Verdict.STICKY
-            tokens[token_id] = RecheckedToken(
+            tokens[token_id] = MeasuredRecord(
                 push=present(float(estimates.push.value[row])),
                 erased=present(float(estimates.erased.value[row])),
                 found=found,
-                verdict=verdict,
-                reach=reach,
+                verdict=verdict.value,
             )
         ordinary_push = None
         if self._ordinary_in_documents is not None:
             ordinary_push = float(np.median(self._ordinary_in_documents.push.value))
         found_without = None if in_documents is None else in_documents.found_without
-        return RecheckedTokens(tokens, ordinary_push, found_without, ordinary_contraction)
+        return RecheckedTokens(tokens, reaches, ordinary_push, found_without, ordinary_contraction)
 
-    def _estimates(
+    def _estimate(
         self, copies: Copies, in_documents: InDocuments | None, split_ids: Collection[int]
     ) -> tuple[RuleInputs, float]:
         """Measure tokens in the carriers, and compare them with the ordinary tokens.
@@ -282,7 +342,7 @@ class Recheck:
             The measures that the rule uses, of the tokens and of the ordinary tokens, and the contraction of
             the ordinary token.
         """
-        measured = join_tokens(self._ordinary, self._measure(copies))
+        measured = join_tokens(self._ordinary, self._measure_in_carriers(copies))
         is_ordinary = np.isin(measured.ids, self._ordinary.ids)
         relative = compare_with_ordinary(measured.contractions, is_ordinary, self.job.settings.confidence)
         erased = as_erased_shares(relative.estimates, relative.ordinary)
@@ -301,7 +361,7 @@ class Recheck:
         )
         return estimates, relative.ordinary
 
-    def _split_ids(self, copies: Copies) -> list[int]:
+    def _find_split_ids(self, copies: Copies) -> list[int]:
         """Return the ids of tokens that the tokenizer no longer produces: it splits the text of copies."""
         copies_read = _count_copies_read(self.job.encoder, copies.as_text)
         return [token.id for token, read in zip(copies.as_text, copies_read, strict=True) if read == 0]
@@ -384,7 +444,7 @@ class Recheck:
             return None
         runner = Runner.in_memory(self.job.encoder, self.progress)
         written_panel = replace(panel, carriers=panel.texts)
-        parts: list[InDocuments | None] = []
+        results: list[InDocuments | None] = []
         for panel_of_tokens, tokens in ((panel, copies.as_ids), (written_panel, copies.as_text)):
             if not tokens:
                 continue
@@ -392,7 +452,7 @@ class Recheck:
             # token is measured in all of them, whatever it does.
             never_reached = dict.fromkeys([token.id for token in tokens], np.inf)
             all_documents = dict.fromkeys(never_reached, len(panel.places))
-            part = measure_in_documents(
+            result = measure_in_documents(
                 panel_of_tokens,
                 runner,
                 tokens,
@@ -401,20 +461,20 @@ class Recheck:
                 f"{self.name}: {which} in documents",
                 least_documents=all_documents,
             )
-            parts.append(part)
-        return join_documents(parts)
+            results.append(result)
+        return join_documents(results)
 
     @cached_property
     def _ordinary(self) -> RoundResults:
         if self.ordinary_of is not None:
             return self.ordinary_of._ordinary
-        return self._measure(Copies(list(self.ordinary_tokens), []))
+        return self._measure_in_carriers(Copies(list(self.ordinary_tokens), []))
 
     @cached_property
     def _vector_deviations(self) -> Mapping[int, float] | None:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
-    def _measure(self, copies: Copies) -> RoundResults:
+    def _measure_in_carriers(self, copies: Copies) -> RoundResults:
         runner = Runner.in_memory(self.job.encoder, self.progress)
         ids_stage = self._stage
         text_stage = replace(ids_stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
@@ -438,67 +498,3 @@ def _reach(estimates: RuleInputs, settings: ProfileSettings) -> Floats:
     push_reach = (estimates.push.value - PUSH.none) / (needed[PUSH.key] - PUSH.none)
     # `fmax` ignores the one that is unknown, NaN.
     return np.fmax(erased_reach, push_reach)
-
-
-def make_recheck(
-    run: Run,
-    encoder: Encoder,
-    vocabulary: Vocabulary,
-    corpus: Sentences,
-    *,
-    seed: int,
-    excluded: Collection[int],
-    progress: ProgressCallback,
-) -> Recheck:
-    """Return a recheck of the run's model before a repair, in other texts than those of the run.
-
-    Args:
-        run: the run, whose texts the recheck avoids. If the run used the method `profile`, the recheck uses
-            the run's thresholds; otherwise, it uses the default thresholds.
-        encoder: the model of the run.
-        vocabulary: vocabulary of the model.
-        corpus: texts to choose from, in addition to the bundled kinds of text.
-        seed: seed for all random choices, which should differ from the seed of the run.
-        excluded: ids of tokens that must not serve as ordinary tokens, such as flagged and repaired ones.
-        progress: called as texts are encoded.
-
-    Raises:
-        InputError: too few texts are left.
-    """
-    # A recheck measures few tokens, so it needs no lower precision for speed.
-    settings = rule_of(run)
-    settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
-    # Texts that differ only in their final punctuation count as the same text.
-    used = {open_ended(text) for text in list_used_texts(run)}
-    beginnings = tuple(used)
-
-    def is_unused(text: str) -> bool:
-        # A carrier of the run may be the first sentence of a longer text.
-        return open_ended(text) not in used and not text.startswith(beginnings)
-
-    job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
-    similarity = MeanSimilarity(
-        value=run.plan.mean_similarity,
-        entries=run.plan.mean_similarity_entries,
-        left_out=0,
-        error=run.plan.mean_similarity_error,
-    )
-    plan = choose_texts(job, carriers=CARRIERS, is_allowed=is_unused).plan(encoder, similarity)
-    if plan.documents is not None:
-        few_documents = plan.documents.model_copy(update={"chosen": plan.documents.chosen[:_DOCUMENTS]})
-        plan = plan.model_copy(update={"documents": few_documents})
-    available = {token.id: token for token in vocabulary.available}
-    # The pilots of a plan are random tokens.
-    ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
-    return Recheck(job=job, plan=plan, ordinary_tokens=ordinary, progress=progress, name="before")
-
-
-def list_used_texts(run: Run) -> list[str]:
-    """Return the carriers, the anchors and the bundled documents of a run, without duplicates."""
-    of_plan = run.plan.texts
-    texts = [*of_plan.carriers, *of_plan.anchors]
-    documents = run.plan.documents if isinstance(run.plan, ProfilePlanRecord) else None
-    bundled = bundled_collection()
-    if documents is not None and documents.fingerprint == bundled.fingerprint:
-        texts += [bundled.documents[index] for index in documents.chosen]
-    return list(dict.fromkeys(texts))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs._tokenizer_json import merge_pairs, rename_entries, word_pieces
+from stickytoken.repairs._tokenizer_json import cut_like_wordpiece, merge_pairs, rename_entries
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def make_related_rows(
             "are unknown: use the strategy nearest"
         )
     not_used = frozenset((*ids, *avoided))
-    spellings = _spellings(backend, ids, len(matrix))
+    spellings = _spell_entries(backend, ids, len(matrix))
     known_ids = np.array([token_id for token_id in spellings if token_id not in not_used])
     if not len(known_ids):
         raise RepairError(
@@ -87,8 +87,8 @@ def make_related_rows(
     sample_ids = np.random.default_rng([seed]).permutation(known_ids)[:_SAMPLE_SIZE].tolist()
     # The sample and ``ids`` have no entry in common. They are cut in two calls, because an entry of the
     # sample may be a piece of an entry that needs a row.
-    pieces_of_sample = pieces_of(backend, sample_ids, excluded=not_used)
-    pieces_of_ids = pieces_of(backend, ids, excluded=not_used)
+    pieces_of_sample = cut_into_pieces(backend, sample_ids, excluded=not_used)
+    pieces_of_ids = cut_into_pieces(backend, ids, excluded=not_used)
     from_relatives, from_pieces = _predict_deviations(
         matrix, mean_row, known_ids, spellings, [*sample_ids, *ids], pieces_of_sample | pieces_of_ids
     )
@@ -113,7 +113,7 @@ def make_related_rows(
     return rows
 
 
-def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
+def _spell_entries(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
     """Return the lower-case spellings of the given entries and of all other entries that contain a letter.
 
     Apart from the given entries, added tokens and entries without a row are left out.
@@ -188,9 +188,11 @@ def _predict_deviations(
 def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> tuple[float, float]:
     from scipy.optimize import nnls
 
+    """Return the weights of relatives and pieces that fit the deviations best, neither of them negative."""
+    # A prediction is zero for an entry without relatives or pieces.
     has_both = from_relatives.any(axis=1) & from_pieces.any(axis=1)
     if not has_both.any():
-        return 1.0, 1.0
+        return 1.0, 1.0  # nothing to fit; the length of a prediction is rescaled anyway
     regressors = np.stack([from_relatives[has_both].ravel(), from_pieces[has_both].ravel()], axis=1)
     target = deviations[has_both].ravel()
     weights, _residual = nnls(regressors.astype(np.float64), target.astype(np.float64))
@@ -202,7 +204,7 @@ def _fit_weights(from_relatives: Rows, from_pieces: Rows, deviations: Rows) -> t
 _REMOVED = "\U0010fffd\U0010fffd"
 
 
-def pieces_of(
+def cut_into_pieces(
     backend: Tokenizer, ids: Collection[int], excluded: Collection[int] = ()
 ) -> dict[int, tuple[int, ...]]:
     """Cut entries into pieces, as the tokenizer would if its vocabulary did not contain these entries.
@@ -218,11 +220,11 @@ def pieces_of(
     """
     from tokenizers import Tokenizer
 
-    names = _names_of(backend, ids)
+    names = _find_names(backend, ids)
     pipeline = json.loads(backend.to_str())
     added_ids = {added["id"] for added in pipeline["added_tokens"]}
     # The entries are renamed in this model, so that it cuts their text into other entries. Ids stay the same.
-    removed_names = names | _names_of(backend, excluded)
+    removed_names = names | _find_names(backend, excluded)
     model = rename_entries(
         pipeline["model"], {token_id: f"{_REMOVED}{token_id}" for token_id in removed_names}
     )
@@ -250,7 +252,7 @@ def pieces_of(
             continue
         if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
             # The tokenizers library would read the prefix, such as "##", as the first characters of a word.
-            cut = word_pieces(name, model["vocab"], prefix) or ()
+            cut = cut_like_wordpiece(name, model["vocab"], prefix) or ()
             piece_ids = tuple(model["vocab"][piece] for piece in cut)
         else:
             piece_ids = tuple(token.id for token in tokenizer.model.tokenize(name))
@@ -259,7 +261,8 @@ def pieces_of(
     return pieces
 
 
-def _names_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
+def _find_names(backend: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
+    """Return the vocabulary string of each id that has an entry, keyed by token id."""
     names = {}
     for token_id in ids:
         name = backend.id_to_token(token_id)

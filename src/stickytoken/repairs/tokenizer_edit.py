@@ -102,7 +102,7 @@ class Pipeline:
         tokenizer_config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
         files = {_TOKENIZER_FILE: json.dumps(document).encode(), _TOKENIZER_CONFIG_FILE: tokenizer_config}
         try:
-            tokenizer = _load_by_transformers(files, self.folder)
+            tokenizer = _load_edited_tokenizer(files, self.folder)
         except RepairError:
             return False
         loaded = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -132,12 +132,13 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
     if stored and without_transformers:
         loaded = json.loads(Tokenizer.from_file(str(path)).to_str())
         return Pipeline(folder=folder, stored=stored, loaded=loaded, tokenizer=None)
-    tokenizer = _transformers_tokenizer(folder)
+    tokenizer = _load_with_transformers(folder)
     loaded = json.loads(tokenizer.backend_tokenizer.to_str())
     return Pipeline(folder=folder, stored=stored, loaded=loaded, tokenizer=tokenizer)
 
 
-def _transformers_tokenizer(folder: Path) -> Any:
+def _load_with_transformers(folder: Path) -> Any:
+    """Return the fast tokenizer in a folder; raise a RepairError if it can't be loaded or isn't fast."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -154,7 +155,8 @@ def _transformers_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _load_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
+def _load_edited_tokenizer(files: Mapping[str, bytes], model: Path) -> Any:
+    """Load the tokenizer in these files, as transformers would beside the config.json of a model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = model / "config.json"
@@ -162,7 +164,7 @@ def _load_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
             shutil.copyfile(config, folder / config.name)
         for file_name, content in files.items():
             (folder / file_name).write_bytes(content)
-        return _transformers_tokenizer(folder)
+        return _load_with_transformers(folder)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -222,8 +224,8 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         return {}
     pipeline = read_pipeline(folder, edit.route)
     edited = _edit_document(pipeline, edit)
-    before = _tokenizer(pipeline.document)
-    after = _tokenizer(edited.document)
+    before = _make_tokenizer(pipeline.document)
+    after = _make_tokenizer(edited.document)
     entries = _tokenizer_json.entries_of(pipeline.loaded)
     edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
     # Check that no text produces an edited entry, and that no entry was lost.
@@ -240,14 +242,14 @@ def edit_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
             f"the tokenizer in {pipeline.folder} cannot be edited: it has {size_before} entries, and "
             f"{size_after} after the edit"
         )
-    files = _vocabulary_files(pipeline, edited, edit)
-    files[_TOKENIZER_FILE] = _as_json(edited.document)
+    files = _edit_vocabulary_files(pipeline, edited, edit)
+    files[_TOKENIZER_FILE] = _encode_json(edited.document)
     if edited.is_rebuilt and pipeline.tokenizer is not None:
-        config = _tokenizer_config(pipeline, edited, edit.plain_specials)
-        files[_TOKENIZER_CONFIG_FILE] = _as_json(config)
+        config = _make_config(pipeline, edited, edit.plain_specials)
+        files[_TOKENIZER_CONFIG_FILE] = _encode_json(config)
         stored_roles = read_object(pipeline.folder / _ROLES_FILE)
         if stored_roles:
-            files[_ROLES_FILE] = _as_json(_remaining_roles(stored_roles, config))
+            files[_ROLES_FILE] = _encode_json(_keep_remaining_roles(stored_roles, config))
         # Check that transformers follows the edited tokenizer.json.
         every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
         _require_same_in_transformers(pipeline, after, files, every_text)
@@ -284,7 +286,7 @@ def _edit_document(pipeline: Pipeline, edit: ModelEdit) -> EditedTokenizer:
         document = changed.document
         new_names |= changed.new_names
     if edit.plain_specials:
-        changed = _tokenizer_json.with_plain_specials(document, edit.plain_specials, pipeline.pad_id)
+        changed = _tokenizer_json.make_specials_plain(document, edit.plain_specials, pipeline.pad_id)
         document = changed.document
         new_names |= changed.new_names
     return EditedTokenizer(document, new_names, is_rebuilt)
@@ -301,7 +303,9 @@ def _require_never_produced(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
+    """Raise a RepairError if the edited tokenizer still turns one of the texts of an entry into the entry."""
     model = document["model"]
+    # Unknown text still becomes the unknown token, whose own text is plain text.
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
@@ -313,8 +317,9 @@ def _require_never_produced(
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
-    tokenizer = _load_by_transformers(files, pipeline.folder)
-    loaded = _without_limits(tokenizer.backend_tokenizer)
+    """Raise a RepairError if transformers reads a text otherwise than the edited tokenizer.json says."""
+    tokenizer = _load_edited_tokenizer(files, pipeline.folder)
+    loaded = _remove_limits(tokenizer.backend_tokenizer)
     for text in ("one one one one two", *texts):
         if loaded.encode(text).ids != expected.encode(text).ids:
             raise RepairError(
@@ -324,19 +329,19 @@ def _require_same_in_transformers(
             )
 
 
-def _tokenizer(document: Mapping[str, Any]) -> Tokenizer:
+def _make_tokenizer(document: Mapping[str, Any]) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    return _without_limits(Tokenizer.from_str(json.dumps(document)))
+    return _remove_limits(Tokenizer.from_str(json.dumps(document)))
 
 
-def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
+def _remove_limits(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
-def _as_json(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
@@ -359,7 +364,7 @@ _DROPPED_SETTINGS = {
 _SETTINGS_OF_LOADED = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
-def _tokenizer_config(
+def _make_config(
     pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, Any]:
     """Return the content of tokenizer_config.json after an edit.
@@ -370,10 +375,10 @@ def _tokenizer_config(
     """
     tokenizer = pipeline.tokenizer
     stored = read_object(pipeline.folder / _TOKENIZER_CONFIG_FILE)
-    # `_role_settings` lists the extra special tokens that remain, so the stored lists are dropped.
+    # `_make_role_settings` lists the extra special tokens that remain, so the stored lists are dropped.
     dropped_keys = {*_EXTRA_KEYS, *_DROPPED_SETTINGS}
     config: dict[str, Any] = {key: value for key, value in stored.items() if key not in dropped_keys}
-    for key, value in _role_settings(pipeline, edited, plain_specials).items():
+    for key, value in _make_role_settings(pipeline, edited, plain_specials).items():
         if value is None:  # no token has this role any more
             config.pop(key, None)
         else:
@@ -391,7 +396,7 @@ def _tokenizer_config(
     return config
 
 
-def _role_settings(
+def _make_role_settings(
     pipeline: Pipeline, edited: EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, Any]:
     """Return the settings of tokenizer_config.json that give special tokens their roles, after an edit.
@@ -418,18 +423,20 @@ def _role_settings(
     return settings
 
 
-def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _keep_remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of special_tokens_map.json with the roles that tokenizer_config.json still gives."""
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():
         if key in _EXTRA_KEYS:
-            remaining[key] = [token for token in value if _content(token) in extra_tokens]
+            remaining[key] = [token for token in value if _text_of(token) in extra_tokens]
         elif key in config:
-            remaining[key] = value if _content(value) == config[key] else config[key]
+            remaining[key] = value if _text_of(value) == config[key] else config[key]
     return remaining
 
 
-def _content(token: Any) -> Any:
+def _text_of(token: Any) -> Any:
+    # Older files store the text of a token alone, newer ones with its properties.
     return token.get("content") if isinstance(token, dict) else token
 
 
@@ -438,14 +445,14 @@ _SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.mo
 _UNUSED = 5
 
 
-def _vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
+def _edit_vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
     """Return the new contents of vocabulary files in older formats, keyed by file name."""
     folder = pipeline.folder
     entries = _tokenizer_json.entries_of(pipeline.document)
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
     files: dict[str, bytes] = {}
     if new_names:
-        files |= _rename_files(folder, new_names)
+        files |= _rename_in_files(folder, new_names)
     merges_file = folder / "merges.txt"
     merges = _tokenizer_json.merge_pairs(edited.document["model"])
     if edit.unreachable and merges is not None and merges_file.is_file():
@@ -463,7 +470,7 @@ def _vocabulary_files(pipeline: Pipeline, edited: EditedTokenizer, edit: ModelEd
     return files
 
 
-def _rename_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
+def _rename_in_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
     """Rename entries in a folder's vocabulary files; return the new contents, keyed by file name."""
     files: dict[str, bytes] = {}
     lines_file = folder / "vocab.txt"
@@ -477,13 +484,13 @@ def _rename_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes
         files["vocab.json"] = json.dumps(renamed, ensure_ascii=False).encode()
     for name in _SENTENCEPIECE_FILES:
         path = folder / name
-        content = _with_renamed_pieces(path.read_bytes(), new_names) if path.is_file() else None
+        content = _rename_pieces(path.read_bytes(), new_names) if path.is_file() else None
         if content is not None:
             files[name] = content
     return files
 
 
-def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
+def _rename_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
     """Rename entries of a SentencePiece model, and mark them as unused.
 
     Returns:

@@ -16,7 +16,7 @@ from stickytoken.explanation.files import StoredExplanation
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.base import PlanRecord
-from stickytoken.repairs.result import RepairRecord, repairs_in
+from stickytoken.repairs.records import RepairRecord, repairs_in
 from stickytoken.scanning.scan import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 

@@ -18,7 +18,7 @@ from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
 from stickytoken.repairs.documents import mean_curves
-from stickytoken.repairs.result import RepairRecord, token_rows
+from stickytoken.repairs.records import RepairRecord, token_rows
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures import DataTable, ReportFigure, effects, paper, run as run_figures

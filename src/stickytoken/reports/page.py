@@ -25,7 +25,7 @@ from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
 from stickytoken.methods import Column
-from stickytoken.repairs.result import last_verified
+from stickytoken.repairs.records import last_verified
 from stickytoken.reports import facts, templating
 from stickytoken.reports.cards import FIRST_CARDS, Card, cards
 from stickytoken.reports.content import RunContent

@@ -37,6 +37,10 @@ class RepairSettings:
 
     Raises:
         InputError: A value is out of range.
+
+    Examples:
+        >>> stickytoken.RepairSettings(strategy="nearest").seed
+        4242
     """
 
     strategy: Strategy = Strategy.AUTO

@@ -180,7 +180,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         return
     from stickytoken.comparisons.published import mention_of_paper
     from stickytoken.detection.run import next_steps, worst_first
-    from stickytoken.repairs.result import last_verified, repairs_in
+    from stickytoken.repairs.records import last_verified, repairs_in
 
     console.print_line(run.description.headline)
     worst_harm = run.worst_harm()

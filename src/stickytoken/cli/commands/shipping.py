@@ -84,7 +84,7 @@ def repair(
             encoder=encoder,
             sentences=sentences,
             task=task,
-            **vars(repairing),
+            settings=repairing,
             progress=progress,
         )
         documents = None

@@ -259,7 +259,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     """Draw the erased share and the push of every repaired token before and after the repair.
 
     Args:
-        rows: One row per repaired token, from `stickytoken.repairs.result.token_rows`.
+        rows: One row per repaired token, from `stickytoken.repairs.records.token_rows`.
         state: A sentence that says whether the repair is verified.
         findings: Sentences that say what the checks of the repair found.
     """

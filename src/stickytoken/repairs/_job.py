@@ -1,0 +1,227 @@
+"""Choose a repair for each token, and build the repaired model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.detection.run import Run
+from stickytoken.encoders.files.resolution import load_tokenizer
+from stickytoken.errors import RepairError
+from stickytoken.insertion import Token
+from stickytoken.loading import load_from_spec
+from stickytoken.repairs import model_folder
+from stickytoken.repairs._plans import Candidate, Choice, RepairPlan, choose_candidates
+from stickytoken.repairs.model_folder import RepairableModel
+from stickytoken.repairs.recheck import Recheck, RecheckedTokens, group_copies
+from stickytoken.repairs.records import TOKENIZER_STRATEGIES, RepairedTokenRecord, TriedRecord
+from stickytoken.repairs.rows import Row, make_related_rows
+from stickytoken.repairs.tokenizer_edit import ModelEdit
+from stickytoken.settings.repair import RepairSettings, Strategy
+from stickytoken.unit_vectors import unit_vectors
+from stickytoken.vocabulary import Category, Vocabulary, categorize
+from stickytoken.words import quoted
+
+# Minimum number of benign tokens that a run must have for its own median erased share to be used. If
+# it has fewer, the medians come from the random tokens that the recheck measures.
+_ENOUGH_BENIGN = 128
+
+
+@dataclass
+class RepairJob:
+    """Chooses a repair for each token, and builds the repaired model.
+
+    A model is written and loaded for every set of repairs that is measured, and once for all that are chosen,
+    unless these were measured last.
+
+    Attributes:
+        run: the run that flagged the tokens.
+        model: the model before the repair, with its folder.
+        vocabulary: vocabulary of the model before the repair.
+        ids: ids of the tokens to repair.
+        settings: settings of the repair.
+        recheck: measures tokens of the model before the repair, in other texts than those of the run.
+        build_folder: folder to build the repaired model in.
+        written: strategy of each repair in the model in the build folder, keyed by token id.
+        loaded: the model in the build folder; None if it is not loaded.
+    """
+
+    run: Run
+    model: RepairableModel
+    vocabulary: Vocabulary
+    ids: list[int]
+    settings: RepairSettings
+    recheck: Recheck
+    build_folder: Path
+    written: dict[int, Strategy] | None = None
+    loaded: RepairableModel | None = None
+
+    def choose(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
+        """Return the repair chosen for each token, keyed by token id.
+
+        If there is no verification, or the user has named the strategy, nothing is measured, and the first
+        repair that can be made is chosen.
+        """
+        is_measured = self.settings.verify and self.settings.strategy is Strategy.AUTO
+        return choose_candidates(plans, self._make_rows, self._try if is_measured else None)
+
+    def _make_rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
+        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
+        if strategy is Strategy.NEAREST:
+            matrix = self._require_matrix()
+            return {token_id: matrix[nearest].copy() for token_id, nearest in self._find_nearest(ids).items()}
+        avoided = self.run.sticky_ids.union(self.ids)
+        return make_related_rows(self.model.encoder.model, ids, avoided, self.settings.seed)
+
+    def _try(self, candidates: Mapping[int, Candidate], solved: Mapping[int, Candidate]) -> RecheckedTokens:
+        """Build the model with both kinds of repairs, and measure the tokens of the candidates in it.
+
+        Ordinary tokens are not measured again, because a repair hardly changes their effects.
+        """
+        self.write({**solved, **candidates})
+        strategies = {
+            Token(token_id, self._text(token_id)): candidate.strategy
+            for token_id, candidate in candidates.items()
+        }
+        repaired = self.load().encoder
+        recheck = self.recheck.of_model(repaired, categorize(repaired.tokenizer), "try", same_ordinary=True)
+        return recheck.judge(group_copies(self.model.encoder, strategies))
+
+    def make_records(
+        self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
+    ) -> list[RepairedTokenRecord]:
+        """Return one record per token, with its repair, the reason for the repair, and the tried repairs."""
+        repaired_tokenizer = load_tokenizer(self.build_folder, route=self.model.named_route)
+        ids_with_copied_rows = [
+            token_id for token_id, choice in choices.items() if choice.candidate.strategy is Strategy.NEAREST
+        ]
+        # Ids of the tokens whose rows are copied, keyed by id of the token that gets the row.
+        nearest = self._find_nearest(ids_with_copied_rows) if ids_with_copied_rows else {}
+        records = []
+        for token_id, choice in choices.items():
+            strategy = choice.candidate.strategy
+            text = self._text(token_id)
+            # ids of the tokens into which an edited tokenizer splits the token's text; empty if the tokenizer
+            # is not edited
+            piece_ids: Sequence[int] = ()
+            if strategy in TOKENIZER_STRATEGIES:
+                (piece_ids,) = repaired_tokenizer.encode_many([text.strip()])
+            tried = [
+                TriedRecord(strategy=tried_strategy.value, push=effect.push, erased=effect.erased)
+                for tried_strategy, effect in choice.tried.items()
+            ]
+            record = RepairedTokenRecord(
+                token_id=token_id,
+                token=self._name(token_id),
+                text=text,
+                strategy=strategy.value,
+                reason=self._explain(plans[token_id], choice, nearest.get(token_id)),
+                pieces=[repaired_tokenizer.entries[piece_id] for piece_id in piece_ids],
+                tried=tried,
+            )
+            records.append(record)
+        return records
+
+    def _explain(self, plan: RepairPlan, choice: Choice, copied_id: int | None) -> str:
+        """Return the reason for a repair, the token whose row is copied, and the rejected repairs."""
+        strategy = choice.candidate.strategy
+        reason = plan.reason_for(strategy)
+        if copied_id is not None:
+            reason += f" ({quoted(self._name(copied_id))})"
+        rejected = [
+            f"{tried_strategy} ({effect.in_words()})"
+            for tried_strategy, effect in choice.tried.items()
+            if tried_strategy is not strategy
+        ]
+        if rejected:
+            reason += f"; rejected: {', '.join(rejected)}"
+        return reason
+
+    def write(self, candidates: Mapping[int, Candidate]) -> None:
+        """Write the model with these repairs, keyed by token id, unless it is what the build folder has."""
+        strategies = {token_id: candidate.strategy for token_id, candidate in candidates.items()}
+        if strategies == self.written:
+            return
+
+        def ids_of(strategy: Strategy) -> tuple[int, ...]:
+            ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
+            return tuple(sorted(ids))
+
+        edit = ModelEdit(
+            rows={
+                token_id: candidate.row
+                for token_id, candidate in candidates.items()
+                if candidate.row is not None
+            },
+            unreachable=ids_of(Strategy.UNREACHABLE),
+            plain_specials=ids_of(Strategy.PLAIN_SPECIALS),
+            route=self.model.named_route,
+        )
+        self.loaded = None
+        shutil.rmtree(self.build_folder, ignore_errors=True)
+        model_folder.write_model(self.model.folder, self.build_folder, edit)
+        self.written = strategies
+
+    def load(self) -> RepairableModel:
+        """Return the model in the build folder, which is loaded once, as the original was."""
+        if self.loaded is None:
+            spec = replace(
+                self.model.spec, model=str(self.build_folder), revision=None, device=self.model.encoder.device
+            )
+            self.loaded = model_folder.require_repairable(load_from_spec(spec))
+        return self.loaded
+
+    def _find_nearest(self, ids: Sequence[int]) -> dict[int, int]:
+        """Return the id of the nearest ordinary token for each token, by the cosine of their centred rows."""
+        matrix = self._require_matrix()
+        typical_ids = [token_id for token_id in self._find_typical_tokens() if token_id < len(matrix)]
+        if not typical_ids:
+            raise RepairError(
+                "there is no ordinary token whose row can be copied: use the strategy unreachable"
+            )
+        centred = unit_vectors(matrix - matrix.mean(axis=0))
+        nearest = {}
+        for token_id in ids:
+            similarities = centred[typical_ids] @ centred[token_id]
+            nearest[token_id] = typical_ids[int(np.argmax(similarities))]
+        return nearest
+
+    def _find_typical_tokens(self) -> list[int]:
+        """Return the ids of tokens whose erased share is at most the median.
+
+        The tokens and the median come from the run if it has enough benign tokens, and otherwise from the
+        recheck.
+        """
+        tokens = self.run.tokens
+        if "erased" in tokens.columns:
+            benign = tokens.filter(
+                pl.col("verdict") == "benign",
+                pl.col("category") == Category.OK,
+                ~pl.col("token_id").is_in(self.run.sticky_ids.union(self.ids)),
+            )
+            if len(benign) >= _ENOUGH_BENIGN:
+                at_most_median = pl.col("erased") <= pl.col("erased").median()
+                typical: list[int] = benign.filter(at_most_median)["token_id"].to_list()
+                return typical
+        return self.recheck.find_typical_tokens()
+
+    def _require_matrix(self) -> NDArray[np.float32]:
+        """Return the token embeddings, shape (V, D); raise a RepairError if the model exposes none."""
+        matrix = self.model.embedding_matrix()
+        if matrix is None:
+            raise RepairError(
+                "the model has no embedding matrix to copy a row from: use the strategy unreachable"
+            )
+        return matrix
+
+    def _name(self, token_id: int) -> str:
+        return self.vocabulary.tokens[self.vocabulary.place(token_id)]
+
+    def _text(self, token_id: int) -> str:
+        return self.vocabulary.decoded[self.vocabulary.place(token_id)]
