@@ -67,17 +67,21 @@ def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> list[dict[
         # each ranked in place of the document at this position. For a document that is not in the index, the
         # position is -1, and the two texts are ranked in addition to the documents in the index.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
-        ranks = search.ranks(vectors, replaced * 2)
-        for column, pair in enumerate(pairs):
-            comparison = _compare_ranks(index.queries, ranks[:, column], ranks[:, column + len(pairs)])
+        ranks = search.ranks(vectors, [*replaced, *replaced])
+        ranks_as_they_are, ranks_without = np.split(ranks, 2, axis=1)
+        for pair, as_it_is, without in zip(pairs, ranks_as_they_are.T, ranks_without.T, strict=True):
+            comparison = _compare_ranks(index.queries, as_it_is, without)
             comparisons[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     rows = []
     for finding in worst.iter_rows(named=True):
         comparison = comparisons.get(finding["number"], {})
         rows.append(_describe_finding(finding, index) | comparison)
-    # `change` is None for a document that was not ranked.
-    rows.sort(key=lambda row: (-abs(row["change"] or 0), (row["change"] or 0) > 0))
-    return rows
+    return sorted(rows, key=_sort_key)
+
+
+def _sort_key(row: Mapping[str, Any]) -> tuple[int, bool]:
+    change = row["change"] or 0  # None if the document was not ranked
+    return -abs(change), change > 0
 
 
 @dataclass(frozen=True)

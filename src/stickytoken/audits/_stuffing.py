@@ -35,11 +35,13 @@ _SAMPLES_KEY = 4
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> list[int]:
-    """Draw the documents into which copies are written: without any yet, those that answer a query first.
+    """Draw the documents into which copies are written, from those that have none yet.
+
+    Documents that answer a query are drawn first.
 
     Args:
         index: the index.
-        with_findings: indices, as in `Index.documents`, of the documents that contain copies.
+        with_findings: positions, in `Index.documents`, of the documents that have copies.
         settings: settings of the audit.
 
     Returns:
@@ -67,6 +69,8 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     """
     documents = len(index.places)
     receiving = min(settings.stuffed, documents)
+    # How many of a query's first results are documents that receive copies, on average. `prepare_panel` looks
+    # at up to `TOP` of them.
     results_per_query = max(TOP, depth_of(documents)) * receiving / documents
     needed = math.ceil(_LEAST_RESULTS / results_per_query)
     queries = index.queries
@@ -85,6 +89,13 @@ def prepare_panel(
     Only the queries that are searched have a weight; the others show only whether their own documents are
     found. A query's first results are 1% of the documents. In small collections, they are up to ten if the
     documents are in hardly any otherwise.
+
+    Args:
+        index: the index.
+        search: the search in it.
+        positions: positions of the documents in the index.
+        encoder: the model, which decides where the documents are truncated to leave room for copies.
+        settings: say how copies are inserted.
 
     Raises:
         InputError: the queries have too few other documents among their results.

@@ -130,17 +130,20 @@ def choose_tokens(
     # Most flagged tokens hide documents, which no predicted push tells. So the worst of the run take turns.
     in_turn = zip(by_prediction(flagged_ids), flagged_ids, strict=True)
     flagged = list(dict.fromkeys(chain.from_iterable(in_turn)))
-    strongest = by_prediction(sorted(predicted)) or run.strongest(limit)["token_id"].to_list()
+    strongest = run.strongest(limit)["token_id"].to_list()
+    if predicted:
+        strongest = by_prediction(sorted(predicted))
     tokens = candidates.tokens
-    order = np.random.default_rng([settings.seed, len(tokens), 2]).permutation(len(tokens)).tolist()
     ids = list(tokens)
+    order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids)).tolist()
+    shuffled_ids = [ids[position] for position in order]
     ids_by_group = {
         FLAGGED: flagged,
         SPECIAL: by_prediction(candidates.special_ids),
         UNUSUAL: by_prediction(_find_unusual(run)),
         FOUND: find_tokens_of_words(tokens.values(), copied_words, run.normalizer),
         STRONGEST: [token_id for token_id in strongest if token_id not in flagged],
-        ORDINARY: [ids[position] for position in order if ids[position] not in flagged],
+        ORDINARY: [token_id for token_id in shuffled_ids if token_id not in flagged],
     }
     groups: dict[int, str] = {}
     if named_ids is not None:

@@ -1,4 +1,4 @@
-"""Settings of an audit, and finished audits opened for reading."""
+"""Finished audits: their records and tables, opened for reading."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_compara
 from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS
-from stickytoken.scanning.results import Scan, counts_by_kind, with_kinds
+from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
 from stickytoken.scanning.scan import scan_documents
 from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
 from stickytoken.settings import choose_insertion
@@ -249,12 +249,12 @@ def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
 def _count_documents(
     scan: Scan, failing_kinds: Collection[str], *, are_columns_chosen: bool
 ) -> CheckedDocuments:
-    failing_documents = with_kinds(scan, failing_kinds)
+    failing_documents = filter_by_kind(scan, failing_kinds)
     return CheckedDocuments(
         collection=scan.record.documents,
         searched=scan.result.documents,
         counted=len(failing_documents),
-        causes=counts_by_kind(failing_documents, failing_kinds),
+        causes=count_by_kind(failing_documents, failing_kinds),
         found=len(scan.documents),
         kinds=scan.result.kinds,
         columns=scan.result.columns,

@@ -218,12 +218,12 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-def with_kinds(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:
+def filter_by_kind(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:
     """Return the documents that have a finding of one of these kinds."""
     return scan.documents.filter(pl.col("kinds").list.set_intersection(list(kinds)).list.len() > 0)
 
 
-def counts_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, int]:
+def count_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, int]:
     """Return how many documents have findings of each kind."""
     counts = Counter(kind for row in documents["kinds"].to_list() for kind in row)
     return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}

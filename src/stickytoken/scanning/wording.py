@@ -1,4 +1,4 @@
-"""What a scan says: in sentences, and as findings for build servers. Pure."""
+"""What a scan says: in sentences, and as findings for build servers."""
 
 from __future__ import annotations
 
