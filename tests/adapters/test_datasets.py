@@ -56,7 +56,7 @@ def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, thorough):
         (lambda c: ColumnCleaner(c, "body")(ROWS), naming("'body'", "id", "text", "title")),
         (lambda c: ColumnCleaner(c, "id")(ROWS), naming("'id'", "row 1")),
         (lambda c: ColumnCleaner(c, []), naming("columns", [])),
-        (lambda c: ColumnCleaner(c, note=3), naming("column", None)),
+        (lambda c: ColumnCleaner(c, note=3), naming("note", 3)),
     ],
 )
 def test_what_cannot_be_used_is_refused(cleaner, call, message):

@@ -121,9 +121,9 @@ def test_texts_with_findings_are_told(model, cleaner):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "'all-MiniLM-L6-v2'"),
-        (lambda model, cleaner: guard(model, "no/such/run"), RunError, "no/such/run"),
-        (lambda model, cleaner: guard(model, {"words": []}), InputError, "rules"),
+        (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, naming("'all-MiniLM-L6-v2'")),
+        (lambda model, cleaner: guard(model, "no/such/run"), RunError, naming("no/such/run")),
+        (lambda model, cleaner: guard(model, {"words": []}), InputError, naming("rules")),
         (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, naming("on_found", 3)),
     ],
 )

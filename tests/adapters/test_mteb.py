@@ -7,7 +7,8 @@ import pytest
 
 import planted
 import tiny
-from stickytoken import StickyTokenError
+from naming import naming
+from stickytoken.errors import InputError
 
 pytest.importorskip("mteb", reason="mteb is not installed")
 import mteb
@@ -134,17 +135,18 @@ def test_vectors_that_mteb_caches_are_those_of_the_edited_texts(model, tmp_path)
 
 def test_what_cannot_be_measured_is_refused(model):
     def refused(saying, do, *arguments):
-        with pytest.raises(StickyTokenError, match=saying):
+        with pytest.raises(InputError, match=saying):
             do(*arguments)
 
-    refused(r"token is ' '", WithCopies, model, " ")
-    refused("copies is 0", WithCopies, model, PLANTED, 0)
-    refused("model is 'a name'", WithCopies, "a name", PLANTED)
-    refused("stickytoken impact", evaluate, WithCopies(model, PLANTED), mocks.MockSTSTask())
+    refused(naming("token", "' '"), WithCopies, model, " ")
+    refused(naming("copies", 0), WithCopies, model, PLANTED, 0)
+    refused(naming("model", "'a name'"), WithCopies, "a name", PLANTED)
+    similarity = mocks.MockSTSTask()
+    refused(naming(similarity.metadata.name), evaluate, WithCopies(model, PLANTED), similarity)
     other = mocks.MockRetrievalTask()
     for task in (Reranking(), Search()):
         task.data_loaded = False
-        refused(other.metadata.name, evaluate, WithCopiesInAnswers(model, PLANTED, task), other)
+        refused(naming(other.metadata.name), evaluate, WithCopiesInAnswers(model, PLANTED, task), other)
 
 
 def test_the_example_of_the_page(model, monkeypatch, tmp_path):

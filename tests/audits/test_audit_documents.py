@@ -1,7 +1,5 @@
 """Documents that have copies already, ranked with and without them."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,8 @@ import profiled
 import scanned
 from audited import TOP, WORDS, plain_ranks
 from stickytoken import Cleaner, load_encoder, open_run
-from stickytoken.audits import AuditSettings, _copies
+from stickytoken.audits._copies import pair_texts
+from stickytoken.insertion import Insertion
 
 
 def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, tampered_run, texts, queries):
@@ -45,9 +44,8 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
 def test_copies_beyond_the_input_limit_are_not_read(tampered_run, bert_folder, sentences_before, are_read):
     encoder = load_encoder(bert_folder, device="cpu", max_length=60)
     text = " ".join([*profiled.sentences(sentences_before, WORDS, seed=3), scanned.copies()])
-    index = SimpleNamespace(documents=[SimpleNamespace(text=text)], record=SimpleNamespace(name="documents"))
     cleaner = Cleaner.from_run(tampered_run)
-    (pair,) = _copies.readable_pairs([0], index, cleaner, encoder, AuditSettings())
+    (pair,) = pair_texts({0: text}, cleaner, encoder, Insertion.IDS, "documents")
     assert pair.copies_are_read is are_read
 
 
@@ -55,8 +53,6 @@ def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run,
     encoder = load_encoder(bert_folder, device="cpu")
     zero_width = "\N{ZERO WIDTH SPACE}"
     assert encoder.content_ids([zero_width]) == [[]]
-    documents = [SimpleNamespace(text=text) for text in ("the river sings", zero_width)]
-    index = SimpleNamespace(documents=documents, record=SimpleNamespace(name="documents"))
-    cleaner = Cleaner.from_run(tampered_run)
-    pairs = _copies.readable_pairs([0, 1], index, cleaner, encoder, AuditSettings())
-    assert [pair.number for pair in pairs] == [0]
+    texts = {3: "the river sings", 5: zero_width, 7: "[SEP] "}
+    pairs = pair_texts(texts, Cleaner.from_run(tampered_run), encoder, Insertion.IDS, "documents")
+    assert [pair.number for pair in pairs] == [3]

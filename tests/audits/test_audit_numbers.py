@@ -11,7 +11,7 @@ import scanned
 from audited import COPIES, SMALL, TOP, plain_ranks, plain_ranks_of_all, save_run, stuffed_numbers
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import audit, wording
-from stickytoken.audits._measuring import find_undecided, hide_here, judge_here
+from stickytoken.audits._measuring import find_lost, find_undecided, judge_here
 from stickytoken.audits._stuffing import estimate_found
 from stickytoken.intervals import Intervals
 from stickytoken.methods.profile.verdict import RuleInputs
@@ -133,11 +133,27 @@ def test_in_the_model_as_it_was_the_word_is_benign(texts, queries, tmp_path):
 
 def test_an_erased_share_counts_only_where_the_token_hides_documents():
     found = Intervals(
-        value=np.array([0.2, 0.85, 0.9, 0.8]), low=np.zeros(4), high=np.array([0.4, 0.95, 1.0, 1.0])
+        value=np.array([0.6, 0.85, 0.9, 0.8]), low=np.zeros(4), high=np.array([0.8, 0.95, 1.0, 1.0])
     )
-    is_ordinary = np.array([False, False, True, True])
-    assert hide_here(found, is_ordinary).tolist() == [True, False, False, False]
-    assert hide_here(None, is_ordinary).all()
+    measures = RuleInputs(
+        ids=np.arange(4),
+        erased=Intervals(*np.repeat([[0.5], [0.45], [0.55]], 4, axis=1)),
+        push=Intervals(*np.repeat([[1.0], [0.9], [1.1]], 4, axis=1)),
+        vector_deviation=np.full(4, np.nan),
+        confirmed=np.ones(4, dtype=bool),
+    )
+
+    def sticky_tokens(found, is_ordinary):
+        judged = judge_here(measures, find_lost(found, np.array(is_ordinary)), ProfileSettings())
+        return [verdict == "sticky" for verdict in judged.verdicts]
+
+    # Ordinary copies let 85% of the queries find their documents.
+    assert sticky_tokens(found, [False, False, True, True]) == [True, False, False, False]
+    # Without a comparison, nothing contradicts the run; where no query finds anything, none is lost.
+    assert sticky_tokens(None, [False, False, True, True]) == [True] * 4
+    assert sticky_tokens(found, [False] * 4) == [True] * 4
+    none_found = Intervals(*np.zeros((3, 4)))
+    assert sticky_tokens(none_found, [False, False, True, True]) == [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -161,7 +177,8 @@ def test_a_token_that_may_hide_or_push_is_undecided(erased_low, confirmed, found
     )
     shares = Intervals(np.array([found, 0.8]), np.array([0.3, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
-    assert find_undecided(measures, shares, is_ordinary, ProfileSettings()).tolist() == [expected, False]
+    lost = find_lost(shares, is_ordinary)
+    assert find_undecided(measures, lost, ProfileSettings()).tolist() == [expected, False]
 
 
 @pytest.mark.parametrize(
@@ -186,12 +203,13 @@ def test_a_token_that_hides_these_documents_is_sticky_whatever_the_run_says(
     )
     shares = Intervals(np.array([found, 0.8]), np.array([0.0, 0.6]), np.array([found_high, 0.95]))
     is_ordinary = np.array([False, True])
-    judged = judge_here(measures, shares, is_ordinary, ProfileSettings())
+    lost = find_lost(shares, is_ordinary)
+    judged = judge_here(measures, lost, ProfileSettings())
     assert (judged.verdicts[0], judged.severities[0]) == (verdict, severity)
     assert judged.verdicts[1] == "benign"
     reason = judged.reasons[0]
     assert reason is None if verdict == "benign" else f"{1 - found / 0.8:.0%}" in reason
-    is_undecided = find_undecided(measures, shares, is_ordinary, ProfileSettings())
+    is_undecided = find_undecided(measures, lost, ProfileSettings())
     assert is_undecided[0] == (found == 0.4)
 
 

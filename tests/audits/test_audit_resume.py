@@ -12,9 +12,7 @@ import planted
 from audited import SMALL
 from interrupted import started, wait_for_shards
 from naming import naming
-from stickytoken import audits, load_encoder
 from stickytoken.audits import Audit, audit, audits_in, open_audit
-from stickytoken.detection import finding, run
 from stickytoken.errors import RunError
 from stickytoken.methods.profile.documents import DocumentStage
 
@@ -36,20 +34,23 @@ def test_a_finished_audit_is_opened_and_found_in_its_run(finished, tampered_run,
     assert isinstance(open_audit(finished.path), Audit)
 
 
-def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, queries, monkeypatch):
-    loaded = []
+def test_an_audit_of_a_model_loads_it_once(finished, tampered_run, texts, queries, tmp_path):
+    model = Path(shutil.copytree(tampered_run.parent / "model", tmp_path / "model"))
 
-    def counting_load(model, **options):
-        if isinstance(model, (str, Path)):
-            loaded.append(model)
-        return load_encoder(model, **options)
+    def remove_when_loaded(step):
+        if step.stage == "load" and step.done:
+            shutil.rmtree(model)
 
-    for module in (audits, finding, run):
-        monkeypatch.setattr(module, "load_encoder", counting_load)
-    model = tampered_run.parent / "model"
-    measured = audit(model, texts, queries=queries, runs=tampered_run.parent, settings=SMALL)
+    measured = audit(
+        model,
+        texts,
+        queries=queries,
+        runs=tampered_run.parent,
+        settings=SMALL,
+        progress=remove_when_loaded,
+    )
+    assert not model.exists()
     assert measured.path == finished.path
-    assert loaded == [model]
 
 
 class InterruptionError(Exception):
@@ -75,7 +76,7 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
             out=tmp_path / "audit",
             progress=interrupt,
         )
-    with pytest.raises(RunError, match="finished"):
+    with pytest.raises(RunError, match=naming(tmp_path / "audit", "finished")):
         open_audit(tmp_path / "audit")
     later = []
     measured = audit(
@@ -116,7 +117,7 @@ def test_an_audit_that_is_killed_and_continued_has_the_same_tables(
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        with pytest.raises(RunError, match="finished"):
+        with pytest.raises(RunError, match=naming(folder, "finished")):
             open_audit(folder)
     shards = planted.shards_of(folder)
     measured = audit(tampered_run, texts, queries=queries, settings=SMALL, out=folder)

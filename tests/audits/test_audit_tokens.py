@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
@@ -11,7 +12,7 @@ import profiled
 import scanned
 import tokenizers_of_kinds as kinds
 from audited import MARKER, SMALL, WORDS
-from naming import says
+from naming import naming, says
 from stickytoken import load_encoder, open_run
 from stickytoken.audits import _tokens, audit
 from stickytoken.errors import InputError
@@ -51,7 +52,7 @@ def test_named_tokens_are_measured_beside_random_ones(tampered_run, finished, te
     (as_flagged,) = finished.tokens.filter(token=scanned.STICKY).to_dicts()
     assert (row["push"], row["push_low"]) == (as_flagged["push"], as_flagged["push_low"])
     assert named.record.identity != finished.record.identity
-    with pytest.raises(InputError, match="999999"):
+    with pytest.raises(InputError, match=naming(999999)):
         audit(tampered_run, texts, queries=queries, tokens=[999999], settings=SMALL)
 
 
@@ -93,12 +94,12 @@ def test_a_word_found_with_accents_or_capitals_is_its_token():
         SimpleNamespace(id=7, text=" Gr\u00f6\u00dfe"),
     ]
     bert = kinds.description_of(kinds.tokenizer_with(kinds.normalizers_of_models()["BERT, uncased"]))
-    assert _tokens.ids_of_words(tokens, ["resume", "gro\u00dfe", "two words"], bert) == [3, 7]
-    assert _tokens.ids_of_words(tokens[1:2], ["resume"], bert) == [5]
+    assert _tokens.find_tokens_of_words(tokens, ["resume", "gro\u00dfe", "two words"], bert) == [3, 7]
+    assert _tokens.find_tokens_of_words(tokens[1:2], ["resume"], bert) == [5]
 
 
 def chosen_groups(predicted, words, special=()):
-    """The groups of four flagged tokens and one other, and the notes."""
+    """The groups of four flagged tokens and one other."""
     ids = [3, 5, 7, 9]
     table = pl.DataFrame(
         {"token_id": ids, "vector_deviation": [None] * 4}, schema_overrides={"vector_deviation": pl.Float64}
@@ -115,20 +116,31 @@ def chosen_groups(predicted, words, special=()):
         token_id: SimpleNamespace(id=token_id, text=text)
         for token_id, text in zip([*ids, 11], "abcde", strict=True)
     }
-    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), named_ids=None, notes=[])
-    return _tokens.choose_tokens(run, candidates, predicted, words, SMALL), candidates.notes
+    candidates = SimpleNamespace(tokens=tokens, special_ids=list(special), named_ids=None)
+    return _tokens.choose_tokens(run, candidates, predicted, words, SMALL)
 
 
-def test_flagged_tokens_are_measured_in_turns_by_prediction_and_run_and_the_others_counted():
-    groups, notes = chosen_groups({3: 0.1, 5: 0.2, 7: 0.3, 9: 0.0}, [])
+def test_flagged_tokens_are_measured_in_turns_by_prediction_and_run():
+    groups = chosen_groups({3: 0.1, 5: 0.2, 7: 0.3, 9: 0.0}, [])
     # The largest prediction, and the first of the run.
     assert [token_id for token_id, group in groups.items() if group == "flagged"] == [7, 3]
-    (note,) = notes
+
+
+def test_flagged_tokens_beyond_the_limit_are_counted(tampered_run, tmp_path):
+    run = Path(shutil.copytree(tampered_run, tmp_path / "run"))
+    table = pl.read_parquet(run / "tokens.parquet")
+    is_flagged = pl.int_range(len(table)) < 4
+    table.with_columns(
+        verdict=pl.when(is_flagged).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
+    ).write_parquet(run / "tokens.parquet")
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    (note,) = _tokens.read_candidates(open_run(run), encoder, SMALL, None).notes
     assert says(note, 4, 2, "--set tokens=NUMBER")
+    assert _tokens.read_candidates(open_run(run), encoder, SMALL, [scanned.STICKY]).notes == []
 
 
 def test_a_token_is_in_the_first_group_that_it_fits():
-    groups, _ = chosen_groups({}, ["d", "e"], special=[3, 9])
+    groups = chosen_groups({}, ["d", "e"], special=[3, 9])
     assert groups[3] == groups[5] == "flagged"
     assert groups[9] == "special"
     assert groups[11] == "in documents"

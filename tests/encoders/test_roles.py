@@ -26,7 +26,8 @@ from stickytoken.measurement.ray_engine import chosen_engine
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.documents import choose_collection, encode_documents
 from stickytoken.methods.runner import Runner
-from stickytoken.scanning import _passes
+from stickytoken.scanning._effects import Effect, EffectPass, EffectRequest, PanelTexts
+from stickytoken.scanning._search import Keeper
 from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import categorize
 
@@ -281,23 +282,17 @@ def test_an_audit_searches_with_query_vectors(run, library, collection, tmp_path
     folder = ResultFolder(tmp_path / "audit", 0.0)
     with folder.locked(), chosen_engine("local", encoder) as engine:
         search = _index.encode_index(index, encoder, settings, engine, folder, ignore_progress)
-    queries = library.encode_query(list(index.queries), normalize_embeddings=True)
+    queries = library.encode_query(list(index.queries.texts), normalize_embeddings=True)
     np.testing.assert_allclose(search.queries, queries, **CLOSE)
 
 
 def test_effects_are_measured_with_query_vectors(library):
     documents = tiny.sentences(40)
     reference = [Document(number, str(number), text) for number, text in enumerate(documents)]
-    texts = _passes.PanelTexts(TEXTS, reference, "these")
-    effects = _passes.EffectPass(
-        kind=_passes.Effect.MEASURED,
-        encoder=encoder_of_documents(library),
-        effects=None,
-        panel_texts=texts,
-        identity="",
-        keeper=_passes.Keeper(),
+    request = EffectRequest(
+        Effect.MEASURED, encoder_of_documents(library), token_effects=None, run_identity=""
     )
-    panel = effects.panel
+    panel = EffectPass(request, PanelTexts(TEXTS, reference, "these"), Keeper()).panel
     for vectors, encode, of in (
         (panel.queries, library.encode_query, TEXTS),
         (panel.reference, library.encode_document, documents),

@@ -51,12 +51,12 @@ def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
 
 
 def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):
-    with pytest.raises(RunError, match=naming(own[1] / "run", "a model other than")):
+    with pytest.raises(RunError, match=naming(own[1] / "run", pristine)):
         check(pristine, folder=own[1] / "run")
     # The tiny tokenizer reads letters, so this takes a model that knows its words alone.
     model = own[0].with_name("foreign")
     profiled.foreign_model().save(str(model))
-    with pytest.raises(InputError, match="characters"):
+    with pytest.raises(InputError, match=naming(model)):
         check(model, folder=own[1])
 
 
@@ -80,7 +80,7 @@ def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):
     model, runs = own
     encoder = stickytoken.load_encoder(model)
     assert check(encoder, folder=runs).run == check(Run(runs / "run")).run == runs / "run"
-    with pytest.raises(InputError, match="revision"):
+    with pytest.raises(InputError, match=naming("revision")):
         check(encoder, folder=runs, revision="main")
 
 
@@ -167,10 +167,10 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
     [
         ({"words": ["river"]}, naming("words", "documents", "--audit")),
         ({"fail_on": "bad"}, naming("fail_on", "'bad'", "sticky", "mild", "serious", "severe", "none")),
-        ({"max_tokens": -1}, "max_tokens"),
-        ({"progress": 3}, "progress"),
-        ({"fail_on": "none"}, "documents"),
-        ({"fail_on": "severe"}, "--fail-on sticky"),
+        ({"max_tokens": -1}, naming("max_tokens", -1, 0)),
+        ({"progress": 3}, naming("progress", 3)),
+        ({"fail_on": "none"}, naming("fail_on", "'none'", "documents")),
+        ({"fail_on": "severe"}, naming("std", "--fail-on sticky")),
     ],
 )
 def test_wrong_options_are_refused_and_those_that_a_method_lacks(small_run, options, message):
@@ -245,10 +245,12 @@ def test_tokens_without_a_verdict_are_counted(altered):
 
 
 def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_passes(altered):
-    with pytest.raises(RunError, match="distinct"):
-        check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))
-    with pytest.raises(RunError, match="finished"):
-        check(altered(result=None))
+    repeated = altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)]))
+    with pytest.raises(RunError, match=naming(repeated / "tokens.parquet")):
+        check(repeated)
+    unfinished = altered(result=None)
+    with pytest.raises(RunError, match=naming(unfinished, "finished")):
+        check(unfinished)
     result = check(altered(strength=0, corpus={"source": "polish.txt", "sentences": 200, "unknown": 0.4}))
     assert result.outcome is Outcome.INCONCLUSIVE
     assert re.search(naming("40%", "polish.txt"), result.incomplete[0])
@@ -351,10 +353,10 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
     settings = runs(2).record.settings
     for baseline, reason in (
         (small_run, naming("method", "std")),
-        (other_texts, "texts"),
+        (other_texts, naming(other_texts.path, other_texts.record.corpus.source)),
         (altered(settings=settings | {"smallest_push": 1.9}), naming("settings", "smallest_push")),
     ):
         with pytest.raises(InputError, match=reason):
             check(runs(2), baseline=baseline)
-    with pytest.raises(InputError, match="intervals"):
+    with pytest.raises(InputError, match=naming(small_run.path, "std", "profile")):
         check(small_run, baseline=small_run)

@@ -211,7 +211,7 @@ def test_the_command_names_file_and_line(run, write):
     table = planted.command("check", "--column", "text")
     assert table.exit_code == 10
     assert re.search(r"error\s+flagged", table.stdout)
-    planted.assert_refused("check", "--column", "nothing", saying="nothing")
+    planted.assert_refused("check", "--column", "nothing", saying=naming("'nothing'"))
 
 
 def test_columns_that_were_not_searched_stand_in_the_first_line(run, write):
@@ -329,7 +329,7 @@ def test_options_that_need_a_run_are_refused_with_rules(rules, documents, option
 
 
 def test_rules_without_documents_are_refused(rules):
-    planted.assert_refused("check", rules, saying="documents")
+    planted.assert_refused("check", rules, saying=naming(rules, "documents"))
 
 
 def test_settings_about_tokens_in_a_file_do_not_hold_for_rules(run, rules, documents, write):
@@ -391,7 +391,7 @@ def test_rules_of_another_version_are_refused(rules, documents):
 def test_missing_and_empty_documents_are_refused_with_rules(rules, write, content):
     if content is not None:
         write("none.txt", content)
-    planted.assert_refused("check", rules, "--documents", "none.txt", saying="none.txt")
+    planted.assert_refused("check", rules, "--documents", "none.txt", saying=naming("none.txt"))
 
 
 # What the severities mean: the help and the page have the definition in the code

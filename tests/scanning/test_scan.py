@@ -32,22 +32,15 @@ from stickytoken.cleaning import SpanKind, find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
 from stickytoken.methods.profile.estimates import read_effects
-from stickytoken.scanning import _passes, _workers
-from stickytoken.scanning.scan import (
-    RULES,
-    basis,
-    described,
-    headline,
-    open_scan,
-    scan_documents,
-    scan_findings,
-    scans_in,
-)
+from stickytoken.scanning import _effects, _search, _workers
+from stickytoken.scanning.results import open_scan, scans_in
+from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.wording import RULES, basis, describe_findings, headline, scan_findings
 
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(_passes, "_DOCUMENTS", 8)
+    monkeypatch.setattr(_search, "_DOCUMENTS", 8)
 
 
 def test_documents_with_copies_are_found_and_no_others(scanned_run):
@@ -77,7 +70,7 @@ def test_other_processes_find_the_same_and_sources_are_counted(scanned_run):
 @pytest.mark.usefixtures("small_batches")
 def test_a_worker_that_dies_is_an_error_of_one_line(scanned_run, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RunError, match="process"):
+    with pytest.raises(RunError, match=naming("process", 1)):
         scan(scanned_run, scanned.documents(48), workers=2)
 
 
@@ -92,7 +85,7 @@ def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=stop)
-    with pytest.raises(RunError, match="finished"):
+    with pytest.raises(RunError, match=naming(tmp_path / "scan", "finished")):
         open_scan(tmp_path / "scan")
     steps = []
     continued = scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
@@ -180,7 +173,7 @@ def test_the_sample_depends_on_no_order_and_a_document_that_is_there_twice_is_dr
 
 
 def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(_passes, "_CHARACTERS", 5000)
+    monkeypatch.setattr(_search, "_CHARACTERS", 5000)
     for name, texts, count in (("many", ["x"] * 2500, 3), ("large", ["x" * 9000] * 2, 2)):
         scan(scanned_run, texts, out=tmp_path / name, workers=1)
         assert len(list((tmp_path / name / "shards").iterdir())) == count
@@ -265,7 +258,7 @@ def test_vectors_that_do_not_fit_only_the_documents_with_copies_are_refused(
     # As if the index had been made after `clean`.
     stored = encoder.encode([CLEANER(text).strip() for text in texts])
     options = {"encoder": encoder, "queries": QUERIES, "effect": effect}
-    with pytest.raises(InputError, match=naming("encoded again", 32 + len(PLANTED))):
+    with pytest.raises(InputError, match=naming(encoder.name, 32 + len(PLANTED))):
         scan(scanned_run, texts, vectors=stored, **options)
 
 
@@ -286,8 +279,8 @@ LONG = 2000
 @pytest.fixture
 def kept_text(monkeypatch):
     """Less of a document is kept than some have: `LONG` characters."""
-    monkeypatch.setattr(_passes, "KEPT_TEXT", LONG)
-    monkeypatch.setattr(_workers, "KEPT_TEXT", LONG)
+    for module in (_search, _effects, _workers):
+        monkeypatch.setattr(module, "KEPT_TEXT", LONG)
 
 
 def very_long(number, beginning=""):
@@ -306,7 +299,7 @@ def test_long_documents_with_their_own_vectors_are_not_refused(scanned_run, enco
     found = scan(scanned_run, texts, vectors=stored, **options)
     assert found["effect"].null_count() == 0
     stored[::2] = np.roll(stored[::2], 1, axis=0)  # those that are compared
-    with pytest.raises(InputError, match=naming("encoded again")):
+    with pytest.raises(InputError, match=naming(encoder.name)):
         scan(scanned_run, texts, vectors=stored, **options)
 
 
@@ -334,7 +327,7 @@ def test_a_model_that_reads_less_than_was_kept_needs_no_whole_document(
     scanned_run, encoder, texts, has_vectors, monkeypatch
 ):
     # A character is far less than a token here, so what is kept fills 24 tokens.
-    monkeypatch.setattr(_passes, "content_limit", lambda _: 24)
+    monkeypatch.setattr(_effects, "content_limit", lambda _: 24)
     texts = [*texts, very_long(1, scanned.copies(12)), scanned.copies(LONG)]
     read = [text.ids[:24] for text in encoder.tokenize(texts)]
     vectors = encoder.encode_ids(read) if has_vectors else None
@@ -443,7 +436,7 @@ def test_another_similarity_of_the_model_is_noted_once(scanned_run, encoder, tex
 
 @pytest.mark.parametrize("effect", ["measured", "predicted"])
 def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, effect, monkeypatch):
-    monkeypatch.setattr(_passes, "content_limit", lambda _: 24)
+    monkeypatch.setattr(_effects, "content_limit", lambda _: 24)
     unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
     assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
     last_row = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
@@ -471,7 +464,7 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
         (scanned_run, texts, {"queries": QUERIES}, InputError, naming("queries", "effect")),
         (scanned_run, texts[30:50], measured, InputError, naming(20)),
         (std, texts, predicted, InputError, naming("std", "prediction")),
-        (scanned_run, texts, measured | {"encoder": other}, RunError, "model"),
+        (scanned_run, texts, measured | {"encoder": other}, RunError, naming(scanned_run, repr(other.name))),
     ):
         with pytest.raises(kind, match=saying):
             scan(run, documents, **options)
@@ -502,7 +495,7 @@ def test_a_scan_by_rules_names_the_file_and_the_model(scanned_run, rules_file, t
 
 
 def test_effects_need_a_run(rules_file, texts):
-    with pytest.raises(InputError, match="rules"):
+    with pytest.raises(InputError, match=naming(rules_file, "'measured'")):
         scan(rules_file, texts, effect="measured")
 
 
@@ -552,8 +545,8 @@ def test_every_format_has_the_documents_with_findings(scanned_run, place, tmp_pa
 
 def test_a_description_names_only_a_known_severity(scanned_run):
     (row,) = scan(scanned_run, [scanned.copies()]).to_dicts()
-    assert described(row | {"effect": 0.1}, SpanKind.FLAGGED).endswith("; effect +0.10 SD")
-    assert described(row | {"effect": 0.9, "severity": "severe"}, SpanKind.FLAGGED).endswith(
+    assert describe_findings(row | {"effect": 0.1}, SpanKind.FLAGGED).endswith("; effect +0.10 SD")
+    assert describe_findings(row | {"effect": 0.9, "severity": "severe"}, SpanKind.FLAGGED).endswith(
         "; effect +0.90 SD, severe"
     )
 

@@ -52,7 +52,7 @@ def guard(
     if on_found is not None:
         require_callable("on_found", on_found)
     opened = open_cleaner(cleaner)
-    guarded = _share_class(model, _make_guarded_class(_plain_class(type(model))))
+    guarded = _copy_as(_make_guarded_class(_plain_class(type(model))), model)
     guarded.cleaner = opened
     guarded.on_found = on_found
     return guarded
@@ -70,7 +70,7 @@ class GuardedModel(SentenceTransformer):
     @property
     def unguarded(self) -> SentenceTransformer:
         """A model with the same modules that does not clean its inputs."""
-        return _share_class(self, _plain_class(type(self)))
+        return _copy_as(_plain_class(type(self)), self)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean the inputs, then preprocess them as the unguarded model does; the prompt is not cleaned."""
@@ -89,8 +89,9 @@ class GuardedModel(SentenceTransformer):
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is created at run time, so pickle cannot find it by name.
-        return _empty, (_plain_class(type(self)),), vars(self).copy()
+        # The class is created at run time, so pickle cannot find it by name. It makes an empty model and then
+        # sets the attributes.
+        return _make_empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _clean_input(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -108,17 +109,22 @@ class GuardedModel(SentenceTransformer):
         return cleaned.text
 
 
-def _share_class(model: SentenceTransformer, kind: type[Model]) -> Model:
-    guarded = kind.__new__(kind)
-    guarded.__dict__.update(
-        (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()
-    )
-    return guarded
+def _copy_as(kind: type[Model], model: SentenceTransformer) -> Model:
+    copied = kind.__new__(kind)
+    for name, value in vars(model).items():
+        # Both have the same modules, but each a list of them that can change without the other's. It is not
+        # assigned as an attribute, because torch would register the modules again.
+        copied.__dict__[name] = copy(value) if isinstance(value, dict) else value
+    return copied
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    plain = (ancestor for ancestor in kind.__mro__ if not issubclass(ancestor, GuardedModel))
-    return next(ancestor for ancestor in plain if issubclass(ancestor, SentenceTransformer))
+    """Return the class of a model without its guard; its own class if it has none."""
+    return next(
+        ancestor
+        for ancestor in kind.__mro__
+        if issubclass(ancestor, SentenceTransformer) and not issubclass(ancestor, GuardedModel)
+    )
 
 
 @cache
@@ -128,6 +134,6 @@ def _make_guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
     return type(f"Guarded{plain.__name__}", (GuardedModel, plain), {"__doc__": GuardedModel.__doc__})
 
 
-def _empty(plain: type[SentenceTransformer]) -> GuardedModel:
+def _make_empty(plain: type[SentenceTransformer]) -> GuardedModel:
     kind = _make_guarded_class(plain)
     return kind.__new__(kind)

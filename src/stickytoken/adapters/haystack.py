@@ -48,7 +48,9 @@ class StickyTokenCleaner:
         text, note = clean_text(self.cleaner, document.content, f"document {document.id!r}")
         if not note:
             return document
-        meta = dict(document.meta) | ({} if self.note is None else {self.note: note})
+        meta = dict(document.meta)
+        if self.note is not None:
+            meta[self.note] = note
         if text == document.content:
             return replace(document, meta=meta)
         return replace(document, content=text, meta=meta, embedding=None, sparse_embedding=None)

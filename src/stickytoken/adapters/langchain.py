@@ -31,7 +31,11 @@ class StickyTokenCleaner(BaseDocumentTransformer):
         for number, document in enumerate(documents, 1):
             name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")
             text, note = clean_text(self.cleaner, document.page_content, name)
-            metadata = dict(document.metadata) | ({} if self.note is None else {self.note: note})
-            update = {"page_content": text, "metadata": metadata}
-            cleaned.append(document.model_copy(update=update) if note else document)
+            if not note:
+                cleaned.append(document)
+                continue
+            metadata = dict(document.metadata)
+            if self.note is not None:
+                metadata[self.note] = note
+            cleaned.append(document.model_copy(update={"page_content": text, "metadata": metadata}))
         return cleaned

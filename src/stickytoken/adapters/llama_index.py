@@ -63,5 +63,7 @@ class StickyTokenCleaner(schema.TransformComponent):
         if self.note is not None:
             copied.metadata = {**node.metadata, self.note: note}
             for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
-                setattr(copied, name, list(dict.fromkeys([*getattr(node, name), self.note])))
+                hidden_keys = getattr(node, name)
+                if self.note not in hidden_keys:
+                    setattr(copied, name, [*hidden_keys, self.note])
         return copied

@@ -163,33 +163,37 @@ class WithCopiesInAnswers:
         most_answers = max(map(len, answers.values()), default=0)
         # With as many documents more, the answers that fall behind the first `top_k` others are not among
         # the first `top_k` of all either.
-        found = self._search(
+        scores = self._search(
             self._with_copies.model, self._corpus, queries, top_k + most_answers, top_ranked, options
         )
         if most_answers:
-            rows = {document: row for row, document in enumerate(self._corpus["id"][:])}
-            edited = sorted({rows[document] for documents in answers.values() for document in documents})
-            edited_corpus = self._corpus.select(edited)
-            copied = self._search(self._with_copies, edited_corpus, queries, len(edited), answers, options)
-            found = {query: {**scores, **copied[query]} for query, scores in found.items()}
-        return found
+            row_of = {document_id: row for row, document_id in enumerate(self._corpus["id"][:])}
+            answering_rows = sorted({row_of[document_id] for ids in answers.values() for document_id in ids})
+            answering = self._corpus.select(answering_rows)
+            scores_with_copies = self._search(
+                self._with_copies, answering, queries, len(answering), answers, options
+            )
+            for query, scores_of_query in scores.items():
+                scores_of_query.update(scores_with_copies[query])
+        return scores
 
     def _search(
         self, model: Any, corpus: Any, queries: Any, top_k: int, top_ranked: Any, options: Mapping[str, Any]
     ) -> dict[str, dict[str, float]]:
+        """Search as MTEB does; return the scores of the documents found, keyed by query and document."""
         from mteb.models import SearchEncoderWrapper
 
         search = SearchEncoderWrapper(model)
         search.index(corpus, **self._index_options)
-        found: dict[str, dict[str, float]] = search.search(
+        scores: dict[str, dict[str, float]] = search.search(
             queries, top_k=top_k, top_ranked=top_ranked, **options
         )
-        return found
+        return scores
 
     def _find_answers(
         self, queries: list[str], top_ranked: Mapping[str, list[str]] | None, options: Mapping[str, Any]
     ) -> dict[str, list[str]]:
-        """Return the relevant documents of each query, of those that are ranked at all."""
+        """Return the ids of the relevant documents of each query, of those that are ranked at all."""
         name = options["task_metadata"].name
         if self.task.metadata.name != name or not self.task.data_loaded:
             raise InputError(f"the relevant documents of {name} are not known: pass this very object as task")

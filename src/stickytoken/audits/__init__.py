@@ -15,7 +15,7 @@ from stickytoken.detection.finding import find_run
 from stickytoken.detection.naming import TokenSource
 from stickytoken.detection.run import Run, encoder_for, rule_of
 from stickytoken.encoders import protocol
-from stickytoken.encoders.roles import Role, identity_of_queries, in_role
+from stickytoken.encoders.roles import identity_of_queries
 from stickytoken.insertion import Insertion
 from stickytoken.loading import AnyModel, load_encoder
 from stickytoken.machine import digest
@@ -112,36 +112,36 @@ def audit(  # noqa: PLR0913 - all of them keyword-only, one decision each
         open_documents(documents, NamedColumns(column))
     stored = None if vectors is None else open_vectors(vectors)
     if encoder is None and not isinstance(source, (str, Path, Run)):
-        encoder = in_role(load_encoder(source), Role.DOCUMENT)
-        source = encoder
+        source = load_encoder(source)
+        encoder = source
     if encoder is not None:
-        encoder = in_role(load_encoder(encoder), Role.DOCUMENT)
-        settings = _with_insertion(settings, encoder)
-    run, loaded, notes = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
-    model = encoder_for(encoder or loaded, run, "audit")
-    settings = _with_insertion(settings, model)
-    reading = protocol.require_words(model, "audit")
-    candidates = _tokens.read_candidates(run, reading, settings, tokens)
+        encoder = load_encoder(encoder)
+        _choose_insertion(settings, encoder)  # may refuse
+    found = find_run(source, file_path("runs", runs), progress=progress, engine=engine)
+    run = found.run
+    any_encoder = encoder_for(encoder or found.encoder, run, "audit")
+    settings = _choose_insertion(settings, any_encoder)
+    model = protocol.require_words(any_encoder, "audit")
+    candidates = _tokens.read_candidates(run, model, settings, tokens)
     rule = rule_of(run)
-    index = _index.read_index(documents, queries, column, source_column, reading, settings, stored)
+    index = _index.read_index(documents, queries, column, source_column, model, settings, stored)
     _stuffing.require_queries(index, settings)
-    record = _record(run, reading, index, documents, column, candidates.named_ids, settings, rule)
-    record = record.model_copy(update={"notes": notes})
+    record = _record(run, model, index, documents, column, candidates.named_ids, settings, rule, found.notes)
     folder_path = out or run.path / store.folder_name(results.AUDIT, record.identity)
     folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
             if stored is not None:
-                _index.compare_stored(index, stored, reading, settings)
+                _index.compare_stored(index, stored, model, settings)
             held.begin(held.record.model_copy(update={"result": None}))
-            with chosen_engine(engine, reading) as opened:
-                job = _index.AuditJob(run, index, reading, settings, rule, opened, folder, progress)
+            with chosen_engine(engine, model) as opened_engine:
+                job = _index.AuditJob(run, index, model, settings, rule, opened_engine, folder, progress)
                 _measuring.measure(job, candidates, held)
     return open_audit(folder_path)
 
 
-def _with_insertion(settings: AuditSettings, model: protocol.Encoder) -> AuditSettings:
-    """Return settings with an insertion that suits the model; refuse an unsuitable one of the user."""
+def _choose_insertion(settings: AuditSettings, model: protocol.Encoder) -> AuditSettings:
+    """Return settings with an insertion that suits the model; refuse one of the user that doesn't."""
     chosen = choose_insertion(settings, not protocol.reads_ids(model), Insertion.TEXT)
     require_insertion(model, chosen.inserted_as)
     return chosen
@@ -156,6 +156,7 @@ def _record(
     named_ids: list[int] | None,
     settings: AuditSettings,
     rule: ProfileSettings,
+    notes: list[str],
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet; the audit's identity is a hash of all inputs."""
     queries = identity_of_queries(encoder)
@@ -181,7 +182,7 @@ def _record(
         index=index.record,
         documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
         column=columns_of(column),
-        notes=[],
+        notes=notes,
         versions=resume.package_versions(),
         hardware=resume.hardware(encoder.device),
         started=resume.now(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import AuditJob, Index
+from stickytoken.audits._index import AuditJob, Index, Queries
 from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import SpanKind
 from stickytoken.detection.run import Run
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
+from stickytoken.insertion import Insertion
 from stickytoken.measurement import engine as engines
 from stickytoken.measurement.texts import encode_in_shards
-from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
+from stickytoken.scanning.results import Scan, is_only_suspected
+from stickytoken.scanning.scan import scan_documents
 from stickytoken.search import TOP, ExactSearch
-from stickytoken.settings.audit import AuditSettings
 
 # Name of the stage that encodes each document both with its copies and without them.
 _SHARD = "cleaned"
@@ -33,19 +34,6 @@ MOST_RANKED = 500
 _SHOWN_WORDS = 3
 
 
-@dataclass(frozen=True)
-class CopiesNow:
-    """The documents that already contain copies.
-
-    Attributes:
-        ranked: number of documents whose ranks were measured.
-        rows: rows of documents.parquet, one per document with findings.
-    """
-
-    ranked: int
-    rows: list[dict[str, Any]]
-
-
 def find_copies(run: Run, index: Index, progress: engines.ProgressCallback) -> Scan:
     """Scan all documents of the collection for copies."""
     rows = [{"id": document.id, "text": document.text} for document in index.documents]
@@ -53,52 +41,54 @@ def find_copies(run: Run, index: Index, progress: engines.ProgressCallback) -> S
     return scan_documents(run, table, column="text", id_column="id", progress=progress)
 
 
-def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> CopiesNow:
+def rank_documents(job: AuditJob, scan: Scan, search: ExactSearch) -> list[dict[str, Any]]:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
-    At most 500 documents are ranked. A document is not ranked if nothing that the model could read is left
-    after its copies have been removed.
+    At most `MOST_RANKED` documents are ranked. A document is not ranked if nothing that the model could read
+    is left after its copies have been removed.
 
     Returns:
-        The number of ranked documents, and one row for each document with findings. Those whose
-        copies change their number of top 10 lists most come first, losses before gains, followed by all
-        others in the order of `Scan.worst`. In the row of a document that is not ranked, the columns on ranks
-        are None.
+        The rows of documents.parquet, one for each document with findings. Those whose copies change their
+        number of top 10 lists most come first, losses before gains, followed by all others in the order of
+        `Scan.worst`. In the row of a document that is not ranked, the columns on ranks are None.
     """
     index = job.index
-    cleaner = Cleaner.from_run(job.run)
+    insertion = job.settings.inserted_as
     worst = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
-    numbers = worst["number"].head(MOST_RANKED).to_list()
-    pairs = readable_pairs(numbers, index, cleaner, job.encoder, job.settings)
-    ranks_by_number: dict[int, dict[str, Any]] = {}
+    texts = {number: index.documents[number].text for number in worst["number"].head(MOST_RANKED).to_list()}
+    pairs = pair_texts(texts, Cleaner.from_run(job.run), job.encoder, insertion, index.record.name)
+    comparisons: dict[int, dict[str, Any]] = {}
     if pairs:
-        texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
-        probes = [text.as_probe(job.settings.inserted_as) for text in texts]
+        ranked_texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
+        probes = [text.as_probe(insertion) for text in ranked_texts]
         vectors = encode_in_shards(_SHARD, probes, job.engine, job.folder, job.progress)
         position_of = {number: position for position, number in enumerate(index.places)}
         # For each document, its position in the index: the text with copies and the text without copies are
         # each ranked in place of the document at this position. For a document that is not in the index, the
         # position is -1, and the two texts are ranked in addition to the documents in the index.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
-        ranks = search.ranks(vectors, replaced * 2)
-        for column, pair in enumerate(pairs):
-            comparison = _compare(index, ranks[:, column], ranks[:, column + len(pairs)])
-            ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
-    findings = worst.iter_rows(named=True)
+        ranks = search.ranks(vectors, [*replaced, *replaced])
+        ranks_as_they_are, ranks_without = np.split(ranks, 2, axis=1)
+        for pair, as_it_is, without in zip(pairs, ranks_as_they_are.T, ranks_without.T, strict=True):
+            comparison = _compare_ranks(index.queries, as_it_is, without)
+            comparisons[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     rows = []
-    for finding in findings:
-        ranks_of_document = ranks_by_number.get(finding["number"], {})
-        rows.append(_describe_finding(finding, index) | ranks_of_document)
-    # `change` is None for a document that was not ranked.
-    rows.sort(key=lambda row: (-abs(row["change"] or 0), (row["change"] or 0) > 0))
-    return CopiesNow(len(ranks_by_number), rows)
+    for finding in worst.iter_rows(named=True):
+        comparison = comparisons.get(finding["number"], {})
+        rows.append(_describe_finding(finding, index) | comparison)
+    return sorted(rows, key=_sort_key)
+
+
+def _sort_key(row: Mapping[str, Any]) -> tuple[int, bool]:
+    change = row["change"] or 0  # None if the document was not ranked
+    return -abs(change), change > 0
 
 
 @dataclass(frozen=True)
 class _Pair:
     """A document as it is and without its copies, both truncated where the model truncates them."""
 
-    number: int
+    number: int  # its position in `Index.documents`
     as_it_is: FittedText
     cleaned: FittedText
 
@@ -108,47 +98,45 @@ class _Pair:
         return self.as_it_is.content != self.cleaned.content
 
 
-def readable_pairs(
-    numbers: Sequence[int], index: Index, cleaner: Cleaner, encoder: WordEncoder, settings: AuditSettings
+def pair_texts(
+    texts: Mapping[int, str], cleaner: Cleaner, encoder: WordEncoder, insertion: Insertion, source: str
 ) -> list[_Pair]:
-    """Return each document with and without its copies, if both forms have at least one token.
+    """Return documents with and without their copies, if both forms have at least one token.
 
     Args:
-        numbers: positions of the documents in `Index.documents`.
-        index: the index.
+        texts: the documents, keyed by number.
         cleaner: removes the copies.
         encoder: the model, which decides where a text is truncated.
-        settings: settings of the audit.
+        insertion: how copies are inserted, which decides how a text is truncated.
+        source: name of the collection, for error messages.
     """
-    texts = []
-    for number in numbers:
-        text = index.documents[number].text
-        texts.append((number, text, cleaner.without_findings(text)))
-    remaining = [(number, text, cleaned) for number, text, cleaned in texts if cleaned.strip()]
-    if not remaining:
+    cleaned_texts = {number: cleaner.without_findings(text) for number, text in texts.items()}
+    numbers = [number for number, cleaned in cleaned_texts.items() if cleaned.strip()]
+    if not numbers:
         return []
-
-    def fitted(texts: list[str]) -> list[FittedText]:
-        return fit_texts(encoder, texts, room=0, insertion=settings.inserted_as, name=index.record.name)
-
-    as_they_are = fitted([text for _, text, _ in remaining])
-    cleaned_texts = fitted([cleaned for _, _, cleaned in remaining])
-    pairs = []
-    for (number, _, _), as_it_is, clean_text in zip(remaining, as_they_are, cleaned_texts, strict=True):
-        if as_it_is.content.words and clean_text.content.words:
-            pairs.append(_Pair(number, as_it_is, clean_text))
-    return pairs
+    as_they_are = fit_texts(encoder, [texts[number] for number in numbers], 0, insertion, source)
+    cleaned = fit_texts(encoder, [cleaned_texts[number] for number in numbers], 0, insertion, source)
+    pairs = [_Pair(*forms) for forms in zip(numbers, as_they_are, cleaned, strict=True)]
+    return [pair for pair in pairs if pair.as_it_is.content.words and pair.cleaned.content.words]
 
 
-def _compare(index: Index, as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the columns that compare a document's ranks with and without copies, over all queries."""
+def _compare_ranks(
+    queries: Queries, as_it_is: NDArray[np.int64], without: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Return the columns of documents.parquet that compare a document's ranks.
+
+    Args:
+        queries: the queries.
+        as_it_is: rank of the document with its copies, for each query that is searched.
+        without: its rank without them.
+    """
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())
     changes = [
         {"query": query, "topic": topic, "rank": rank, "rank_without": rank_without}
         for query, topic, rank, rank_without in zip(
-            index.queries[: index.asked],
-            index.topics[: index.asked],
+            queries.texts[: queries.asked],
+            queries.topics[: queries.asked],
             as_it_is.tolist(),
             without.tolist(),
             strict=True,
@@ -172,7 +160,7 @@ def _compare(index: Index, as_it_is: NDArray[np.int64], without: NDArray[np.int6
 def _describe_finding(finding: dict[str, Any], index: Index) -> dict[str, Any]:
     """Return a row of documents.parquet that says what was found in a document.
 
-    Its columns on ranks are None until `_compare` fills them.
+    Its columns on ranks are None; `_compare_ranks` has them.
     """
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
@@ -186,12 +174,7 @@ def _describe_finding(finding: dict[str, Any], index: Index) -> dict[str, Any]:
     return row
 
 
-def numbers_with_findings(scan: Scan) -> set[int]:
-    """Return the positions in `Index.documents` of the documents with findings."""
-    return set(scan.documents["number"].to_list())
-
-
-def words_found(scan: Scan) -> list[str]:
+def list_copied_words(scan: Scan) -> list[str]:
     """Return the words whose copies the scan found, in descending order of the number of copies.
 
     Words whose copies are only suspected come after all other words.

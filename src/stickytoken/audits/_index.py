@@ -6,8 +6,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder, similarity_of
 from stickytoken.encoders.roles import Role, in_role
 from stickytoken.errors import InputError
+from stickytoken.insertion import Token
 from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.measurement.texts import encode_in_shards, encode_probes, tokenize_probes
 from stickytoken.scanning.vectors import COMPARED, StoredVectors
@@ -42,6 +44,38 @@ INDEX_QUERIES = "queries"
 """Name of the stage that encodes queries."""
 
 Vectors: TypeAlias = NDArray[np.float32]
+AnyQuery = TypeVar("AnyQuery")
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The queries of an index.
+
+    Attributes:
+        texts: the queries.
+        asked: how many of them, the first ones, are searched. The others are first sentences of documents, of
+            which only their own documents are the results.
+        answers: for each query, the index positions of the documents that answer it, as far as known.
+        topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
+        source: where the queries come from, in words.
+        answers_source: where it comes from which documents answer which queries, in words.
+    """
+
+    texts: Sequence[str]
+    asked: int
+    answers: Sequence[frozenset[int]]
+    topics: Sequence[str | None]
+    source: str
+    answers_source: str
+
+    @cached_property
+    def _words(self) -> list[set[str]]:
+        return [set(re.findall(r"\w+", text.casefold())) for text in self.texts]
+
+    def find_lacking(self, token: Token) -> NDArray[np.bool_]:
+        """Return whether each query lacks the token: a document with copies may well answer the others."""
+        word = token.text.strip().casefold()
+        return np.array([word not in words for words in self._words])
 
 
 @dataclass(frozen=True)
@@ -53,10 +87,6 @@ class Index:
         documents: all documents of the collection that have text.
         places: for each index position, the position of the indexed document in `documents`.
         queries: the queries.
-        asked: how many of them, the first ones, are searched. The others are first sentences of documents, of
-            which only their own documents are the results.
-        answers: for each query, the index positions of the documents that answer it, as far as known.
-        topics: the topic of each query, or of the document whose first sentence it is; None if unknown.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated where the model truncates them.
         stored: vectors of the indexed documents that need not be encoded; None if all are encoded.
@@ -65,10 +95,7 @@ class Index:
     record: IndexRecord
     documents: tuple[Document, ...]
     places: tuple[int, ...]
-    queries: tuple[str, ...]
-    asked: int
-    answers: tuple[frozenset[int], ...]
-    topics: tuple[str | None, ...]
+    queries: Queries
     fitted: tuple[FittedText, ...]
     fitted_queries: tuple[FittedText, ...]
     stored: Vectors | None = None
@@ -135,22 +162,19 @@ def read_index(
     meter = Meter()
     records = list(collection.read(meter))
     skipped = [record for record in records if isinstance(record, Skipped)]
-    read = [record for record in records if isinstance(record, Document)]
+    readable = [record for record in records if isinstance(record, Document)]
     if vectors is not None:
         vectors.require_rows(len(records))
-    documents = tuple(document for document in read if document.text.strip())
-    generator = np.random.default_rng([settings.seed, len(documents)])
+    documents = tuple(document for document in readable if document.text.strip())
     if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
         queries = Path(source) / QUERIES
-    judged = _read_judged_queries(queries, source_column, settings)
-    answering_ids = {document for query in judged for document in query.answers}
+    judged_queries = _read_judged_queries(queries, source_column, settings)
+    answering_ids = {document_id for query in judged_queries for document_id in query.answering_ids}
     if answering_ids.isdisjoint(document.id for document in documents):
-        judged = []  # the judgements are of other documents
-    # Documents that answer a query stay in the index.
-    order = sorted(
-        generator.permutation(len(documents)).tolist(),
-        key=lambda place: documents[place].id not in answering_ids,
-    )
+        judged_queries = []  # the judgements are of other documents
+    # Documents that answer a query come first, so that they stay in the index.
+    order = np.random.default_rng([settings.seed, len(documents)]).permutation(len(documents)).tolist()
+    order.sort(key=lambda place: documents[place].id not in answering_ids)
     # `sampled` and `places` hold positions in `documents`. `places` leaves out documents without tokens.
     sampled = sorted(order[: settings.documents])
     sampled_texts = [documents[place].text for place in sampled]
@@ -167,8 +191,8 @@ def read_index(
             f"{2 * TOP} documents"
         )
     indexed = [documents[place] for place in places]
-    if judged:
-        chosen_queries = _with_positions(judged, indexed, Path(str(queries)).name)
+    if judged_queries:
+        chosen_queries = _locate_answers(judged_queries, indexed, Path(str(queries)).name)
     else:
         query_columns = Columns(delimiter=columns_of(column).delimiter)
         chosen_queries = _choose_queries(
@@ -182,11 +206,11 @@ def read_index(
             "column: pass another, or leave it out"
         )
     content = [[document.id, document.text] for document in documents]
-    without_text = len(read) - len(documents)
+    without_text = len(readable) - len(documents)
     without_tokens = len(sampled) - len(places)
     record = IndexRecord(
         name=collection.name if not isinstance(source, (str, Path)) else Path(source).name,
-        read=len(records) - len(skipped),
+        read=len(readable),
         documents=len(places),
         cut=sum(fitted_by_place[place].cut for place in places),
         blank=without_text + without_tokens,
@@ -219,10 +243,7 @@ def read_index(
         record=record,
         documents=documents,
         places=places,
-        queries=tuple(chosen_queries.texts),
-        asked=chosen_queries.asked,
-        answers=tuple(chosen_queries.answers),
-        topics=tuple(chosen_queries.topics),
+        queries=chosen_queries,
         fitted=tuple(fitted_by_place[place] for place in places),
         fitted_queries=tuple(fitted_queries),
         stored=stored,
@@ -233,38 +254,24 @@ def read_index(
 AUDIT_INDEX_VERSION = 3
 
 
-@dataclass(frozen=True)
-class _Queries:
-    """The queries of an index.
-
-    Attributes:
-        texts: the queries.
-        asked: as in `Index.asked`.
-        answers: as in `Index.answers`.
-        topics: as in `Index.topics`.
-        source: where the queries come from, in words.
-        answers_source: where it comes from which documents answer which queries, in words.
-    """
-
-    texts: list[str]
-    asked: int
-    answers: list[frozenset[int]]
-    topics: list[str | None]
-    source: str
-    answers_source: str
-
-
 class _JudgedQuery(NamedTuple):
-    """A query, the ids of the documents that are relevant to it, and its topic."""
+    """A query for which it was judged which documents are relevant to it."""
 
     text: str
-    answers: frozenset[str]
+    answering_ids: frozenset[str]  # ids of the relevant documents
     topic: str | None
 
 
 def _read_judged_queries(
     source: DocumentSource | None, source_column: str | None, settings: AuditSettings
 ) -> list[_JudgedQuery]:
+    """Return the queries of a BEIR folder, or a random sample of them; empty if ``source`` is none.
+
+    Args:
+        source: the queries; those of a BEIR folder are a file beside its relevance judgements.
+        source_column: the column with the topic of a query.
+        settings: provide the maximum number of queries, and the seed.
+    """
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
@@ -272,20 +279,37 @@ def _read_judged_queries(
         return []
     files = read_retrieval(path.parent)
     topics = {query.id: query.source for query in _read_query_documents(path, Columns(), source_column)}
-    judged = []
-    for query, text in files.queries.items():
-        answers = frozenset(document for document, score in files.relevant[query].items() if score > 0)
-        judged.append(_JudgedQuery(text, answers, topics.get(query)))
-    chosen = np.random.default_rng([settings.seed, len(judged)]).permutation(len(judged))
-    return [judged[number] for number in sorted(chosen[: settings.queries].tolist())]
+    judged_queries = []
+    for query_id, text in files.queries.items():
+        scores = files.relevant[query_id]
+        answering_ids = frozenset(document_id for document_id, score in scores.items() if score > 0)
+        judged_queries.append(_JudgedQuery(text, answering_ids, topics.get(query_id)))
+    return _sample(judged_queries, settings)
 
 
-def _with_positions(judged: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str) -> _Queries:
+def _sample(queries: Sequence[AnyQuery], settings: AuditSettings) -> list[AnyQuery]:
+    """Return queries in their order, at most as many as the settings allow, chosen at random."""
+    order = np.random.default_rng([settings.seed, len(queries)]).permutation(len(queries))
+    return [queries[number] for number in sorted(order[: settings.queries].tolist())]
+
+
+def _locate_answers(
+    judged_queries: Sequence[_JudgedQuery], indexed: Sequence[Document], source: str
+) -> Queries:
+    """Return judged queries with the positions of the relevant documents that are in the index."""
     position_of = {document.id: position for position, document in enumerate(indexed)}
-    answers = [frozenset(position_of[id_] for id_ in query.answers if id_ in position_of) for query in judged]
-    texts = [query.text for query in judged]
-    topics = [query.topic for query in judged]
-    return _Queries(texts, len(texts), answers, topics, source, "relevance judgements")
+    answers = []
+    for query in judged_queries:
+        indexed_ids = query.answering_ids & position_of.keys()
+        answers.append(frozenset(position_of[document_id] for document_id in indexed_ids))
+    return Queries(
+        texts=[query.text for query in judged_queries],
+        asked=len(judged_queries),
+        answers=answers,
+        topics=[query.topic for query in judged_queries],
+        source=source,
+        answers_source="relevance judgements",
+    )
 
 
 def _choose_queries(
@@ -295,38 +319,40 @@ def _choose_queries(
     indexed: Sequence[Document],
     name: str,
     settings: AuditSettings,
-) -> _Queries:
+) -> Queries:
     """Read queries without relevance judgements, and take the first sentences of some indexed documents.
 
     If ``source`` is None, the first sentences are the queries. Otherwise they only show whether a document is
     found by its own first sentence. Both are random samples if there are more than the settings allow.
     ``name`` is the name of the collection.
     """
-    sentences, owners = _first_sentences([document.text for document in indexed], settings)
-    own = [frozenset([owner]) for owner in owners]
-    own_topics = [indexed[owner].source for owner in owners]
-    sentences_source = f"first sentences of {len(sentences)} of the documents"
-    if source is not None:
-        read = _read_queries(source, columns, source_column, settings)
-        texts = [query.text for query in read]
-        topics = [*(query.source for query in read), *own_topics]
-        source_name = "the given list" if not isinstance(source, (str, Path)) else Path(source).name
-        answers = [*[frozenset[int]()] * len(texts), *own]
-        return _Queries([*texts, *sentences], len(texts), answers, topics, source_name, sentences_source)
-    if not sentences:
-        raise InputError(
-            f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more: pass "
-            "queries"
-        )
-    return _Queries(sentences, len(sentences), own, own_topics, sentences_source, sentences_source)
-
-
-def _read_queries(
-    source: DocumentSource, columns: Columns, source_column: str | None, settings: AuditSettings
-) -> list[Document]:
-    read = _read_query_documents(source, columns, source_column)
-    chosen = np.random.default_rng([settings.seed, len(read)]).permutation(len(read))[: settings.queries]
-    return [read[number] for number in sorted(chosen.tolist())]
+    sentence_of = _draw_first_sentences(indexed, settings)
+    sentences_source = f"first sentences of {len(sentence_of)} of the documents"
+    first_sentences = Queries(
+        texts=list(sentence_of.values()),
+        asked=len(sentence_of),
+        answers=[frozenset([position]) for position in sentence_of],
+        topics=[indexed[position].source for position in sentence_of],
+        source=sentences_source,
+        answers_source=sentences_source,
+    )
+    if source is None:
+        if not sentence_of:
+            raise InputError(
+                f"{name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or more: pass "
+                "queries"
+            )
+        return first_sentences
+    asked = _sample(_read_query_documents(source, columns, source_column), settings)
+    no_answers = [frozenset[int]()] * len(asked)  # it is not known which documents answer them
+    return Queries(
+        texts=[*(query.text for query in asked), *first_sentences.texts],
+        asked=len(asked),
+        answers=[*no_answers, *first_sentences.answers],
+        topics=[*(query.source for query in asked), *first_sentences.topics],
+        source="the given list" if not isinstance(source, (str, Path)) else Path(source).name,
+        answers_source=sentences_source,
+    )
 
 
 def _read_query_documents(
@@ -336,23 +362,25 @@ def _read_query_documents(
         source, NamedColumns(columns, source_column=source_column, needs_source=False)
     )
     records = collection.read(Meter())
-    read = [record for record in records if isinstance(record, Document) and record.text.strip()]
-    if not read:
+    queries = [record for record in records if isinstance(record, Document) and record.text.strip()]
+    if not queries:
         raise InputError(f"{collection.name} has no queries: pass a file with one query per line or row")
-    return read
+    return queries
 
 
-def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
-    order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
-    sentences: dict[int, str] = {}
-    for number in order:
-        if len(sentences) == min(_DRAWN_QUERIES, settings.queries, len(texts) // 2):
+def _draw_first_sentences(indexed: Sequence[Document], settings: AuditSettings) -> dict[int, str]:
+    """Return the first sentences of random documents, keyed by position, in the order of the index."""
+    order = np.random.default_rng([settings.seed, len(indexed), 1]).permutation(len(indexed)).tolist()
+    most_sentences = min(_DRAWN_QUERIES, settings.queries, len(indexed) // 2)
+    sentence_of: dict[int, str] = {}
+    for position in order:
+        if len(sentence_of) == most_sentences:
             break
-        words = re.split(r"(?<=[.?!])\s", texts[number].strip(), maxsplit=1)[0].split()
+        sentence = re.split(r"(?<=[.?!])\s", indexed[position].text.strip(), maxsplit=1)[0]
+        words = sentence.split()
         if len(words) >= _LEAST_QUERY_WORDS:
-            sentences[number] = " ".join(words[:_MOST_QUERY_WORDS])
-    owners = sorted(sentences)
-    return [sentences[number] for number in owners], owners
+            sentence_of[position] = " ".join(words[:_MOST_QUERY_WORDS])
+    return dict(sorted(sentence_of.items()))
 
 
 def compare_stored(
@@ -363,15 +391,14 @@ def compare_stored(
     Raises:
         InputError: the model gives other vectors.
     """
-    if index.stored is None:
-        return
     order = np.random.default_rng([settings.seed, len(index.places), 2]).permutation(len(index.places))
     positions = sorted(order[:COMPARED].tolist())
+    documents = [index.document_at(position) for position in positions]
     probes = [index.fitted[position].as_probe(settings.inserted_as) for position in positions]
     vectors.require_model(
-        index.stored[positions],
+        vectors.of(documents),
         encode_probes(encoder, tokenize_probes(encoder, probes)),
-        [index.document_at(position).id for position in positions],
+        [document.id for document in documents],
         similarity_of(encoder),
         encoder.name,
     )

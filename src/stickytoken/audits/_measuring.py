@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stickytoken.audits import _copies, _index, _stuffing, results
 from stickytoken.audits._index import AuditJob
 from stickytoken.audits._stuffing import Stuffed
-from stickytoken.audits._tokens import Candidates, choose_tokens, predicted_by_id
+from stickytoken.audits._tokens import Candidates, choose_tokens, predict_push_by_id
 from stickytoken.audits.results import AuditRecord, AuditResultRecord
 from stickytoken.encoders.protocol import confirm_answers
 from stickytoken.intervals import Interval, Intervals
@@ -24,7 +24,7 @@ from stickytoken.methods.measures import ERASED, PUSH, Severity, hidden_share, t
 from stickytoken.methods.profile.verdict import Judged, RuleInputs, apply_rule
 from stickytoken.methods.runner import Runner
 from stickytoken.methods.wording import harm_shares
-from stickytoken.scanning.scan import certain_kinds
+from stickytoken.scanning.wording import certain_kinds
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.words import counted, percent
 
@@ -35,7 +35,6 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
     Copies of each token are inserted into random documents. The documents that already contain copies are
     ranked with and without these copies.
     """
-    run = job.run
     index = job.index
     settings = job.settings
     folder = job.folder
@@ -45,45 +44,44 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
         _stuffing.STUFFED: len(results.GROUPS) * settings.tokens * settings.stuffed,
     }
     whole_progress = WholeProgress("audit", texts_by_stage, job.progress)
-    scan = _copies.find_copies(run, index, job.progress)
-    positions = _stuffing.choose_stuffed(index, _copies.numbers_with_findings(scan), settings)
+    scan = _copies.find_copies(job.run, index, job.progress)
+    positions = _stuffing.choose_stuffed(index, set(scan.documents["number"].to_list()), settings)
     search = _index.encode_index(index, job.encoder, settings, job.engine, folder, whole_progress)
-    panel = _stuffing.document_panel(index, search, positions, job.encoder, settings)
+    panel = _stuffing.prepare_panel(index, search, positions, job.encoder, settings)
 
-    predicted = predicted_by_id(candidates, panel)
-    groups = choose_tokens(run, candidates, predicted, _copies.words_found(scan), settings)
+    predicted = predict_push_by_id(candidates, panel)
+    groups = choose_tokens(job.run, candidates, predicted, _copies.list_copied_words(scan), settings)
     tokens = [candidates.tokens[token_id] for token_id in groups]
     runner = Runner(job.engine, folder, whole_progress, shard_probes=_stuffing.SHARD_TEXTS)
-    stuffed = _stuffing.measure_stuffed(
-        tokens, panel, _stuffing.WordsOfQueries(index), runner, job.rule.confidence, settings
-    )
-    token_rows = _token_rows(job, candidates, groups, predicted, stuffed)
-
-    asked = replace(search, queries=search.queries[: index.asked])
-    copies_now = _copies.rank_documents(job, scan, asked)
+    stuffed = _stuffing.measure_stuffed(tokens, panel, index.queries, runner, job.rule.confidence, settings)
+    token_rows = _make_token_rows(job, candidates, groups, predicted, stuffed)
     token_of_id = {row["token_id"]: row["token"] for row in token_rows}
     topic_rows = [{"token": token_of_id[row["token_id"]]} | row for row in stuffed.by_topic]
+
+    # The last queries are only there to be answered.
+    search_by_asked = replace(search, queries=search.queries[: index.queries.asked])
+    document_rows = _copies.rank_documents(job, scan, search_by_asked)
     tables = {
         "tokens.parquet": token_rows,
-        "documents.parquet": copies_now.rows,
+        "documents.parquet": document_rows,
         "topics.parquet": topic_rows,
     }
     for name, rows in tables.items():
         folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
 
     notes = [*held.record.notes, *candidates.notes]
-    if stuffed.unanswered:
-        count = counted(len(stuffed.unanswered), "token")
+    if runner.unanswered:
+        count = counted(len(runner.unanswered), "token")
         notes.append(f"{count} could not be measured, because the server gives no vector for a document")
+    found_without = panel.is_found
     # The push is a ratio without an upper end, of which one token could carry the mean; found is a share.
-    found = panel.is_found
     result = AuditResultRecord(
         depth=panel.depth,
-        results_without=_stuffing.results_without(panel) / len(positions),
-        ordinary_push=_ordinary(token_rows, "push", np.median),
-        answers=len(found),
-        found_without=float(found.mean()) if len(found) else None,
-        ordinary_found=_ordinary(token_rows, "found", np.mean),
+        results_without=_stuffing.count_results_without(panel) / len(positions),
+        ordinary_push=_average_ordinary(token_rows, "push", np.median),
+        answers=len(found_without),
+        found_without=float(found_without.mean()) if len(found_without) else None,
+        ordinary_found=_average_ordinary(token_rows, "found", np.mean),
         stuffed_ids=[index.document_at(position).id for position in positions],
         predicted=len(predicted),
         sticky=sum(row["verdict"] == Verdict.STICKY for row in token_rows),
@@ -91,7 +89,7 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
         suspected=scan.result.suspected,
         causes=certain_kinds(scan.result.kinds),
         searched=scan.result.documents,
-        ranked=copies_now.ranked,
+        ranked=sum(row["change"] is not None for row in document_rows),
         sequences=folder.total_cost().sequences,
         seconds=round(folder.seconds, 1),
     )
@@ -103,7 +101,7 @@ def measure(job: AuditJob, candidates: Candidates, held: resume.Resumed[AuditRec
 _OF_RUN = ("erased", "erased_low", "erased_high", "vector_deviation", "confirmed")
 
 
-def _token_rows(
+def _make_token_rows(
     job: AuditJob,
     candidates: Candidates,
     groups: Mapping[int, str],
@@ -115,21 +113,29 @@ def _token_rows(
     The push is measured in these documents. The erased share and the vector deviation are those of the run;
     they are missing for a token that the run does not have. ``undecided`` says that a benign token may push
     or hide these documents: more of them could make it sticky.
+
+    Args:
+        job: provides the run, and the rule that judges tokens.
+        candidates: provide the vocabulary.
+        groups: the group of each token, keyed by token id.
+        predicted: the predicted push, keyed by token id.
+        stuffed: what was measured.
     """
     of_run = _join_run([token.id for token in stuffed.tokens], job.run.tokens)
     is_ordinary = np.array([groups[token.id] == results.ORDINARY for token in stuffed.tokens], dtype=np.bool_)
     measures = _collect_rule_inputs(of_run, stuffed)
-    is_undecided = find_undecided(measures, stuffed.found, is_ordinary, job.rule)
-    judged = judge_here(measures, stuffed.found, is_ordinary, job.rule)
+    lost = find_lost(stuffed.found, is_ordinary)
+    is_undecided = find_undecided(measures, lost, job.rule)
+    judged = judge_here(measures, lost, job.rule)
     ordinary_push = float(np.median(stuffed.push.value[is_ordinary])) if is_ordinary.any() else 0.0
     pushes = stuffed.push.of_each()
-    found_shares = None if stuffed.found is None else stuffed.found.of_each()
+    unknown = Interval(None, None, None)
+    found_shares: Sequence[Interval[float] | Interval[None]] = [unknown] * len(stuffed.tokens)
+    if stuffed.found is not None:
+        found_shares = stuffed.found.of_each()
     rows = []
     for index, token in enumerate(stuffed.tokens):
         push = pushes[index]
-        found: Interval[float] | Interval[None] = Interval(None, None, None)
-        if found_shares is not None:
-            found = found_shares[index]
         verdict = judged.verdicts[index]
         row = {
             "token_id": token.id,
@@ -140,7 +146,7 @@ def _token_rows(
             "queries": stuffed.queries[index],
             **push.as_columns("push"),
             "times_ordinary": push.value / ordinary_push if ordinary_push else None,
-            **found.as_columns("found"),
+            **found_shares[index].as_columns("found"),
             **of_run.select(_OF_RUN).row(index, named=True),
             "verdict": verdict,
             "severity": judged.severities[index],
@@ -148,7 +154,7 @@ def _token_rows(
             "undecided": bool(is_undecided[index]) and verdict is Verdict.BENIGN,
         }
         rows.append(row)
-    return sorted(rows, key=_badness)
+    return sorted(rows, key=_sort_key)
 
 
 def _join_run(ids: Sequence[int], run_tokens: pl.DataFrame) -> pl.DataFrame:
@@ -176,27 +182,54 @@ def _collect_rule_inputs(of_run: pl.DataFrame, stuffed: Stuffed) -> RuleInputs:
     )
 
 
-def judge_here(
-    measures: RuleInputs, found: Intervals | None, is_ordinary: NDArray[np.bool_], rule: ProfileSettings
-) -> Judged:
+def find_lost(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
+    """Return how far each token hides documents: the share of the queries that its copies keep from them.
+
+    It is a share of those that find their documents with copies of an ordinary token, so that it can be
+    compared with an erased share: 0.4 if only 60% of them still do, and negative if more do.
+
+    Args:
+        found: share of the queries that a document answers which find it, for T tokens; None if it answers
+            none.
+        is_ordinary: which tokens are the random ones, shape (T,).
+
+    Returns:
+        The shares; None if there is nothing to compare with.
+    """
+    if found is None or not is_ordinary.any():
+        return None
+    ordinary_found = found.value[is_ordinary].mean()
+    if ordinary_found == 0:  # with ordinary copies none is left that could be lost
+        nothing = np.zeros(len(is_ordinary))
+        return Intervals(nothing, nothing, nothing)
+    # The more queries find documents, the fewer are lost, so the ends of the interval change places.
+    return Intervals(
+        value=hidden_share(found.value, ordinary_found),
+        low=hidden_share(found.high, ordinary_found),
+        high=hidden_share(found.low, ordinary_found),
+    )
+
+
+def judge_here(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> Judged:
     """Judge tokens by what their copies do to these documents.
 
-    A token hides them in one of two ways. The run says that it erases enough, and it hides these documents,
-    too; or whatever the run says, so many fewer queries find them than with ordinary copies.
+    A token hides them in one of two ways. The run says that it erases enough, and queries are lost here, too;
+    or whatever the run says, so many are lost as if it erased enough.
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        found: share of the queries that a document answers which find it; None if it answers none.
-        is_ordinary: which tokens are the random ones, shape (T,).
+        lost: what `find_lost` returns. Without it, nothing contradicts the run.
         rule: provides the thresholds.
     """
-    by_run = apply_rule(measures._replace(confirmed=measures.confirmed & hide_here(found, is_ordinary)), rule)
-    lost = find_lost(found, is_ordinary)
     if lost is None:
-        return by_run
-    everywhere = np.ones(len(is_ordinary), dtype=np.bool_)
-    by_documents = apply_rule(measures._replace(erased=lost, confirmed=everywhere), rule)
-    verdicts, severities, reasons = list(by_run.verdicts), list(by_run.severities), list(by_run.reasons)
+        return apply_rule(measures, rule)
+    surely_loses = lost.low > 0
+    by_run = apply_rule(measures._replace(confirmed=measures.confirmed & surely_loses), rule)
+    measured_here = np.ones(len(measures.ids), dtype=np.bool_)
+    by_documents = apply_rule(measures._replace(erased=lost, confirmed=measured_here), rule)
+    verdicts = list(by_run.verdicts)
+    severities = list(by_run.severities)
+    reasons = list(by_run.reasons)
     for index, verdict in enumerate(by_run.verdicts):
         if verdict is Verdict.BENIGN and by_documents.verdicts[index] is Verdict.STICKY:
             verdicts[index] = Verdict.STICKY
@@ -206,71 +239,31 @@ def judge_here(
     return Judged(verdicts, severities, reasons)
 
 
-def find_lost(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> Intervals | None:
-    """Return how many fewer queries find documents than with ordinary copies, as a share of these.
-
-    None if there is nothing to compare with.
-    """
-    if found is None or not is_ordinary.any():
-        return None
-    ordinary = found.value[is_ordinary].mean()
-    if ordinary == 0:
-        return None
-    # The more queries find documents, the fewer are lost, so the ends of the interval change places.
-    return Intervals(
-        value=hidden_share(found.value, ordinary),
-        low=hidden_share(found.high, ordinary),
-        high=hidden_share(found.low, ordinary),
-    )
-
-
-def hide_here(found: Intervals | None, is_ordinary: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether fewer queries find a document with copies of each token than with ordinary copies.
-
-    Args:
-        found: share of the queries that a document answers which find it, for T tokens; None if it answers
-            none.
-        is_ordinary: which tokens are the random ones, shape (T,).
-
-    Returns:
-        Whether the whole interval lies below the mean of the random tokens, shape (T,); true where nothing
-        contradicts it.
-    """
-    if found is None or not is_ordinary.any():
-        return np.ones(len(is_ordinary), dtype=np.bool_)
-    return np.asarray(found.high < found.value[is_ordinary].mean())
-
-
-def find_undecided(
-    measures: RuleInputs, found: Intervals | None, is_ordinary: NDArray[np.bool_], rule: ProfileSettings
-) -> NDArray[np.bool_]:
+def find_undecided(measures: RuleInputs, lost: Intervals | None, rule: ProfileSettings) -> NDArray[np.bool_]:
     """Return which tokens may push or hide these documents, although their intervals don't show it.
 
     The push of such a token reaches its threshold, but not the whole interval of the push does; or so do the
-    queries that no longer find these documents. Or its erased share reaches the threshold, and fewer queries
-    find documents with its copies than with ordinary ones, but the interval includes the mean of the random
-    tokens.
+    queries that are lost. Or its erased share reaches the threshold, and queries are lost, but their interval
+    includes 0.
 
     Args:
         measures: the measures of T tokens. ``confirmed`` says which erased shares the run measured closely.
-        found: share of the queries that a document answers which find it; None if it answers none.
-        is_ordinary: which tokens are the random ones, shape (T,).
+        lost: what `find_lost` returns.
         rule: provides the thresholds.
     """
     needed = thresholds(measures.vector_deviation, rule)
     may_push: NDArray[np.bool_] = measures.push.value >= needed[PUSH.key]
     may_push &= measures.push.low < needed[PUSH.key]
-    lost = find_lost(found, is_ordinary)
-    if found is None or lost is None:
+    if lost is None:
         return may_push
     erases = measures.confirmed & (measures.erased.low >= needed[ERASED.key])
-    is_found_less = found.value < found.value[is_ordinary].mean()
-    may_hide: NDArray[np.bool_] = erases & is_found_less & ~hide_here(found, is_ordinary)
+    may_hide: NDArray[np.bool_] = erases & (lost.value > 0) & (lost.low <= 0)
     may_lose: NDArray[np.bool_] = (lost.value >= needed[ERASED.key]) & (lost.low < needed[ERASED.key])
     return may_push | may_hide | may_lose
 
 
-def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the key that sorts the rows of tokens.parquet, worst first."""
     severity = row["severity"]
     severity_rank = -1 if severity is None else list(Severity).index(severity)
     return (
@@ -282,8 +275,9 @@ def _badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _ordinary(
-    rows: Sequence[Mapping[str, Any]], column: str, average: Callable[[list[float]], Any]
+def _average_ordinary(
+    token_rows: Sequence[Mapping[str, Any]], column: str, average: Callable[[list[float]], Any]
 ) -> float | None:
-    values = [row[column] for row in rows if row["group"] == results.ORDINARY and row[column] is not None]
+    ordinary_rows = [row for row in token_rows if row["group"] == results.ORDINARY]
+    values = [row[column] for row in ordinary_rows if row[column] is not None]
     return float(average(values)) if values else None

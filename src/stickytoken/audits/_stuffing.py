@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits._index import Index
+from stickytoken.audits._index import Index, Queries
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
@@ -36,22 +35,23 @@ _SAMPLES_KEY = 4
 
 
 def choose_stuffed(index: Index, with_findings: Collection[int], settings: AuditSettings) -> list[int]:
-    """Draw the documents into which copies are written: without any yet, those that answer a query first.
+    """Draw the documents into which copies are written, from those that have none yet.
+
+    Documents that answer a query are drawn first.
 
     Args:
         index: the index.
-        with_findings: indices, as in `Index.documents`, of the documents that contain copies.
+        with_findings: positions, in `Index.documents`, of the documents that have copies.
         settings: settings of the audit.
 
     Returns:
         Positions of the documents in the index, ascending.
     """
-    answering = frozenset[int]().union(*index.answers)
-    order = np.random.default_rng([settings.seed, len(index.places), _DOCUMENTS_KEY]).permutation(
-        len(index.places)
-    )
+    answering = frozenset[int]().union(*index.queries.answers)
+    generator = np.random.default_rng([settings.seed, len(index.places), _DOCUMENTS_KEY])
+    order = generator.permutation(len(index.places)).tolist()
     # The index may hold a sample: the document at a position in it is number ``places[position]`` of all.
-    clean = [position for position in order.tolist() if index.places[position] not in with_findings]
+    clean = [position for position in order if index.places[position] not in with_findings]
     clean.sort(key=lambda position: position not in answering)
     if len(clean) < 2:
         raise InputError(
@@ -69,16 +69,19 @@ def require_queries(index: Index, settings: AuditSettings) -> None:
     """
     documents = len(index.places)
     receiving = min(settings.stuffed, documents)
+    # How many of a query's first results are documents that receive copies, on average. `prepare_panel` looks
+    # at up to `TOP` of them.
     results_per_query = max(TOP, depth_of(documents)) * receiving / documents
     needed = math.ceil(_LEAST_RESULTS / results_per_query)
-    if index.asked < needed:
+    queries = index.queries
+    if queries.asked < needed:
         raise InputError(
-            f"{counted(index.asked, 'query', 'queries')} ({index.record.queries_from}) cannot be enough for "
+            f"{counted(queries.asked, 'query', 'queries')} ({queries.source}) cannot be enough for "
             f"{documents:,} documents, of which {receiving} receive copies: pass more queries, say {needed}"
         )
 
 
-def document_panel(
+def prepare_panel(
     index: Index, search: ExactSearch, positions: Sequence[int], encoder: WordEncoder, settings: AuditSettings
 ) -> DocumentPanel:
     """Prepare the documents at these positions to receive copies.
@@ -87,6 +90,13 @@ def document_panel(
     found. A query's first results are 1% of the documents. In small collections, they are up to ten if the
     documents are in hardly any otherwise.
 
+    Args:
+        index: the index.
+        search: the search in it.
+        positions: positions of the documents in the index.
+        encoder: the model, which decides where the documents are truncated to leave room for copies.
+        settings: say how copies are inserted.
+
     Raises:
         InputError: the queries have too few other documents among their results.
     """
@@ -94,30 +104,32 @@ def document_panel(
     texts = [index.document_at(position).text for position in positions]
     fitted = fit_texts(encoder, texts, room, settings.inserted_as, index.record.name)
     is_tokenized = settings.inserted_as is Insertion.IDS
-    is_asked = np.arange(len(index.queries)) < index.asked
-    is_answer = [[position in answers for position in positions] for answers in index.answers]
-    documents = len(search.documents)
+    queries = index.queries
+    is_asked = np.arange(len(queries.texts)) < queries.asked
+    is_answer = np.zeros((len(queries.texts), len(positions)), dtype=np.bool_)
+    for query, answers in enumerate(queries.answers):
+        is_answer[query] = [position in answers for position in positions]
     panel = DocumentPanel(
         places=tuple(positions),
         carriers=tuple(text.content if is_tokenized else text.text for text in fitted),
         texts=tuple(text.text for text in fitted),
         search=search,
-        depth=depth_of(documents),
-        is_answer=np.array(is_answer, dtype=np.bool_),
+        depth=depth_of(len(search.documents)),
+        is_answer=is_answer,
         weights=np.repeat(is_asked.astype(np.float64)[:, None], len(positions), axis=1),
     )
-    while results_without(panel) < _LEAST_RESULTS:
+    while count_results_without(panel) < _LEAST_RESULTS:
         if panel.depth >= TOP:
             raise InputError(
-                f"{counted(index.asked, 'query', 'queries')} have the {len(positions)} documents that "
-                f"receive copies only {results_without(panel)} times among their first {panel.depth} "
+                f"{counted(queries.asked, 'query', 'queries')} have the {len(positions)} documents that "
+                f"receive copies only {count_results_without(panel)} times among their first {panel.depth} "
                 "results: pass more queries"
             )
         panel = replace(panel, depth=panel.depth + 1)
     return panel
 
 
-def results_without(panel: DocumentPanel) -> int:
+def count_results_without(panel: DocumentPanel) -> int:
     """Return how many wrong first results the documents without copies are."""
     return int((panel.is_wrong_result * panel.weights).sum())
 
@@ -131,9 +143,8 @@ class Stuffed:
         push: in how many times as many wrong results documents with copies are; shape (T,) each.
         found: share of the queries that find a document that answers them, shape (T,) each; None if it is not
             known which documents answer a query.
-        queries: number of queries that don't contain the token, shape (T,).
+        queries: number of the queries that are searched and don't contain the token, shape (T,).
         by_topic: their push for the queries of each topic, as rows of topics.parquet.
-        unanswered: for each token that could not be measured, a text that the server gave no vector for.
     """
 
     tokens: list[Token]
@@ -141,26 +152,12 @@ class Stuffed:
     found: Intervals | None
     queries: list[int]
     by_topic: list[dict[str, Any]]
-    unanswered: dict[int, str]
-
-
-class WordsOfQueries:
-    """Which queries don't contain a word. A document with copies of it may well answer the others."""
-
-    def __init__(self, index: Index) -> None:
-        self.topics = index.topics
-        self._words = [set(re.findall(r"\w+", query.casefold())) for query in index.queries]
-
-    def lack(self, token: Token) -> NDArray[np.bool_]:
-        """Return whether each query lacks the token."""
-        word = token.text.strip().casefold()
-        return np.array([word not in words for words in self._words])
 
 
 def measure_stuffed(
     tokens: Sequence[Token],
     panel: DocumentPanel,
-    words: WordsOfQueries,
+    queries: Queries,
     runner: Runner,
     confidence: float,
     settings: AuditSettings,
@@ -170,43 +167,50 @@ def measure_stuffed(
     A pair of a query and a document is left out of the push if the document answers the query, or if the
     query contains the token. The tokens of which no pair with a result remains are left out.
     """
-    weights_of = {token: panel.weights * words.lack(token)[:, None] for token in tokens}
-    measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token]).any()]
+    weights_of = {token.id: panel.weights * queries.find_lacking(token)[:, None] for token in tokens}
+    measurable = [token for token in tokens if (panel.is_wrong_result * weights_of[token.id]).any()]
     measurable.sort(key=lambda token: token.id)
     stage = panel.stage(STUFFED, 0, len(panel.places))
     rows = runner(stage, measurable, truncate=True).sort("token_id")
-    wrong_results = stage.wrong_results(rows)
-    answered = [index for index, token in enumerate(measurable) if token.id not in runner.unanswered]
+    answered = [row for row, token in enumerate(measurable) if token.id not in runner.unanswered]
+    answered_tokens = [measurable[row] for row in answered]
+    wrong_results = stage.wrong_results(rows)[answered]
     key = [settings.seed, _SAMPLES_KEY]
-    topics = _choose_topics(panel, words.topics)
+
+    def push_ratio(is_wrong_result: NDArray[np.bool_], weights: NDArray[np.float64]) -> Interval[float]:
+        ratios = push_ratios(is_wrong_result[None], panel.is_wrong_result, weights, confidence, key)
+        return ratios.of_each()[0]
+
+    topics = _choose_topics(panel, queries.topics)
+    push = []
     by_topic = []
-    push: list[Interval[float]] = []
-    for index in answered:
-        weights = weights_of[measurable[index]]
-        one = wrong_results[index][None]
-        push += push_ratios(one, panel.is_wrong_result, weights, confidence, key).of_each()
+    for token, is_wrong_result in zip(answered_tokens, wrong_results, strict=True):
+        weights = weights_of[token.id]
+        push.append(push_ratio(is_wrong_result, weights))
         for topic, is_of_topic in topics.items():
-            token = measurable[index]
-            of_topic = np.where(is_of_topic[:, None], weights, 0.0)
-            ratios = push_ratios(one, panel.is_wrong_result, of_topic, confidence, key)
-            (ratio,) = ratios.of_each()
+            weights_of_topic = np.where(is_of_topic[:, None], weights, 0.0)
+            ratio = push_ratio(is_wrong_result, weights_of_topic)
             if np.isfinite(ratio.value):
-                row = {"token_id": token.id, "topic": topic, "queries": int((of_topic[:, 0] > 0).sum())}
+                row = {"token_id": token.id, "topic": topic, "queries": _count_queries(weights_of_topic)}
                 by_topic.append(row | ratio.as_columns("push"))
     found = None
     if panel.is_answer.any():
+        # A row has one entry for each pair of a query and a document that answers it.
         is_found = np.zeros((len(measurable), *panel.is_answer.shape), dtype=np.bool_)
         is_found[:, panel.is_answer] = np.array(rows["found"].to_list(), dtype=np.bool_)
         found = estimate_found(is_found[answered], panel.is_answer, confidence, key)
-    is_asked = panel.weights[:, 0] > 0
     return Stuffed(
-        tokens=[measurable[index] for index in answered],
+        tokens=answered_tokens,
         push=Intervals.of_tokens(push),
         found=found,
-        queries=[int((words.lack(measurable[index]) & is_asked).sum()) for index in answered],
+        queries=[_count_queries(weights_of[token.id]) for token in answered_tokens],
         by_topic=by_topic,
-        unanswered=dict(runner.unanswered),
     )
+
+
+def _count_queries(weights: NDArray[np.float64]) -> int:
+    # A query weighs the same for all documents, or nothing for any.
+    return int((weights[:, 0] > 0).sum())
 
 
 def estimate_found(
@@ -240,13 +244,26 @@ _LEAST_OF_TOPIC = 5
 
 
 def _choose_topics(panel: DocumentPanel, topics: Sequence[str | None]) -> dict[str, NDArray[np.bool_]]:
-    names = np.array([topic or "" for topic in topics])
-    masks = {str(name): names == name for name in np.unique(names) if name}
-    if len(masks) < 2:
+    """Return the topics that are measured separately, each with the queries that it is the topic of.
+
+    Args:
+        panel: the documents without copies, which say how many wrong results a topic has.
+        topics: the topic of each of Q queries; None if unknown.
+
+    Returns:
+        Whether each query is of the topic, shape (Q,), keyed by topic; empty if all queries have the same.
+    """
+    topic_names = np.array([topic or "" for topic in topics])
+    queries_of = {str(topic): topic_names == topic for topic in np.unique(topic_names) if topic}
+    if len(queries_of) < 2:
         return {}
-    counts = {
-        name: int((panel.is_wrong_result[is_of_topic] * panel.weights[is_of_topic]).sum())
-        for name, is_of_topic in masks.items()
+    result_counts = {}
+    for topic, is_of_topic in queries_of.items():
+        weighted_results = panel.is_wrong_result[is_of_topic] * panel.weights[is_of_topic]
+        result_counts[topic] = int(weighted_results.sum())
+    by_count = sorted(result_counts, key=lambda topic: (-result_counts[topic], topic))
+    return {
+        topic: queries_of[topic]
+        for topic in by_count[:_MOST_TOPICS]
+        if result_counts[topic] >= _LEAST_OF_TOPIC
     }
-    ordered = sorted(counts, key=lambda name: (-counts[name], name))
-    return {name: masks[name] for name in ordered[:_MOST_TOPICS] if counts[name] >= _LEAST_OF_TOPIC}

@@ -65,6 +65,11 @@ def read_candidates(
         notes.append(f"no push can be predicted, because the run has no {EFFECTS_FILE}")
     else:
         effects = read_effects(run.path)
+    if named_ids is None and len(run.sticky) > settings.tokens:
+        notes.append(
+            f"{len(run.sticky)} tokens are flagged, of which {settings.tokens} were measured (--set "
+            "tokens=NUMBER measures more)"
+        )
     return Candidates(
         vocabulary=vocabulary,
         tokens={token.id: token for token in available},
@@ -75,7 +80,7 @@ def read_candidates(
     )
 
 
-def predicted_by_id(candidates: Candidates, panel: DocumentPanel) -> dict[int, float]:
+def predict_push_by_id(candidates: Candidates, panel: DocumentPanel) -> dict[int, float]:
     """Predict the push of each token of the run, keyed by token id; empty if that is not possible."""
     if candidates.effects is None:
         return {}
@@ -87,7 +92,7 @@ def choose_tokens(
     run: Run,
     candidates: Candidates,
     predicted: Mapping[int, float],
-    words_found: Sequence[str],
+    copied_words: Sequence[str],
     settings: AuditSettings,
 ) -> dict[int, str]:
     """Choose the tokens to measure, at most ``settings.tokens`` for each of these groups.
@@ -107,7 +112,7 @@ def choose_tokens(
         run: the run of the model.
         candidates: the tokens.
         predicted: the predicted push, keyed by token id; empty if there is none.
-        words_found: words that documents already contain copies of, in descending order of the number of
+        copied_words: words that documents already contain copies of, in descending order of the number of
             copies.
         settings: settings of the audit.
 
@@ -125,22 +130,20 @@ def choose_tokens(
     # Most flagged tokens hide documents, which no predicted push tells. So the worst of the run take turns.
     in_turn = zip(by_prediction(flagged_ids), flagged_ids, strict=True)
     flagged = list(dict.fromkeys(chain.from_iterable(in_turn)))
-    if named_ids is None and len(flagged) > limit:
-        candidates.notes.append(
-            f"{len(flagged)} tokens are flagged, of which {limit} were measured (--set tokens=NUMBER "
-            "measures more)"
-        )
-    strongest = by_prediction(sorted(predicted)) or run.strongest(limit)["token_id"].to_list()
+    strongest = run.strongest(limit)["token_id"].to_list()
+    if predicted:
+        strongest = by_prediction(sorted(predicted))
     tokens = candidates.tokens
-    order = np.random.default_rng([settings.seed, len(tokens), 2]).permutation(len(tokens)).tolist()
     ids = list(tokens)
+    order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids)).tolist()
+    shuffled_ids = [ids[position] for position in order]
     ids_by_group = {
         FLAGGED: flagged,
         SPECIAL: by_prediction(candidates.special_ids),
-        UNUSUAL: by_prediction(_unusual_ids(run)),
-        FOUND: ids_of_words(tokens.values(), words_found, run.normalizer),
+        UNUSUAL: by_prediction(_find_unusual(run)),
+        FOUND: find_tokens_of_words(tokens.values(), copied_words, run.normalizer),
         STRONGEST: [token_id for token_id in strongest if token_id not in flagged],
-        ORDINARY: [ids[position] for position in order if ids[position] not in flagged],
+        ORDINARY: [token_id for token_id in shuffled_ids if token_id not in flagged],
     }
     groups: dict[int, str] = {}
     if named_ids is not None:
@@ -152,7 +155,7 @@ def choose_tokens(
     return groups
 
 
-def _unusual_ids(run: Run) -> list[int]:
+def _find_unusual(run: Run) -> list[int]:
     if not run.is_profile:
         return []
     is_unusual = pl.col("vector_deviation") >= run.settings.number("unusual")
@@ -161,7 +164,7 @@ def _unusual_ids(run: Run) -> list[int]:
     return ids
 
 
-def ids_of_words(tokens: Iterable[Token], words: Sequence[str], normalizer: str | None) -> list[int]:
+def find_tokens_of_words(tokens: Iterable[Token], words: Sequence[str], normalizer: str | None) -> list[int]:
     """Return the ids of the tokens whose text is one of these words, in the order of the words.
 
     The words come from a scan, which writes them as the model's normaliser does. Words that consist of

@@ -1,4 +1,4 @@
-"""Settings of an audit, and finished audits opened for reading."""
+"""Finished audits: their records and tables, opened for reading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 from stickytoken.errors import RunError
 from stickytoken.measurement import ResultFolder, resume
 from stickytoken.methods import Verdict
-from stickytoken.scanning import scan
+from stickytoken.scanning.results import SCHEMA
 from stickytoken.settings.reading import Columns
 from stickytoken.validation import file_path
 
@@ -63,7 +63,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "id": pl.String,
         "causes": pl.String,
         "found": pl.String,  # what the copies in it are, such as "ذ ×8"
-        "excerpt": scan.SCHEMA["excerpt"],  # the text around the first copies
+        "excerpt": SCHEMA["excerpt"],  # the text around the first copies
         "suspected_only": pl.Boolean,
         "copies_read": pl.Boolean,
         "hits": pl.Int64,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from shlex import quote
 from typing import Any, NamedTuple
@@ -75,14 +76,16 @@ def answer(audit: Audit) -> Answer:
         )
         return Answer("Yes", said, "serious")
     if not audit.sticky.is_empty():
-        return Answer("Not now, but it can be", _harm(audit, audit.sticky.row(0, named=True)), "serious")
+        return Answer(
+            "Not now, but it can be", _describe_harm(audit, audit.sticky.row(0, named=True)), "serious"
+        )
     of_topics = _name_topics(audit)
     if of_topics:
         return Answer("For some queries", of_topics[0], "mild")
     undecided = _name_undecided(audit)
     if undecided:
         return Answer("Perhaps", undecided[0], "mild")
-    return Answer("No", _strongest(audit)[0], "clean")
+    return Answer("No", _name_strongest(audit)[0], "clean")
 
 
 def conclusions(audit: Audit) -> list[str]:
@@ -94,7 +97,7 @@ def token_conclusions(audit: Audit) -> list[str]:
     """Return sentences on which tokens hide or push documents, the worst first, and the rule."""
     settings = audit.record.rule
     rule = wording.describe_rule(settings.smallest_erased, settings.smallest_push)
-    sentences = [_harm(audit, row) for row in audit.sticky.head(_NAMED).iter_rows(named=True)]
+    sentences = [_describe_harm(audit, row) for row in audit.sticky.head(_NAMED).iter_rows(named=True)]
     left_out = len(audit.sticky) - len(sentences)
     if left_out:
         verb = "is" if left_out == 1 else "are"
@@ -106,11 +109,12 @@ def token_conclusions(audit: Audit) -> list[str]:
     elif not sentences:
         sentences.append("No token that was measured is sticky among these documents.")
     if audit.sticky.is_empty():
-        sentences += _strongest(audit)
+        sentences += _name_strongest(audit)
     return [*sentences, *of_topics, rule]
 
 
 def _name_undecided(audit: Audit) -> list[str]:
+    """Return a sentence on the tokens that may hide or push documents; empty if there are none."""
     undecided = audit.tokens.filter("undecided")
     if undecided.is_empty():
         return []
@@ -136,19 +140,19 @@ def _name_topics(audit: Audit) -> list[str]:
         sentences.append(
             f"For the {counted(row['queries'], 'query', 'queries')} of the topic {quoted(row['topic'])}, "
             f"{describe_push(row['token'], push)} "
-            f"({_interval(row, PUSH.key)}; {number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} for all "
+            f"({_push_interval(row)}; {number(row['push_of_all'], _PUSH_DIGITS, PUSH.unit)} for all "
             "queries)."
         )
     return sentences
 
 
-def _harm(audit: Audit, row: Mapping[str, Any]) -> str:
+def _describe_harm(audit: Audit, row: Mapping[str, Any]) -> str:
     """Return a sentence on the worse of the two: whether copies of a token hide documents or push them."""
     result = audit.result
     if result.ordinary_push is None or result.ordinary_found is None or result.found_without is None:
         # No random token could be measured, or it is not known which documents answer a query.
         push = number(row["push"], _PUSH_DIGITS, PUSH.unit)
-        return f"{describe_push(row['token'], push)}; {_interval(row, PUSH.key)}."
+        return f"{describe_push(row['token'], push)}; {_push_interval(row)}."
     harm = Harm(
         token=row["token"],
         push=row["push"],
@@ -158,27 +162,32 @@ def _harm(audit: Audit, row: Mapping[str, Any]) -> str:
         found_without=result.found_without,
     )
     said = harm_sentence(row, harm)
-    key = PUSH.key if said == harm.pushes else "found"
-    return sentence(f"{said}; {_interval(row, key)}")
+    if said == harm.pushes:
+        return sentence(f"{said}; {_push_interval(row)}")
+    return sentence(f"{said}; {_found_interval(row)}")
 
 
-def _interval(row: Mapping[str, Any], key: str) -> str:
-    unit, digits = (PUSH.unit, _PUSH_DIGITS) if key == PUSH.key else ("%", 0)
-    return f"interval {interval(row[f'{key}_low'], row[f'{key}_high'], digits, unit)}"
+def _push_interval(row: Mapping[str, Any]) -> str:
+    return f"interval {interval(row['push_low'], row['push_high'], _PUSH_DIGITS, PUSH.unit)}"
 
 
-def _strongest(audit: Audit) -> list[str]:
+def _found_interval(row: Mapping[str, Any]) -> str:
+    return f"interval {interval(row['found_low'], row['found_high'], 0, '%')}"
+
+
+def _name_strongest(audit: Audit) -> list[str]:
+    """Return a sentence on the token that pushes most and, if known, one on the token that hides most."""
     most = audit.tokens.sort("push", "token_id", descending=[True, False]).row(0, named=True)
     sentences = [
         f"{quoted(most['token'])} pushes most: {COPIES} copies put a document into "
         f"{number(most['push'], _PUSH_DIGITS, PUSH.unit)} as many wrong results "
-        f"({_interval(most, PUSH.key)})."
+        f"({_push_interval(most)})."
     ]
     if audit.result.found_without is not None:
         least = audit.tokens.sort("found", "token_id").row(0, named=True)
         sentences.append(
             f"{quoted(least['token'])} hides most: {describe_found(least['found'])} "
-            f"({_interval(least, 'found')}; {percent(audit.result.found_without)} without copies)."
+            f"({_found_interval(least)}; {percent(audit.result.found_without)} without copies)."
         )
     return sentences
 
@@ -195,7 +204,7 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
     is_suspected = pl.col("suspected_only")
     if result.with_copies:
         certain = audit.documents.filter(~is_suspected)
-        changes = _changes(certain, names_documents=names_documents)
+        changes = _describe_changes(certain, names_documents=names_documents)
         sentences += changes or [
             f"None of them is in the top {TOP} of more or fewer queries because of its copies."
         ]
@@ -217,11 +226,11 @@ def document_conclusions(audit: Audit, *, names_documents: bool = True) -> list[
             f"In {counted(result.suspected, noun)}, copies are only suspected: look at the text."
         )
         suspected = audit.documents.filter(is_suspected)
-        sentences += _changes(suspected, names_documents=names_documents)
+        sentences += _describe_changes(suspected, names_documents=names_documents)
     return sentences
 
 
-def _changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
+def _describe_changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
     """Return a sentence on the top 10 lists that copies cost or bring documents; empty if there are none."""
     changed = documents.filter(pl.col("change") != 0)  # in the order of the table
     if changed.is_empty():
@@ -239,7 +248,7 @@ def _changes(documents: pl.DataFrame, *, names_documents: bool) -> list[str]:
     if not names_documents:
         return [f"{said}."]
     named = [
-        f"{row['id']} ({_queries_with_and_without(row)})"
+        f"{row['id']} ({_compare_queries(row)})"
         for row in changed.head(_NAMED_DOCUMENTS).iter_rows(named=True)
     ]
     if len(changed) > len(named):
@@ -252,25 +261,26 @@ _NAMED_SOURCES = 5
 
 
 def _count_by_source(documents: pl.DataFrame) -> list[str]:
-    """Return which places copies cost or bring, by source of the document and by topic of the query."""
-    changed = documents.filter(pl.col("change") != 0)
-    places = [
-        {"source": row["source"], "topic": change["topic"], "gain": column == "entered"}
-        for row in changed.iter_rows(named=True)
-        for column in ("entered", "left")
-        for change in row[column]
-    ]
+    """Return which places copies cost or bring, by source of the document and by topic of the query.
+
+    There is no sentence on sources if all documents have the same or none, and likewise on topics.
+    """
+    lost: dict[str, Counter[str]] = {"source": Counter(), "topic": Counter()}
+    gained: dict[str, Counter[str]] = {"source": Counter(), "topic": Counter()}
+    for row in documents.filter(pl.col("change") != 0).iter_rows(named=True):
+        for counts, changes in ((gained, row["entered"]), (lost, row["left"])):
+            for change in changes:
+                counts["source"][row["source"]] += 1
+                counts["topic"][change["topic"]] += 1
     sentences = []
     for key, what in (("source", "source of the document"), ("topic", "topic of the query")):
-        counts: dict[str, list[int]] = {}
-        for place in places:
-            if place[key] is not None:
-                lost_and_gained = counts.setdefault(place[key], [0, 0])
-                lost_and_gained[int(place["gain"])] += 1
-        if len(counts) > 1:
-            worst = sorted(counts, key=lambda name: (-counts[name][0], -counts[name][1], name))
+        lost_of = lost[key]
+        gained_of = gained[key]
+        names = (lost_of.keys() | gained_of.keys()) - {None}
+        if len(names) > 1:
+            worst = sorted(names, key=lambda name: (-lost_of[name], -gained_of[name], name))
             named = [
-                f"{quoted(name)} {counts[name][0]} lost, {counts[name][1]} gained"
+                f"{quoted(name)} {lost_of[name]} lost, {gained_of[name]} gained"
                 for name in worst[:_NAMED_SOURCES]
             ]
             if len(worst) > _NAMED_SOURCES:
@@ -279,7 +289,7 @@ def _count_by_source(documents: pl.DataFrame) -> list[str]:
     return sentences
 
 
-def _queries_with_and_without(document: Mapping[str, Any]) -> str:
+def _compare_queries(document: Mapping[str, Any]) -> str:
     """Say of how many queries a document is in the top 10 with and without its copies, and name some changes.
 
     An example is "3 queries instead of 1: rank 2 instead of 40 for 'first query', and 1 more".
@@ -303,7 +313,7 @@ def effect(document: Mapping[str, Any]) -> str:
         return "the model does not read that far"
     if document["change"] == 0:
         return f"as many top {TOP}s as without copies"
-    return f"in the top {TOP} of {_queries_with_and_without(document)}"
+    return f"in the top {TOP} of {_compare_queries(document)}"
 
 
 def title(audit: Audit) -> str:

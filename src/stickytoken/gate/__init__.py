@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from stickytoken.cleaning import Cleaner, SpanKind, names_rules_file
+from stickytoken.data.documents import DocumentSource, NamedColumns, open_documents
 from stickytoken.data.readability import LARGEST_UNKNOWN
 from stickytoken.detection.finding import DEFAULT_FOLDER, find_run
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
-from stickytoken.findings import Finding, Level, Rule
+from stickytoken.findings import Finding, Level
 from stickytoken.gate._results import Check, CheckedDocuments, FailOn, Outcome
 from stickytoken.gate._tokens import STICKY_TOKEN, judge_tokens, require_comparable
 from stickytoken.loading import AnyModel
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import METHODS
+from stickytoken.scanning.results import Scan, count_by_kind, filter_by_kind
+from stickytoken.scanning.scan import scan_documents
+from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
 from stickytoken.settings import choose_insertion
 from stickytoken.settings.reading import ColumnChoice, Columns, columns_of
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
-
-if TYPE_CHECKING:
-    from stickytoken.data.documents import DocumentSource
 
 __all__ = ["Check", "FailOn", "Outcome", "check"]
 
@@ -122,44 +122,50 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         "folder": folder,
     }
     max_tokens = 0 if max_tokens is None else whole_number("max_tokens", max_tokens, 0)
-    if isinstance(documents, (str, Path)):
-        from stickytoken.data.documents import NamedColumns, open_documents
-
-        open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
-
-    search = partial(
-        _search_documents,
-        documents=documents,
-        column=column,
-        lists={"words": words or (), "allow": allow, "known": known},
-        failing_kinds=failing_kinds,
-        progress=progress,
-    )
+    search: Callable[[Run | Cleaner | str | Path], Scan] | None = None
+    if documents is not None:
+        if isinstance(documents, (str, Path)):
+            open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
+        # Effects are not measured, because they do not decide whether a document makes the check fail.
+        search = partial(
+            scan_documents,
+            documents=documents,
+            column=column,
+            words=words or (),
+            allow=allow,
+            known=known,
+            progress=progress,
+        )
+    are_columns_chosen = bool(columns.names)
     if isinstance(source, Cleaner) or names_rules_file(source):
-        return _check_documents_only(source, None if documents is None else search, options_for_runs)
-    if fail_on == FailOn.NONE and documents is None:
+        return _check_by_rules(
+            source, search, failing_kinds, options_for_runs, are_columns_chosen=are_columns_chosen
+        )
+    if fail_on == FailOn.NONE and search is None:
         raise InputError(
             "fail_on is 'none', so tokens cannot make the check fail, and no documents were passed: pass "
             "documents, or another value of fail_on"
         )
     baseline_run = None if baseline is None else open_run(baseline)
     folder = DEFAULT_FOLDER if folder is None else file_path("folder", folder)
-    run, _, notes = find_run(source, folder, revision, progress)
-    incomplete = _reasons_incomplete(run, "the run")
+    found = find_run(source, folder, revision, progress)
+    run = found.run
+    notes = found.notes
+    incomplete = _find_gaps_of_run(run, "the run")
     if baseline_run is not None:
         require_comparable(run, baseline_run)
-        incomplete += _reasons_incomplete(baseline_run, "the baseline")
+        incomplete += _find_gaps_of_run(baseline_run, "the baseline")
     mildest_counted = FailOn.STICKY if fail_on is None else FailOn(fail_on)
     findings, counted = judge_tokens(run, mildest_counted, max_tokens, baseline_run, place)
     rules = [STICKY_TOKEN]
     checked_documents = None
-    if documents is not None:
-        searched = search(run)
-        findings = [*searched.findings, *findings]
-        rules += searched.rules
-        incomplete += searched.incomplete
-        checked_documents = searched.documents
-        notes = [*notes, f"read: {checked_documents.reading}"]
+    if search is not None:
+        scan = search(run)
+        findings = [*_list_findings(scan, failing_kinds), *findings]
+        rules += RULES
+        incomplete += find_gaps(scan)
+        checked_documents = _count_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen)
+        notes = [*notes, f"read: {scan.result.reading}"]
     return Check(
         model=run.model_name,
         run=run.path,
@@ -171,19 +177,29 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         rules=tuple(rules),
         findings=tuple(findings),
         incomplete=tuple(incomplete),
-        notes=(*notes, *_notes_on_run(run)),
+        notes=(*notes, *_collect_notes(run)),
         documents=checked_documents,
         examined=run.record.tokens,
         available=run.available,
     )
 
 
-def _check_documents_only(
+def _check_by_rules(
     source: Cleaner | str | Path,
-    search: Callable[[Cleaner | str | Path], _DocumentSearch] | None,
+    search: Callable[[Run | Cleaner | str | Path], Scan] | None,
+    failing_kinds: Collection[str],
     options_for_runs: Mapping[str, object],
+    *,
+    are_columns_chosen: bool,
 ) -> Check:
-    """Return the result of checking documents with the rules of a rules file or a cleaner.
+    """Check documents with the rules of a rules file or a cleaner.
+
+    Args:
+        source: the rules file or the cleaner.
+        search: searches the documents; None if none were passed.
+        failing_kinds: kinds of findings that make the check fail.
+        options_for_runs: the options that only the check of a run can have; None if not passed.
+        are_columns_chosen: whether the user named the columns to search.
 
     Raises:
         InputError: no documents were passed, or an option needs a run.
@@ -201,85 +217,50 @@ def _check_documents_only(
             f"{name} has only rules for documents, and no documents were passed: pass documents, or pass a "
             "run or a model in its place"
         )
-    searched = search(source)
-    notes = [f"read: {searched.documents.reading}"]
-    if not searched.has_words:
+    scan = search(source)
+    notes = [f"read: {scan.result.reading}"]
+    if not scan.record.rules["words"]:
         notes.append(
             f"{rules_file or 'the cleaner'} names no flagged token, so no copies of flagged tokens were "
             "looked for"
         )
     return Check(
-        model=searched.model,
+        model=scan.record.model or None,
         run=None,
         fail_on=FailOn.NONE,
         max_tokens=0,
         counted=0,
         sticky=None,
         baseline=None,
-        rules=searched.rules,
-        findings=tuple(searched.findings),
-        incomplete=tuple(searched.incomplete),
+        rules=RULES,
+        findings=tuple(_list_findings(scan, failing_kinds)),
+        incomplete=tuple(find_gaps(scan)),
         notes=tuple(notes),
-        documents=searched.documents,
+        documents=_count_documents(scan, failing_kinds, are_columns_chosen=are_columns_chosen),
         rules_file=rules_file,
     )
 
 
-class _DocumentSearch(NamedTuple):
-    """The results of a search of documents.
-
-    Attributes:
-        model: name of the model; None if the rules file or cleaner does not name a model.
-        findings: the findings, errors first.
-        rules: the rules that were checked.
-        incomplete: the reasons why something could not be checked, one sentence each.
-        documents: how many documents were searched, and how many have findings.
-        has_words: whether there are flagged words to look for.
-    """
-
-    model: str | None
-    findings: list[Finding]
-    rules: tuple[Rule, ...]
-    incomplete: list[str]
-    documents: CheckedDocuments
-    has_words: bool
+def _list_findings(scan: Scan, failing_kinds: Collection[str]) -> list[Finding]:
+    """Return the findings in documents, errors first and otherwise the worst first."""
+    return sorted(scan_findings(scan, failing_kinds), key=lambda finding: finding.level is not Level.ERROR)
 
 
-def _search_documents(
-    origin: Run | Cleaner | str | Path,
-    *,
-    documents: Any,
-    column: ColumnChoice,
-    lists: Mapping[str, Any],
-    failing_kinds: set[str],
-    progress: ProgressCallback,
-) -> _DocumentSearch:
-    """Search documents with the rules of a run, a rules file or a cleaner."""
-    from stickytoken.scanning import scan as scans
-
-    # Effects are not measured, because they do not decide whether a document makes the check fail.
-    scan = scans.scan_documents(origin, documents, column=column, progress=progress, **lists)
-    findings = list(scans.scan_findings(scan, failing_kinds))
-    findings.sort(key=lambda finding: finding.level is not Level.ERROR)
-    failing_documents = scans.with_kinds(scan, failing_kinds)
-    return _DocumentSearch(
-        model=scan.record.model or None,
-        findings=findings,
-        rules=scans.RULES,
-        incomplete=scans.incomplete(scan),
-        documents=CheckedDocuments(
-            collection=scan.record.documents,
-            searched=scan.result.documents,
-            counted=len(failing_documents),
-            causes=scans.counts_by_kind(failing_documents, failing_kinds),
-            found=len(scan.documents),
-            kinds=scan.result.kinds,
-            columns=scan.result.columns,
-            unread_columns=scan.result.unread_columns,
-            is_chosen=bool(columns_of(column).names),
-            reading=scan.result.reading,
-        ),
-        has_words=bool(scan.record.rules["words"]),
+def _count_documents(
+    scan: Scan, failing_kinds: Collection[str], *, are_columns_chosen: bool
+) -> CheckedDocuments:
+    failing_documents = filter_by_kind(scan, failing_kinds)
+    return CheckedDocuments(
+        collection=scan.record.documents,
+        searched=scan.result.documents,
+        counted=len(failing_documents),
+        causes=count_by_kind(failing_documents, failing_kinds),
+        found=len(scan.documents),
+        kinds=scan.result.kinds,
+        columns=scan.result.columns,
+        unread_columns=scan.result.unread_columns,
+        is_chosen=are_columns_chosen,
+        reading=scan.result.reading,
     )
 
 
@@ -287,7 +268,7 @@ def _search_documents(
 _SEEN_COPIES = 0.5
 
 
-def _reasons_incomplete(run: Run, which: str) -> list[str]:
+def _find_gaps_of_run(run: Run, which: str) -> list[str]:
     """List the reasons why a model may have more sticky tokens than the run found.
 
     Returns:
@@ -311,7 +292,7 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
             f"{run.path} has {len(run.sticky):,} sticky tokens in tokens.parquet and "
             f"{run.result.sticky:,} in run.json: delete the folder and detect again"
         )
-    without_verdict = _tokens_without_verdict(run)
+    without_verdict = _count_without_verdict(run)
     if without_verdict:
         reasons.append(
             f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: detect "
@@ -333,29 +314,30 @@ def _reasons_incomplete(run: Run, which: str) -> list[str]:
     return reasons
 
 
-def _tokens_without_verdict(run: Run) -> int:
+def _count_without_verdict(run: Run) -> int:
     if not run.method.TABLE.judges_every_token:
         return 0
-    tokens = run.tokens
-    if "copies_seen" in tokens.columns:
-        is_read = pl.col("copies_seen") >= _SEEN_COPIES
-        tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
-    return tokens["verdict"].null_count()
+    is_missing = pl.col("verdict").is_null()
+    if "copies_seen" in run.tokens.columns:
+        # A token that the tokenizer hardly ever reads where it is written needs no verdict.
+        is_missing &= pl.col("copies_seen") >= _SEEN_COPIES
+    return len(run.tokens.filter(is_missing))
 
 
-def _notes_on_run(run: Run) -> list[str]:
+def _collect_notes(run: Run) -> list[str]:
+    """Return the remarks of the method on a run, how much it measured, and its non-default settings."""
     # A check that passes says nothing of tokens whose push was not measured.
-    remarks = [*run.description.notes, *run.description.coverage]
+    notes = [*run.description.notes, *run.description.coverage]
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
     defaults = choose_insertion(METHODS[run.record.method](), is_behind_endpoint)
-    changed = []
+    changed_settings = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)
         if isinstance(default, tuple):
-            default = list(default)
+            default = list(default)  # as the record has it
         if name != "seed" and default != value:
-            changed.append(f"{name} {value}")
-    if changed:
-        remarks.append(f"the run used non-default settings: {', '.join(changed)}")
-    return remarks
+            changed_settings.append(f"{name} {value}")
+    if changed_settings:
+        notes.append(f"the run used non-default settings: {', '.join(changed_settings)}")
+    return notes

@@ -148,33 +148,36 @@ class Check:
             if self.examined < self.available:
                 reason = f"only {self.examined:,} of {self.available:,} tokens were examined"
             beginning += f"{reason}; so far, "
-        parts = []
+        clauses = []
         if self.fail_on is not FailOn.NONE:
-            adjective = ""
-            grades = COUNTED_GRADES[self.fail_on]
-            if grades:
-                *milder, worst = grades
-                adjective = f"{', '.join(milder)} or {worst} " if milder else f"{worst} "
-            is_one = self.counted == 1
-            compared = ""
-            if self.baseline is not None:
-                compared = f" that {'is' if is_one else 'are'} new or worse than in the baseline"
-            tolerated = f" ({self.max_tokens:,} tolerated)" if self.max_tokens else ""
-            parts.append(
-                f"{self.model} has {f'{self.counted:,}' if self.counted else 'no'} {adjective}sticky "
-                f"{'token' if is_one else 'tokens'}{compared}{tolerated}"
-            )
-        if self.documents is not None:
-            documents = self.documents
+            clauses.append(self._count_tokens())
+        documents = self.documents
+        if documents is not None:
             counts, causes = document_counts(documents.counted, documents.searched, documents.causes)
             verb = "fails" if documents.counted <= 1 else "fail"
-            parts.append(f"{counts} {verb}{causes}")
+            clauses.append(f"{counts} {verb}{causes}")
             if documents.unread_columns and not documents.is_chosen:
                 listed = list_columns(documents.unread_columns)
-                parts.append(
+                clauses.append(
                     f"NOT searched, although they contain text: {listed} (name columns with --column)"
                 )
-        return beginning + "; ".join(parts)
+        return beginning + "; ".join(clauses)
+
+    def _count_tokens(self) -> str:
+        """Return a clause such as "all-MiniLM-L6-v2 has 3 serious or severe sticky tokens (2 tolerated)"."""
+        count = f"{self.counted:,}" if self.counted else "no"
+        grades = COUNTED_GRADES[self.fail_on]
+        adjective = ""
+        if grades:
+            *milder, worst = grades
+            adjective = f"{', '.join(milder)} or {worst} " if milder else f"{worst} "
+        noun = "sticky token" if self.counted == 1 else "sticky tokens"
+        compared = ""
+        if self.baseline is not None:
+            verb = "is" if self.counted == 1 else "are"
+            compared = f" that {verb} new or worse than in the baseline"
+        tolerated = f" ({self.max_tokens:,} tolerated)" if self.max_tokens else ""
+        return f"{self.model} has {count} {adjective}{noun}{compared}{tolerated}"
 
     def summary(self) -> dict[str, Any]:
         """Return the check as JSON values."""

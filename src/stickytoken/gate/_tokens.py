@@ -12,7 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.gate._results import COUNTED_GRADES, FailOn
 from stickytoken.intervals import Interval
-from stickytoken.methods.measures import MEASURES, PUSH
+from stickytoken.methods.measures import ERASED, MEASURES, PUSH
 from stickytoken.settings.profile import PRECISION_SETTINGS
 from stickytoken.words import percent, quoted
 
@@ -54,23 +54,24 @@ def require_comparable(run: Run, baseline: Run) -> None:
         )
 
 
-def _effects_of(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
-    effects = {}
+def _read_measures(row: Mapping[str, Any]) -> dict[str, Interval[float]]:
+    """Return the measures that a row of tokens.parquet has, keyed by column."""
+    measures = {}
     for measure in MEASURES:
         value = row.get(measure.key)
         low = row.get(measure.low.key)
         high = row.get(measure.high.key)
         if value is not None and low is not None and high is not None:
-            effects[measure.key] = Interval(value, low, high)
-    return effects
+            measures[measure.key] = Interval(value, low, high)
+    return measures
 
 
 class _JudgedToken(NamedTuple):
     """A sticky token, compared with the baseline."""
 
     row: Mapping[str, Any]  # the token's row in tokens.parquet
-    effects: dict[str, Interval[float]]  # keyed by column
-    baseline_effects: dict[str, Interval[float]]  # keyed by column; empty if not in the baseline
+    measures: dict[str, Interval[float]]  # keyed by column
+    baseline_measures: dict[str, Interval[float]]  # keyed by column; empty if not in the baseline
     change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
     is_counted: bool  # whether the token counts against the model
 
@@ -105,25 +106,22 @@ def judge_tokens(
         baseline_rows = {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
     judged = []
     for row in run.sticky.iter_rows(named=True):
-        effects = _effects_of(row)
+        measures = _read_measures(row)
         baseline_row = baseline_rows.get(row["token"])
-        baseline_effects = {} if baseline_row is None else _effects_of(baseline_row)
+        baseline_measures = {} if baseline_row is None else _read_measures(baseline_row)
         change = None
         if baseline is not None:
             thresholds = run.thresholds(row)
             flagging = [measure.key for measure in MEASURES if measure.is_reached(row, thresholds)]
-            change = _change(baseline_row, effects, baseline_effects, flagging)
+            change = _find_change(baseline_row, measures, baseline_measures, flagging)
         is_counted = change != "known" and (grades is None or row.get("severity") in grades)
-        judged.append(_JudgedToken(row, effects, baseline_effects, change, is_counted))
+        judged.append(_JudgedToken(row, measures, baseline_measures, change, is_counted))
     judged.sort(key=lambda token: not token.is_counted)
     counted = sum(token.is_counted for token in judged)
     # A file in the repository is named by `path`, a file outside the repository by `outside`; see `Finding`.
-    path: str | None
-    outside: str | None
-    if place is None:
-        path, outside = place_of(run.path / store.TOKENS_FILE)
-        line = 1
-    else:
+    path, outside = place_of(run.path / store.TOKENS_FILE)
+    line = 1
+    if place is not None:
         path, line = place
         outside = None
     findings = []
@@ -136,54 +134,61 @@ def judge_tokens(
         finding = Finding(
             rule=STICKY_TOKEN.id,
             level=level,
-            message=_message(token),
+            message=_describe(token),
             path=path,
             line=line,
             identity=(Path(run.model_name).name, token.row["token"]),
-            properties=_properties(token),
+            properties=_list_properties(token),
             outside=outside,
         )
         findings.append(finding)
     return findings, counted
 
 
-def _change(
+def _find_change(
     baseline_row: Mapping[str, Any] | None,
-    effects: dict[str, Interval[float]],
-    baseline_effects: dict[str, Interval[float]],
+    measures: dict[str, Interval[float]],
+    baseline_measures: dict[str, Interval[float]],
     flagging: Sequence[str],
 ) -> str:
     """Return how a sticky token has changed since the baseline.
 
+    Args:
+        baseline_row: the token's row in the baseline; None if it has none.
+        measures: its measures in the run, keyed by column.
+        baseline_measures: its measures in the baseline, keyed by column.
+        flagging: columns of the measures that flag it in the run.
+
     Returns:
-        ``new`` if the baseline lacks one of the measures that flag the token (``flagging``), or all that the
-        run has of it. Otherwise ``known`` if no interval lies above the interval of the same measure in the
-        baseline, ``worse`` if the token is sticky in the baseline, and ``new`` if not.
+        ``new`` if the baseline lacks one of the measures that flag the token, or all that the run has of it.
+        Otherwise ``known`` if no interval lies above the interval of the same measure in the baseline,
+        ``worse`` if the token is sticky in the baseline, and ``new`` if not.
     """
-    shared = effects.keys() & baseline_effects.keys()
-    if baseline_row is None or not shared or not baseline_effects.keys() >= set(flagging):
+    shared = measures.keys() & baseline_measures.keys()
+    has_flagging = baseline_measures.keys() >= set(flagging)
+    if baseline_row is None or not shared or not has_flagging:
         return "new"
-    if all(effects[name].low <= baseline_effects[name].high for name in shared):
+    if all(measures[key].low <= baseline_measures[key].high for key in shared):
         return "known"
     return "worse" if baseline_row["verdict"] == "sticky" else "new"
 
 
-def _properties(token: _JudgedToken) -> dict[str, Any]:
+def _list_properties(token: _JudgedToken) -> dict[str, Any]:
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for measure in MEASURES:
-        effect = token.effects.get(measure.key)
+        interval = token.measures.get(measure.key)
         properties[measure.key] = row.get(measure.key)
-        properties[measure.low.key] = None if effect is None else effect.low
-        properties[measure.high.key] = None if effect is None else effect.high
+        properties[measure.low.key] = None if interval is None else interval.low
+        properties[measure.high.key] = None if interval is None else interval.high
     properties |= {"reason": row.get("reason"), "change": token.change}
     for measure in MEASURES:
-        effect = token.baseline_effects.get(measure.key)
-        properties[f"baseline_{measure.key}"] = None if effect is None else effect.value
+        interval = token.baseline_measures.get(measure.key)
+        properties[f"baseline_{measure.key}"] = None if interval is None else interval.value
     return properties
 
 
-def _message(token: _JudgedToken) -> str:
+def _describe(token: _JudgedToken) -> str:
     """Return a sentence with a sticky token's grade, the reason for it, and the change since the baseline."""
     row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
@@ -194,13 +199,9 @@ def _message(token: _JudgedToken) -> str:
         return f"{message}; new"
     if token.change is None:
         return message
-    return f"{message}; {token.change}, in the baseline: {_in_words(token.baseline_effects)}"
-
-
-def _in_words(effects: dict[str, Interval[float]]) -> str:
-    phrases = []
-    if "erased" in effects:
-        phrases.append(f"{percent(effects['erased'].value)} erased")
-    if "push" in effects:
-        phrases.append(f"push {PUSH.text(effects['push'].value)}")
-    return ", ".join(phrases)
+    values = []
+    if ERASED.key in token.baseline_measures:
+        values.append(f"{percent(token.baseline_measures[ERASED.key].value)} erased")
+    if PUSH.key in token.baseline_measures:
+        values.append(f"push {PUSH.text(token.baseline_measures[PUSH.key].value)}")
+    return f"{message}; {token.change}, in the baseline: {', '.join(values)}"

@@ -17,7 +17,7 @@ from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.resume import differences
 from stickytoken.methods.base import PlanRecord
 from stickytoken.repairs.records import RepairRecord, repairs_in
-from stickytoken.scanning.scan import Scan, scans_in
+from stickytoken.scanning.results import Scan, scans_in
 from stickytoken.vocabulary import kind_of, script_of, word_mark
 
 _WITHOUT_EVIDENCE = (

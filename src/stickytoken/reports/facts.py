@@ -25,8 +25,8 @@ from stickytoken.reports.figures import DataTable, ReportFigure, effects, paper,
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import Curve
 from stickytoken.reports.templating import number, plain
-from stickytoken.scanning import scan as scanning
-from stickytoken.scanning.scan import Scan
+from stickytoken.scanning import wording as scan_wording
+from stickytoken.scanning.results import Scan
 from stickytoken.words import sentence
 
 # Approximate number of unflagged tokens to list, as on the command line.
@@ -539,8 +539,8 @@ def show_scans(content: RunContent) -> list[ShownScan]:
         shown.append(
             ShownScan(
                 name=scan.record.documents,
-                headline=scanning.headline(scan),
-                basis=scanning.basis(scan),
+                headline=scan_wording.headline(scan),
+                basis=scan_wording.basis(scan),
                 sources=_source_table(scan),
                 documents=[_show_document(row) for row in worst.iter_rows(named=True)],
                 more=len(scan.documents) - len(worst),
@@ -554,7 +554,7 @@ def _source_table(scan: Scan) -> DataTable:
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None
     if has_effects:
-        columns.append(f"effect of {scanning.SERIOUS_EFFECT}")
+        columns.append(f"effect of {scan_wording.SERIOUS_EFFECT}")
     sources = [source for source in scan.result.sources if source.found]
     rows: list[list[Any]] = []
     for source in sources[:_MOST_SOURCES]:

@@ -57,18 +57,18 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
     spans = find_spans(text, rules)
     if not spans:
         return None
-    copies_of: Counter[tuple[str, str]] = Counter()
-    for span in spans:
-        copies_of[span.what, span.kind.value] += span.count
-    kinds = list(SpanKind)
-    # The words of the most serious kind come first.
-    named = sorted(copies_of.items(), key=lambda item: (kinds.index(SpanKind(item[0][1])), -item[1]))
-    words = [[what, kind, copies] for (what, kind), copies in named[:_NAMED_WORDS]]
+    words: list[list[Any]] = []
+    for kind in SpanKind:  # the most serious one comes first
+        copies_of: Counter[str] = Counter()
+        for span in spans:
+            if span.kind is kind:
+                copies_of[span.what] += span.count
+        words += [[word, kind.value, copies] for word, copies in copies_of.most_common()]
     covered = sum(span.end - span.start for span in spans)
     rest = Cleaner(rules).without_findings(text[:_CLEANED])
     return {
         "kinds": sorted({span.kind.value for span in spans}),
-        "words": words,
+        "words": words[:_NAMED_WORDS],
         "spans": len(spans),
         "copies": sum(span.count for span in spans),
         "longest_run": max(span.count for span in spans),
@@ -89,7 +89,7 @@ def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
     return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]
 
 
-def examined(
+def examine_batches(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Generator[tuple[Batch, list[TextFindings]]]:
     """Yield each batch with the findings of its texts, in the order of the batches.

@@ -242,7 +242,7 @@ def _open_table(path: Path) -> StoredVectors:
     else:
         table = read_table(path)
         first_values = {name: next(filter(_is_filled, table.values_of(name)), None) for name in table.columns}
-        read_column = partial(_column_of, table)
+        read_column = partial(_read_column, table)
     vector_column = _choose_vector_column(first_values, path)
     id_column = next((name for name in ID_NAMES if name in first_values), None)
     ids = None
@@ -251,7 +251,7 @@ def _open_table(path: Path) -> StoredVectors:
         ids = [str(value) for value in read_column(id_column).to_list()]
         _require_distinct(ids, id_column, path)
         row_of = {document_id: row for row, document_id in enumerate(ids)}
-    rows = _matrix_of(read_column(vector_column), path, ids)
+    rows = _make_matrix(read_column(vector_column), path, ids)
     return StoredVectors(str(path), rows, row_of)
 
 
@@ -279,7 +279,7 @@ def _require_distinct(ids: Sequence[str], column: str, path: Path) -> None:
         )
 
 
-def _column_of(table: Table, name: str) -> pl.Series:
+def _read_column(table: Table, name: str) -> pl.Series:
     values = [value if _is_filled(value) else None for value in table.values_of(name)]
     return pl.Series(name, values, strict=False)
 
@@ -297,7 +297,7 @@ def _are_numbers(value: object) -> bool:
     return all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in value)
 
 
-def _matrix_of(column: pl.Series, path: Path, ids: Sequence[str] | None) -> NDArray[np.float32]:
+def _make_matrix(column: pl.Series, path: Path, ids: Sequence[str] | None) -> NDArray[np.float32]:
     """Return a column of vectors, as lists, arrays or JSON, as an array of shape (n, d)."""
     try:
         if column.dtype == pl.String:

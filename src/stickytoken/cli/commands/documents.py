@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stickytoken.data.documents import Document
     from stickytoken.data.rewriting import Source
     from stickytoken.data.rows import Skipped
-    from stickytoken.scanning.scan import Scan
+    from stickytoken.scanning.results import Scan
 
 
 ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
@@ -93,8 +93,10 @@ def scan(
             with findings as CSV or SARIF. Default: the format that the extension of --out names, or table.
         limit: Maximum number of documents to list in a table.
     """
+    from stickytoken.data.documents import NamedColumns
     from stickytoken.measurement import require_writable
     from stickytoken.scanning import scan as scanning
+    from stickytoken.scanning.results import add_known
     from stickytoken.scanning.vectors import open_vectors
 
     if effect and predict:
@@ -113,7 +115,7 @@ def scan(
             )
         folder = out
         out = None
-    origin = scanning.rules_origin(run)
+    origin = scanning.read_rules(run)
     opened_run = origin.run  # None if `run` is a rules file
     effect_kind = None
     if effect or predict:
@@ -131,9 +133,9 @@ def scan(
     run_or_rules = opened_run or run
     rule_lists: dict[str, Any] = {"words": words, "allow": allow, "known": known}
     run_scan = partial(scanning.scan_documents, run_or_rules, documents, **rule_lists, **options)
-    scan_options = scanning.ScanOptions(**options)
     rules = origin.rules.extended(**rule_lists)
-    folder = folder or scanning.default_out(origin, documents, scan_options, rules)
+    named_columns = NamedColumns(columns, id_column, source_column)
+    folder = folder or scanning.choose_folder(origin, documents, named_columns, rules)
     if folder is not None:
         require_writable(folder)
     if out is not None:
@@ -152,7 +154,7 @@ def scan(
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
     _show_scan(finished_scan, output_format, out, limit)
     if write_known is not None:
-        count = scanning.add_known(finished_scan, write_known)
+        count = add_known(finished_scan, write_known)
         console.inform(f"written: {write_known} ({count:,} more documents)")
     if opened_run is not None:
         measured_on = documents if effect_kind is not None else None
@@ -161,7 +163,7 @@ def scan(
 
 def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
     from stickytoken.measurement import write_atomically
-    from stickytoken.scanning.scan import headline
+    from stickytoken.scanning.wording import headline
 
     if output_format is ScanFormat.TABLE:
         _print_scan(scan, limit)
@@ -198,9 +200,9 @@ def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
         from stickytoken.findings import sarif
-        from stickytoken.scanning.scan import RULES, incomplete, scan_findings
+        from stickytoken.scanning.wording import RULES, find_gaps, scan_findings
 
-        return console.as_json(sarif(scan_findings(scan), RULES, __version__, incomplete(scan)))
+        return console.as_json(sarif(scan_findings(scan), RULES, __version__, find_gaps(scan)))
     import polars as pl
 
     lists = pl.col("words", "excerpt").list.eval(pl.element().struct.field("text")).list.join(" | ")
@@ -211,16 +213,16 @@ def _format_scan(scan: Scan, output_format: ScanFormat) -> str:
 
 def _print_scan(scan: Scan, limit: int) -> None:
     """Print the totals of a scan, its sources with findings, and its worst documents."""
-    from stickytoken.scanning import scan as scanning
+    from stickytoken.scanning import wording
 
     result = scan.result
     effect = result.effect
-    console.print_line(scanning.headline(scan))
+    console.print_line(wording.headline(scan))
     _print_sources(scan)
     if len(scan.documents):
         _print_worst_documents(scan, limit)
     if effect is not None:
-        console.print_line(scanning.basis(scan) or "")
+        console.print_line(wording.basis(scan) or "")
         console.inform_notes(scan.notes)
         if effect.agreement is not None:
             compared = f"predicted and measured effects of {effect.compared} documents"
@@ -242,7 +244,7 @@ _MAX_SOURCES = 20
 
 
 def _print_sources(scan: Scan) -> None:
-    from stickytoken.scanning.scan import SERIOUS_EFFECT
+    from stickytoken.scanning.wording import SERIOUS_EFFECT
 
     sources = [source for source in scan.result.sources if source.found][:_MAX_SOURCES]
     if not sources:

@@ -262,11 +262,11 @@ def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | N
 def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
     from stickytoken.cleaning import names_rules_file
     from stickytoken.detection.run import is_run
-    from stickytoken.scanning.scan import rules_origin
+    from stickytoken.scanning.scan import read_rules
 
     run_identity = None  # for a model, the run is not known yet
     if names_rules_file(source) or is_run(source):
-        run_identity = rules_origin(source).run_identity  # of the run, or of the run that the rules are from
+        run_identity = read_rules(source).run_identity  # of the run, or of the run that the rules are from
     # Raises InputError if the audit belongs to another run than this one.
     return opt.words_of_audit(audit, run_identity)
 
@@ -348,7 +348,7 @@ def _print_check(check: Check) -> None:
 def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
     """Print a table of the findings in documents, with a title that counts the documents."""
     from stickytoken.cleaning import document_counts
-    from stickytoken.scanning.scan import cause_of
+    from stickytoken.scanning.wording import cause_of
 
     rows = [(finding.level.value, cause_of(finding), finding.message) for finding in findings[:_MAX_FINDINGS]]
     listed = "" if len(rows) == len(findings) else f"; the first {len(rows):,}:"

@@ -1,0 +1,583 @@
+"""What copies do to the documents that have them: their effect, measured or predicted from the run.
+
+An effect is the mean change of a document's similarity to some queries, in standard deviations of the
+similarities between these queries and clean documents.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.data import SentenceSource, load_sentences
+from stickytoken.data.documents import Document
+from stickytoken.detection.run import Run, encoder_for
+from stickytoken.encoders.protocol import IdReader, content_limit, similarity_of
+from stickytoken.encoders.roles import Role, identity_of_queries, in_role, prompts_of
+from stickytoken.encoders.text_encoder import as_id_reader
+from stickytoken.errors import InputError
+from stickytoken.loading import AnyModel
+from stickytoken.machine import digest
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.methods.measures import Severity
+from stickytoken.methods.profile.estimates import read_effects
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.scanning._search import Keeper, Tally
+from stickytoken.scanning._workers import KEPT_TEXT
+from stickytoken.scanning.results import EffectRecord
+from stickytoken.scanning.vectors import COMPARED, StoredVectors, VectorSource, open_vectors
+from stickytoken.unit_vectors import Similarity, unit_vectors
+
+# Maximum number of a user's queries to use, and the seed for drawing them if there are more.
+_QUERIES_KEPT = 500
+_QUERIES_SEED = 42
+# Maximum number of clean documents whose first words serve as queries.
+QUERIES = 100
+# Maximum number of clean documents that documents with findings are compared with.
+REFERENCE = 200
+# Minimum number of clean documents whose first words serve as queries, and minimum number of clean documents
+# that documents with findings are compared with.
+_FEWEST = 10
+# Number of words at the beginning of a document that form a query.
+_QUERY_WORDS = 30
+# A document "moves up" for a query if its copies lift it past at least this share of the clean documents.
+_MOVES_UP = 0.1
+# Minimum standard deviation of the clean documents' similarities. Below it, effects would be mere rounding
+# errors.
+_SMALLEST_SPREAD = 1e-6
+# The contraction of a token is the share of a text's meaning that its copies erase. Predictions divide by one
+# minus the contraction, so larger contractions are replaced by this value.
+_LARGEST_CONTRACTION = 0.9
+# Minimum shifts of a severe, a serious and a mild effect, in standard deviations of the similarities: a
+# large, a medium and half a medium effect (Cohen 1988).
+_SEVERE_SHIFT = 0.8
+SERIOUS_SHIFT = 0.5
+_MILD_SHIFT = 0.25
+# Minimum number of documents for a rank correlation between predicted and measured shifts.
+_FEWEST_RANKED = 10
+
+# Columns of the document table that are determined for each batch, and the name under which a batch has the
+# number of documents whose effect depends on text that was not kept.
+_COLUMNS = ("shift", "rise", "moves_up", "predicted")
+_UNREAD = "unread"
+
+Vectors: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.float64]
+TokenIds: TypeAlias = tuple[int, ...]
+
+
+class Effect(StrEnum):
+    """How the effect of copies on a document is determined."""
+
+    MEASURED = "measured"  # Each document is encoded with and without its copies.
+    PREDICTED = "predicted"  # Each document is encoded once, unchanged; the effect is computed from the run.
+
+
+class EffectRequest(NamedTuple):
+    """Everything that is needed to determine effects, besides the documents."""
+
+    kind: Effect
+    encoder: IdReader
+    token_effects: TokenEffects | None  # pull and contraction of tokens; None if the run's method lacks them
+    run_identity: str
+    queries: Sequence[str] | None = None  # the user's queries; if None, first words of clean documents
+    queries_from: str = ""  # source of the user's queries
+    vectors: StoredVectors | None = None  # the vectors of the documents, if an index has them already
+    note: str | None = None  # remark on a declared similarity other than the cosine
+
+
+def request_effects(
+    run: Run,
+    kind: Effect,
+    encoder: AnyModel | None,
+    queries: SentenceSource | None,
+    vectors: VectorSource | StoredVectors | None,
+) -> EffectRequest:
+    """Load the model and read the queries.
+
+    Raises:
+        InputError: the run lacks the measurements that a prediction needs, or queries or vectors cannot be
+            read.
+    """
+    token_effects = read_effects(run.path) if run.is_profile else None
+    if token_effects is None and kind is Effect.PREDICTED:
+        raise InputError(
+            f"{run.path} is a run of the method {run.record.method}, which does not measure what a "
+            "prediction needs: detect with --method profile, or measure the effects"
+        )
+    query_texts: tuple[str, ...] | None = None
+    queries_from = ""
+    if queries is not None:
+        sentences = load_sentences(queries)
+        query_texts = sentences.sample(min(len(sentences), _QUERIES_KEPT), _QUERIES_SEED)
+        queries_from = sentences.source
+    loaded = encoder_for(encoder, run, "scan")
+    similarity = similarity_of(loaded)
+    note = None
+    if similarity is not Similarity.COSINE:
+        note = f"effects are changes of the cosine similarity; the model declares {similarity.value}"
+    return EffectRequest(
+        kind=kind,
+        encoder=as_id_reader(loaded, "an effect"),
+        token_effects=token_effects,
+        run_identity=run.record.identity,
+        queries=query_texts,
+        queries_from=queries_from,
+        vectors=None if vectors is None else open_vectors(vectors),
+        note=note,
+    )
+
+
+class PanelTexts(NamedTuple):
+    """Queries, and the clean documents that documents with findings are compared with."""
+
+    queries: Sequence[str]
+    reference: Sequence[Document]  # clean documents
+    queries_from: str  # source of the queries
+
+
+def choose_panel(request: EffectRequest, tally: Tally, name: str) -> PanelTexts:
+    """Choose the queries and the clean documents that documents with findings are compared with.
+
+    Args:
+        request: has the user's queries; without any, the first words of some clean documents are used.
+        tally: has a random sample of the clean documents.
+        name: name of the collection in messages.
+
+    Returns:
+        The queries and the clean documents. A document whose first words serve as a query is not one of the
+        clean documents.
+
+    Raises:
+        InputError: there are too few clean documents, or they have no vectors among those of the index.
+    """
+    sample = list(tally.sample.values())
+    if request.vectors is not None:
+        request.vectors.require_rows(tally.documents + tally.skipped)
+        request.vectors.of(sample)  # also of documents whose words are queries, which need none
+    needed = _FEWEST if request.queries is not None else 2 * _FEWEST
+    if len(sample) < needed:
+        raise InputError(
+            f"{name} has {len(sample)} documents without findings, but measuring effects needs {needed}: "
+            "pass more documents, or leave effects out"
+        )
+    if request.queries is not None:
+        return PanelTexts(request.queries, sample[:REFERENCE], request.queries_from)
+    count = min(QUERIES, len(sample) // 2)
+    first_words = [" ".join(document.text.split()[:_QUERY_WORDS]) for document in sample[:count]]
+    reference = sample[count : count + REFERENCE]
+    return PanelTexts(first_words, reference, f"the first words of {count} documents")
+
+
+class Panel(NamedTuple):
+    """The vectors of the queries and the clean documents of `PanelTexts`."""
+
+    queries: Vectors  # unit vectors, shape (q, d)
+    reference: Vectors  # unit vectors, shape (n, d)
+    ranked: Vectors  # similarities of the clean documents to each query, in ascending order, shape (n, q)
+    spread: float  # standard deviation of all these similarities
+
+
+@dataclass(frozen=True)
+class EffectPass:
+    """Measures or predicts the effect of copies on the documents of a finished search."""
+
+    request: EffectRequest
+    panel_texts: PanelTexts
+    keeper: Keeper
+
+    @cached_property
+    def panel(self) -> Panel:
+        """The vectors of the queries and the clean documents, and the similarities between them."""
+        encoder = self.request.encoder
+        query_encoder = in_role(encoder, Role.QUERY)
+        query_ids = _tokenize(query_encoder, self.panel_texts.queries)
+        queries = unit_vectors(query_encoder.encode_ids(query_ids))
+        clean_documents = self.panel_texts.reference
+        if self.request.vectors is None:
+            clean_ids = _tokenize(encoder, [document.text for document in clean_documents])
+            reference = unit_vectors(encoder.encode_ids(clean_ids))
+        else:
+            reference = unit_vectors(self.request.vectors.of(clean_documents))
+        similarities = reference @ queries.T
+        spread = float(similarities.std())
+        if spread < _SMALLEST_SPREAD:
+            raise InputError(
+                f"{encoder.name} gives all documents the same similarity to the queries: pass other queries"
+            )
+        return Panel(queries, reference, np.sort(similarities, axis=0), spread)
+
+    def run(self, tally: Tally, progress: ProgressCallback) -> int:
+        """Determine and store the effects in every batch that has no stored effects yet.
+
+        Returns:
+            The number of documents whose effect depends on text that was not kept.
+        """
+        kind = self.request.kind.value
+        documents_done = 0
+        documents_computed = 0  # in this call
+        texts_encoded = 0
+        documents_unread = 0
+        is_panel_encoded = False
+        progress(Progress("effects", done=0, total=tally.with_findings))
+        for index, batch_digest in enumerate(tally.digests):
+            findings = self.keeper.findings(index, batch_digest)
+            if not findings:
+                continue
+            key = self._key(batch_digest)
+            batch_effects = self.keeper.load(kind, index, key)
+            if batch_effects is None:
+                if not is_panel_encoded:
+                    # The first call of `_determine_effects` also encodes the queries and the clean documents.
+                    is_panel_encoded = True
+                    texts_encoded += len(self.panel_texts.queries)
+                    if self.request.vectors is None:
+                        texts_encoded += len(self.panel_texts.reference)
+                    else:
+                        texts_encoded += self._check_stored_vectors(self.request.vectors, tally)
+                batch_effects, texts_of_batch = self._determine_effects(findings)
+                self.keeper.save(kind, index, key, batch_effects, texts_of_batch)
+                documents_computed += len(findings)
+                texts_encoded += texts_of_batch
+            documents_done += len(findings)
+            documents_unread += batch_effects[_UNREAD]
+            progress(
+                Progress("effects", documents_done, tally.with_findings, documents_computed, texts_encoded)
+            )
+        return documents_unread
+
+    def columns(self, index: int, batch_digest: str) -> dict[str, list[float | None]] | None:
+        """Return the effects in a batch, one list for each of `_COLUMNS`; None if none are stored."""
+        stored = self.keeper.load(self.request.kind.value, index, self._key(batch_digest))
+        return None if stored is None else {name: stored[name] for name in _COLUMNS}
+
+    def _key(self, batch_digest: str) -> str:
+        return digest([batch_digest, *self._compared_with])
+
+    @cached_property
+    def _compared_with(self) -> list[Any]:
+        """Everything besides the documents of a batch that can change its effects."""
+        clean_texts = [document.text for document in self.panel_texts.reference]
+        parts: list[Any] = [digest([self.panel_texts.queries, clean_texts]), self.request.run_identity]
+        query_identity = identity_of_queries(self.request.encoder)
+        if query_identity is not None:
+            parts.append(asdict(query_identity))
+        if self.request.vectors is not None:
+            parts.append(self.request.vectors.fingerprint)
+        return parts
+
+    def _check_stored_vectors(self, stored: StoredVectors, tally: Tally) -> int:
+        """Check that the model gives the stored vectors, and return how many texts were encoded for this.
+
+        Documents with findings are compared too: an index may have them without their copies.
+        """
+        encoder = self.request.encoder
+        clean_documents = self.panel_texts.reference
+        # A text of this length may have been cut.
+        are_uncut = [len(document.text) < KEPT_TEXT for document in clean_documents]
+        compared = _select_read_whole(encoder, clean_documents, are_uncut)
+        findings = self._draw_findings(tally)
+        found_documents = [Document(row["number"], row["id"], row["text"]) for row in findings]
+        compared += _select_read_whole(encoder, found_documents, [row["is_text_whole"] for row in findings])
+        if not compared:
+            raise InputError(
+                f"{stored.name} cannot be compared with {encoder.name}, which reads more of a document than "
+                f"the {KEPT_TEXT:,} characters that a scan keeps, and all are longer: leave the vectors out"
+            )
+        documents = [document for document, _ in compared]
+        stored.require_model(
+            stored.of(documents),
+            encoder.encode_ids([ids for _, ids in compared]),
+            [document.id for document in documents],
+            Similarity.COSINE,
+            encoder.name,
+        )
+        return len(compared)
+
+    def _draw_findings(self, tally: Tally) -> list[dict[str, Any]]:
+        """Return the findings of a random sample of the documents that have some, whole texts first."""
+        rows = (
+            row for index, batch in enumerate(tally.digests) for row in self.keeper.findings(index, batch)
+        )
+        return heapq.nsmallest(COMPARED, rows, key=lambda row: (not row["is_text_whole"], row["digest"]))
+
+    def _determine_effects(self, findings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+        """Determine the effect of copies on the documents of a batch.
+
+        Returns:
+            What the keeper stores: for each of `_COLUMNS`, a list with one entry per document, None if the
+            effect cannot be determined, and the number of documents whose effect depends on text that was not
+            kept. And the number of texts that were encoded.
+        """
+        request = self.request
+        with_copies, are_texts_read = _tokenize_kept(
+            request.encoder,
+            [finding["text"] for finding in findings],
+            [finding["is_text_whole"] for finding in findings],
+        )
+        without, are_rests_read = _tokenize_kept(
+            request.encoder,
+            [finding["rest"] for finding in findings],
+            [finding["is_rest_whole"] for finding in findings],
+        )
+        # Where the model reads more than was kept, the beginning would stand for the whole, and copies behind
+        # it for none.
+        are_read = np.logical_and(are_texts_read, are_rests_read)
+        # Only documents that have tokens both with and without copies have effects.
+        positions = [
+            position
+            for position, is_read in enumerate(are_read.tolist())
+            if is_read and with_copies[position] and without[position]
+        ]
+        effects = self._compute_effects(
+            [findings[position] for position in positions],
+            [with_copies[position] for position in positions],
+            [without[position] for position in positions],
+        )
+        batch_effects: dict[str, Any] = {}
+        for name, values in effects.items():
+            column: list[float | None] = [None] * len(findings)
+            for position, value in zip(positions, values.tolist(), strict=True):
+                column[position] = None if math.isnan(value) else value
+            batch_effects[name] = column
+        batch_effects[_UNREAD] = are_read.tolist().count(False)
+        encodings_per_document = (request.vectors is None) + (request.kind is Effect.MEASURED)
+        return batch_effects, len(positions) * encodings_per_document
+
+    def _compute_effects(
+        self,
+        findings: Sequence[Mapping[str, Any]],
+        with_copies: Sequence[TokenIds],
+        without: Sequence[TokenIds],
+    ) -> dict[str, Floats]:
+        """Return the effects of copies on n documents, shape (n,) for each of `_COLUMNS`; NaN where unknown.
+
+        - ``shift``: mean change that copies cause in a document's cosine to the queries.
+        - ``rise``: share of clean documents that the document overtakes because of its copies, averaged
+          over the queries.
+        - ``moves_up``: share of queries for which the document overtakes at least a tenth of the clean
+          documents.
+        - ``predicted``: the value of ``shift`` that is predicted from the run.
+
+        If effects are only predicted, the first three are unknown.
+
+        Args:
+            findings: the documents.
+            with_copies: what the model reads of each of them.
+            without: what it reads without their copies.
+        """
+        request = self.request
+        panel = self.panel
+        effects = {name: np.full(len(findings), np.nan) for name in _COLUMNS}
+        if not findings:
+            return effects
+        if request.vectors is None:
+            vectors, are_usable = self._encode(with_copies)
+        else:
+            documents = [Document(finding["number"], finding["id"], finding["text"]) for finding in findings]
+            vectors = unit_vectors(request.vectors.of(documents))
+            are_usable = np.ones(len(documents), dtype=np.bool_)
+        forms = list(zip(with_copies, without, strict=True))
+        if request.token_effects is not None:
+            copies = [Counter(ids) - Counter(ids_without) for ids, ids_without in forms]
+            predicted = predict_shifts(vectors, copies, request.token_effects, panel)
+            # If all copies lie beyond the model's input limit, it reads the same with them and without.
+            is_unaffected = [ids == ids_without for ids, ids_without in forms]
+            effects["predicted"] = np.where(is_unaffected, 0.0, predicted)
+        if request.kind is Effect.MEASURED:
+            vectors_without, are_usable_without = self._encode(without)
+            are_usable &= are_usable_without
+            after = vectors @ panel.queries.T
+            before = vectors_without @ panel.queries.T
+            overtaken = (_count_below(after, panel) - _count_below(before, panel)) / len(panel.reference)
+            effects["shift"] = (after - before).mean(axis=1, dtype=np.float64)
+            effects["rise"] = overtaken.mean(axis=1)
+            effects["moves_up"] = (overtaken >= _MOVES_UP).mean(axis=1)
+        return {name: np.where(are_usable, values, np.nan) for name, values in effects.items()}
+
+    def _encode(self, ids: Sequence[TokenIds]) -> tuple[Vectors, NDArray[np.bool_]]:
+        """Return n unit vectors, shape (n, d), and whether the model gave each of them, shape (n,)."""
+        vectors = self.request.encoder.encode_ids(ids, allow_zero=True)
+        are_usable = np.linalg.norm(vectors, axis=1) > 0
+        vectors[~are_usable] = 1.0  # any vector that can be divided by its length
+        return unit_vectors(vectors), are_usable
+
+
+def _tokenize(encoder: IdReader, texts: Sequence[str]) -> list[TokenIds]:
+    limit = content_limit(encoder)
+    return [text.ids[:limit] for text in encoder.tokenize(texts)]
+
+
+def _tokenize_kept(
+    encoder: IdReader, texts: Sequence[str], are_uncut: Sequence[bool]
+) -> tuple[list[TokenIds], list[bool]]:
+    """Tokenize texts that may have been cut off, and say for each whether the model reads no further anyway.
+
+    Args:
+        encoder: the model.
+        texts: what was kept of each text.
+        are_uncut: whether nothing of it was cut off.
+
+    Returns:
+        The ids of each text up to the model's limit, and whether those of the uncut text are the same.
+    """
+    limit = content_limit(encoder)
+    ids = []
+    are_read_whole = []
+    for text, is_uncut in zip(encoder.tokenize(texts), are_uncut, strict=True):
+        ids.append(text.ids[:limit])
+        # The last word may have been cut; the ids before it are those of the uncut text.
+        unaffected = len(text.head) + sum(map(len, text.words[:-1]))
+        are_read_whole.append(is_uncut or (limit is not None and unaffected >= limit))
+    return ids, are_read_whole
+
+
+def _select_read_whole(
+    encoder: IdReader, documents: Sequence[Document], are_uncut: Sequence[bool]
+) -> list[tuple[Document, TokenIds]]:
+    """Return the first documents of which the model reads no more than was kept, with their token ids.
+
+    They are at most `COMPARED`, for the comparison with the stored vectors. Texts without tokens are left
+    out.
+    """
+    ids, are_read_whole = _tokenize_kept(encoder, [document.text for document in documents], are_uncut)
+    read_whole = [
+        (document, ids_of_text)
+        for document, ids_of_text, is_read_whole in zip(documents, ids, are_read_whole, strict=True)
+        if is_read_whole and ids_of_text
+    ]
+    return read_whole[:COMPARED]
+
+
+def _count_below(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
+    """Return how many clean documents are less similar to each of q queries than each of n documents.
+
+    Args:
+        similarities: of the n documents to the queries, shape (n, q).
+        panel: the clean documents.
+
+    Returns:
+        The numbers, shape (n, q).
+    """
+    counts_of_query = [
+        np.searchsorted(clean_similarities, document_similarities)
+        for clean_similarities, document_similarities in zip(panel.ranked.T, similarities.T, strict=True)
+    ]
+    return np.stack(counts_of_query, axis=1)
+
+
+def predict_shifts(
+    vectors: Vectors, copies: Sequence[Mapping[int, int]], effects: TokenEffects, panel: Panel
+) -> Floats:
+    """Predict how much copies change the mean similarity of documents to the queries.
+
+    Copies of a token move the vector of every text toward the same point, the target point of the token,
+    which is the token's pull divided by its contraction (see `stickytoken.methods.statistics.Effects`). If a
+    document has copies of several tokens, the weighted mean of their target points is used. The run has
+    measured pull and contraction with short texts, so it does not tell how far copies move a long document.
+    The prediction assumes that a document without its copies would be at the mean of the clean documents. The
+    document's vector is projected onto the line from the mean of the clean documents to the target point; the
+    projection estimates how far the copies have moved the document.
+
+    Args:
+        vectors: unit vectors of the documents with their copies, shape (n, d).
+        copies: for each document, the number of its copies, keyed by token id.
+        effects: pull and contraction of the tokens.
+        panel: vectors of queries and clean documents.
+
+    Returns:
+        Changes of the mean cosine, shape (n,); NaN where no copied token has a measured effect.
+    """
+    clean_mean = panel.reference.mean(axis=0, dtype=np.float64)
+    mean_query = panel.queries.mean(axis=0, dtype=np.float64)
+    shifts = np.full(len(vectors), np.nan)
+    for position, copies_of_document in enumerate(copies):
+        target_point = _find_target_point(copies_of_document, effects)
+        if target_point is None:
+            continue
+        to_point = target_point - clean_mean
+        # Position of the document between the mean of the clean documents (0) and the target point (1).
+        covered = float(
+            np.clip((vectors[position] - clean_mean) @ to_point / (to_point @ to_point), 0.0, 1.0)
+        )
+        # The copies have moved the document by covered * to_point. Its mean cosine to the queries changes by
+        # the dot product of this movement and the mean query.
+        shifts[position] = covered * float(to_point @ mean_query)
+    return shifts
+
+
+def _find_target_point(copies: Mapping[int, int], effects: TokenEffects) -> Floats | None:
+    """Return the point toward which copies move a text, shape (d,); None if none of them has an effect.
+
+    The vector of a text with one copy consists of the share 1 - k of the text and the share k of the token's
+    target point, where k is the contraction. So a copy has k / (1 - k) times the weight of the text, and n
+    copies have n times this weight: n * k / (1 - k). The target point is pull / k, so the product of weight
+    and target point is n * pull / (1 - k).
+
+    Args:
+        copies: the number of copies, keyed by token id.
+        effects: pull and contraction of the tokens that the run has measured.
+    """
+    ids = np.array(sorted(copies), dtype=np.int64)
+    rows = np.searchsorted(effects.ids, ids)
+    last_row = len(effects.ids) - 1
+    is_measured = effects.ids[np.minimum(rows, last_row)] == ids
+    rows = rows[is_measured]
+    counts = np.array([copies[token_id] for token_id in ids[is_measured].tolist()])
+    contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
+    scaled_copies = counts / (1 - contraction)
+    total_weight = float(scaled_copies @ contraction)
+    if total_weight <= 0:  # no token was measured, or the copies do not contract texts
+        return None
+    point: Floats = (scaled_copies @ effects.pull[rows].astype(np.float64)) / total_weight
+    return point
+
+
+def grade_effect(effect: float | None) -> Severity | None:
+    """Return the grade of an effect in standard deviations; None if it is small or unknown."""
+    if effect is None or math.isnan(effect) or effect < _MILD_SHIFT:
+        return None
+    if effect < SERIOUS_SHIFT:
+        return Severity.MILD
+    return Severity.SERIOUS if effect < _SEVERE_SHIFT else Severity.SEVERE
+
+
+def describe_effects(effects: EffectPass, documents: pl.DataFrame, unread: int) -> EffectRecord:
+    """Return a record that describes how the effects were determined.
+
+    Args:
+        effects: the finished pass.
+        documents: the table of documents with findings.
+        unread: number of documents whose effect depends on text that was not kept.
+    """
+    with_both_shifts = documents.select("shift", "predicted").drop_nulls()
+    is_measured = effects.request.kind is Effect.MEASURED
+    agreement = None
+    if is_measured and len(with_both_shifts) >= _FEWEST_RANKED:
+        correlation = pl.corr("shift", "predicted", method="spearman").fill_nan(None)
+        agreement = with_both_shifts.select(correlation).item()
+    # An effect is unknown for one of two reasons: the model reads more of the document than was kept, or
+    # nothing is left of it without its copies.
+    unknown_effects = documents["effect"].null_count()
+    return EffectRecord(
+        kind=effects.request.kind.value,
+        queries=len(effects.panel_texts.queries),
+        queries_from=effects.panel_texts.queries_from,
+        reference=len(effects.panel_texts.reference),
+        spread=effects.panel.spread,
+        agreement=agreement,
+        compared=len(with_both_shifts) if is_measured else 0,
+        nothing_left=unknown_effects - unread,
+        unread=unread,
+        prompts=prompts_of(effects.request.encoder),
+    )

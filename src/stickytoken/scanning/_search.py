@@ -1,0 +1,280 @@
+"""The search of a scan: read the documents in batches, find what they contain, and count it."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning.spans import SpanKind
+from stickytoken.data.documents import Document, Documents, Record
+from stickytoken.data.rows import Meter, Skipped
+from stickytoken.measurement import ResultFolder, ShardCost
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.scanning._workers import KEPT_TEXT, examine_batches
+
+# Name under which the findings of every batch are stored.
+_TOKENS = "tokens"
+# Name of the column that holds the number of a batch.
+_BATCH = "batch"
+# Maximum size of a batch, in documents and in characters, which limits the memory that a scan needs and the
+# work that is lost when a scan is interrupted.
+_DOCUMENTS = 1024
+_CHARACTERS = 4_000_000
+# Maximum number of unreadable records that the result names.
+_NAMED_RECORDS = 100
+# Maximum number of sources to count. A column with more distinct values probably does not name sources.
+_MOST_SOURCES = 10_000
+# Name of the stage that searches documents, and the unit of its progress.
+_SEARCH = "scan"
+_SEARCH_UNIT = "documents"
+
+
+class Keeper:
+    """Stores what was found in each batch in the folder of a scan, or in memory if there is no folder.
+
+    A batch has its findings under one name and their effects under another.
+
+    Args:
+        folder: folder of the scan; if None, the findings are kept in memory.
+        begin: called once, just before the first batch is written to the folder.
+    """
+
+    def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
+        self._folder = folder
+        self._begin = begin
+        self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
+
+    def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
+        """Return what is stored of a batch under a name; None if nothing is stored with this digest."""
+        if self._folder is None:
+            return self._kept.get((name, index, digest))
+        shard = self._folder.read_shard(name, index, [index], _BATCH)
+        if shard is None or shard["digest"].item() != digest:
+            return None
+        return dict(json.loads(shard["values"].item()))
+
+    def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
+        """Store JSON values of a batch under a name; ``encoded`` texts were encoded for them."""
+        if self._folder is None:
+            self._kept[name, index, digest] = values
+            return
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+        row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
+        self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
+
+    def findings(self, index: int, digest: str) -> list[dict[str, Any]]:
+        """Return one row for each document with findings in a batch, as `_make_row` makes them."""
+        values = self.load(_TOKENS, index, digest)
+        return [] if values is None else list(values["found"])
+
+
+class Batch(NamedTuple):
+    """Documents that are searched together."""
+
+    # 0-based position of the batch in the collection.
+    number: int
+    documents: tuple[Document, ...]
+    # Records that could not be read.
+    skipped: tuple[Skipped, ...]
+    # SHA-256 of each document's text, which decides whether the document is sampled.
+    text_hashes: tuple[bytes, ...]
+    # Hash of all records of the batch: their texts, and where they stand in the collection.
+    digest: str
+
+
+def make_batches(records: Iterable[Record]) -> Iterator[Batch]:
+    """Divide the records of a collection into batches."""
+    number = 0
+    characters = 0
+    pending: list[Record] = []
+    for record in records:
+        pending.append(record)
+        if isinstance(record, Document):
+            characters += len(record.text)
+        if len(pending) >= _DOCUMENTS or characters >= _CHARACTERS:
+            yield _make_batch(number, pending)
+            number += 1
+            characters = 0
+            pending = []
+    if pending:
+        yield _make_batch(number, pending)
+
+
+def _make_batch(number: int, records: list[Record]) -> Batch:
+    documents = tuple(record for record in records if isinstance(record, Document))
+    skipped = tuple(record for record in records if isinstance(record, Skipped))
+    text_hashes = tuple(hashlib.sha256(document.text.encode()).digest() for document in documents)
+    content = hashlib.sha256()
+    for document, text_hash in zip(documents, text_hashes, strict=True):
+        place = (document.number, document.id, document.source, document.path, document.line)
+        content.update(repr(place).encode() + text_hash)
+    for record in skipped:
+        content.update(repr((record.place, record.reason)).encode())
+    return Batch(
+        number=number,
+        documents=documents,
+        skipped=skipped,
+        text_hashes=text_hashes,
+        digest=content.hexdigest(),
+    )
+
+
+@dataclass
+class Tally:
+    """The totals of a scan, and a sample of documents without findings."""
+
+    # Number of clean documents to sample.
+    sampled: int
+    # What was read.
+    meter: Meter = field(default_factory=Meter)
+    # Digests of the batches, in the order of the collection.
+    digests: list[str] = field(default_factory=list)
+    # Number of documents that were searched.
+    documents: int = 0
+    # Number of documents with a finding other than suspected copies.
+    found: int = 0
+    # Number of documents with suspected copies and no other finding.
+    suspected: int = 0
+    # Number of records that could not be read, and the first of these records.
+    skipped: int = 0
+    skipped_first: list[Skipped] = field(default_factory=list)
+    # Number of documents with findings of a kind, keyed by kind.
+    kinds: Counter[str] = field(default_factory=Counter)
+    # Number of documents, keyed by source; None if there are too many sources to count.
+    sources: Counter[str | None] | None = field(default_factory=Counter)
+    # The distinct clean documents with the smallest hashes, keyed by hash. A hash depends only on the text,
+    # and hashes are practically random. So the sample is random, but does not depend on the order of the
+    # documents.
+    sample: dict[int, Document] = field(default_factory=dict)
+
+    @property
+    def with_findings(self) -> int:
+        """Number of documents with findings of any kind, which is also the number of rows in the table."""
+        return self.found + self.suspected
+
+    def add(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add the numbers of a batch to the totals, and its clean documents to the sample.
+
+        Args:
+            batch: the next batch in the order of the collection.
+            rows: one row per document with findings.
+        """
+        self.digests.append(batch.digest)
+        self.documents += len(batch.documents)
+        suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in rows)
+        self.suspected += suspected
+        self.found += len(rows) - suspected
+        self.skipped += len(batch.skipped)
+        self.skipped_first += batch.skipped[: _NAMED_RECORDS - len(self.skipped_first)]
+        for row in rows:
+            self.kinds.update(row["kinds"])
+        if self.sources is not None:
+            self.sources.update(document.source for document in batch.documents)
+            # With more sources than this, documents are not counted by source.
+            if len(self.sources) > _MOST_SOURCES:
+                self.sources = None
+        if self.sampled:
+            self._extend_sample(batch, {row["number"] for row in rows})
+
+    def _extend_sample(self, batch: Batch, numbers_with_findings: set[int]) -> None:
+        for document, text_hash in zip(batch.documents, batch.text_hashes, strict=True):
+            if document.number not in numbers_with_findings and document.text.strip():
+                hash_of_text = int.from_bytes(text_hash[:8])
+                beginning = Document(document.number, document.id, document.text[:KEPT_TEXT])
+                self.sample[hash_of_text] = beginning
+        self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))
+
+
+def search(
+    collection: Documents,
+    rules: CleaningRules,
+    keeper: Keeper,
+    *,
+    workers: int,
+    sampled: int,
+    progress: ProgressCallback,
+) -> Tally:
+    """Search all documents, except those in batches whose findings are already stored.
+
+    Args:
+        collection: the documents.
+        rules: what to look for.
+        keeper: stores the findings of each batch.
+        workers: number of processes.
+        sampled: number of documents without findings to sample.
+        progress: called before the first batch and after every batch.
+
+    Returns:
+        The totals over all documents, including stored batches, and the sample.
+    """
+    tally = Tally(sampled)
+    meter = tally.meter
+    # Batches that wait until all earlier batches have been added to the totals, with the rows of each; keyed
+    # by batch number.
+    waiting: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
+    searched = 0  # documents that were searched in this call
+
+    def add_in_order(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add a batch to the totals once all earlier batches have been added, and report progress.
+
+        A stored batch can arrive while earlier batches are still being searched.
+        """
+        waiting[batch.number] = batch, rows
+        while True:
+            next_number = len(tally.digests)  # batches are numbered from 0, and the tally has one digest each
+            if next_number not in waiting:
+                break
+            next_batch, next_rows = waiting.pop(next_number)
+            tally.add(next_batch, next_rows)
+            share = meter.share
+            done = tally.documents
+            # The reader runs ahead of the search. So at first, ``share`` is too large, and the estimated
+            # total is too small.
+            total = max(done + 1, round(done / share)) if share else done + 1
+            progress(Progress(_SEARCH, done, total, searched, unit=_SEARCH_UNIT))
+
+    def new_batches() -> Iterator[tuple[Batch, list[str]]]:
+        """Yield each batch without stored findings, with its texts; add all other batches to the totals."""
+        for batch in make_batches(collection.read(meter)):
+            values = keeper.load(_TOKENS, batch.number, batch.digest)
+            if values is None:
+                yield batch, [document.text for document in batch.documents]
+            else:
+                add_in_order(batch, values["found"])
+
+    # The number of documents is unknown until they have been read.
+    progress(Progress(_SEARCH, done=0, total=1, unit=_SEARCH_UNIT))
+    # Close the generator explicitly: an interrupt during its garbage collection would only be printed.
+    with closing(examine_batches(new_batches(), rules, workers)) as stream:
+        for batch, findings in stream:
+            rows = []
+            for document, finding in zip(batch.documents, findings, strict=True):
+                if finding is not None:
+                    rows.append(_make_row(document, finding))
+            keeper.save(_TOKENS, batch.number, batch.digest, {"found": rows})
+            searched += len(batch.documents)
+            add_in_order(batch, rows)
+    if tally.documents:
+        progress(Progress(_SEARCH, tally.documents, tally.documents, searched, unit=_SEARCH_UNIT))
+    return tally
+
+
+def _make_row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
+    """Return what `examine` found in a document, with the place of the document and the line in its file."""
+    line_in_file = document.line
+    # A record, such as one of JSONL, keeps the line on which it begins: line breaks of its text may be
+    # escaped in the file, so lines of the text are not lines of the file.
+    if document.is_whole_file and line_in_file is not None:
+        line_in_text = finding["line"]  # counted from 0
+        line_in_file += line_in_text
+    place = {"number": document.number, "id": document.id, "source": document.source, "path": document.path}
+    return place | finding | {"line": line_in_file}

@@ -1,0 +1,248 @@
+"""Finished scans: their records and documents, opened for reading."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from pydantic import Field
+
+import stickytoken.measurement as store
+from stickytoken.cleaning.rules import format_known_line
+from stickytoken.cleaning.spans import SpanKind
+from stickytoken.data.rows import Skipped
+from stickytoken.errors import RunError
+from stickytoken.measurement import resume
+from stickytoken.validation import file_path
+
+SCAN = "scan"
+SCAN_SCHEMA_VERSION = 4
+DOCUMENTS_FILE = "documents.parquet"
+_SCAN_FILE = "scan.json"
+
+# Columns of the document table; `Scan` explains them.
+SCHEMA: dict[str, Any] = {
+    "number": pl.Int64,
+    "id": pl.String,
+    "source": pl.String,
+    "path": pl.String,
+    "line": pl.Int64,
+    "kinds": pl.List(pl.String),
+    "words": pl.List(pl.Struct({"text": pl.String, "kind": pl.String, "copies": pl.Int64})),
+    "spans": pl.Int64,
+    "copies": pl.Int64,
+    "longest_run": pl.Int64,
+    "share": pl.Float64,
+    "digest": pl.String,
+    "excerpt": pl.List(pl.Struct({"text": pl.String, "found": pl.Boolean})),
+    "shift": pl.Float64,
+    "rise": pl.Float64,
+    "moves_up": pl.Float64,
+    "predicted": pl.Float64,
+    "effect": pl.Float64,
+    "severity": pl.String,
+    "matters": pl.Boolean,
+}
+# Columns that have no missing values.
+_FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "digest", "excerpt")
+
+
+class SourceRecord(resume.Record):
+    """How many documents a source has."""
+
+    source: str | None
+    documents: int
+    found: int
+    matter: int | None = Field(description="null without effects")
+
+
+class EffectRecord(resume.Record):
+    """How the effects of copies were determined."""
+
+    kind: str = Field(description="measured or predicted")
+    queries: int
+    queries_from: str
+    reference: int = Field(description="clean documents from which ranks and spread are computed")
+    spread: float = Field(description="standard deviation of the similarities of queries and clean documents")
+    agreement: float | None = Field(description="Spearman correlation of predicted and measured shifts")
+    compared: int = Field(description="documents with a predicted and a measured shift")
+    nothing_left: int = Field(description="documents without an effect, because they consist only of copies")
+    unread: int = Field(
+        description="documents without an effect, because the model reads more of them than a scan keeps"
+    )
+    prompts: dict[str, str] | None = Field(None, description="what is put before documents and queries")
+
+
+class ScanResultRecord(resume.Record):
+    """The totals of a scan."""
+
+    documents: int
+    found: int = Field(description="documents with a finding other than suspected copies")
+    suspected: int = Field(0, description="documents with suspected copies and no other finding")
+    matter: int | None = Field(
+        description="documents whose effect is at least half a standard deviation; null without effects"
+    )
+    skipped: int
+    skipped_first: list[Skipped]
+    columns: list[str] = Field([], description="columns whose text was searched")
+    unread_columns: list[str] = Field([], description="columns that contain text and were not searched")
+    reading: str = Field("", description="what was read, in words")
+    kinds: dict[str, int] = Field(description="documents by kind of finding")
+    sources: list[SourceRecord] = Field(
+        description="the sources with the most findings; empty without sources"
+    )
+    effect: EffectRecord | None
+    seconds: float
+
+
+class ScanRecord(resume.MeasurementRecord):
+    """scan.json."""
+
+    model: str
+    run: str = Field(description="the run folder or the rules file, as named")
+    documents: str = Field(description="name of the collection")
+    rules: dict[str, Any]
+    started: str
+    versions: dict[str, str]
+    result: ScanResultRecord | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scan:
+    """A finished scan.
+
+    ``documents`` has one row per document with findings, in the order of the collection, and the following
+    columns. All columns from ``shift`` on are null if effects were not determined.
+
+    - ``number``, ``id``, ``source``, ``path``, ``line``: The 0-based position of the document in the
+      collection, and where the document comes from.
+    - ``kinds``: The kinds of the findings: flagged, special, repetition or suspected. ``clean`` changes a
+      document that has findings of any kind other than suspected.
+    - ``words``: The words that were found, each with the kind of its finding and the number of its copies.
+    - ``spans``: The number of findings.
+    - ``copies``: The number of copies in all findings.
+    - ``longest_run``: The largest number of copies in a single finding.
+    - ``share``: The share of the document's characters that are part of a finding.
+    - ``digest``: The name of the document's text in a file of known documents.
+    - ``excerpt``: The text around the first findings.
+    - ``shift``: The mean change that copies cause in the document's cosine similarity to the queries.
+    - ``rise``: The share of clean documents that the document overtakes because of its copies, averaged over
+      the queries.
+    - ``moves_up``: The share of queries for which the document overtakes at least a tenth of the clean
+      documents.
+    - ``predicted``: The value of ``shift`` that is predicted from the run.
+    - ``effect``: The shift divided by the standard deviation of the similarities between queries and clean
+      documents.
+    - ``severity``: The grade of the effect: mild, serious or severe; null for a smaller effect.
+    - ``matters``: Whether the effect is at least 0.5.
+    """
+
+    record: ScanRecord
+    result: ScanResultRecord
+    documents: pl.DataFrame
+    path: Path | None  # Folder of the scan; None if nothing was written.
+    notes: tuple[str, ...] = ()  # Remarks on the current call, which are not stored in the folder.
+
+    def __repr__(self) -> str:
+        place = "" if self.path is None else f", in {self.path}"
+        counts = f"{self.result.found:,} of {self.result.documents:,} documents"
+        return f"<Scan: {counts} of {self.record.documents}{place}>"
+
+    @property
+    def worst(self) -> pl.DataFrame:
+        """The documents in descending order of the effect of their copies.
+
+        Documents whose effect is unknown follow, in descending order of the share of copies; among these
+        documents, the ones with only suspected copies come last.
+        """
+        order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
+        return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the scan as JSON values, without its documents."""
+        return {
+            "scan": None if self.path is None else str(self.path),
+            "run": self.record.run,
+            "model": self.record.model,
+            "collection": self.record.documents,
+            **self.result.model_dump(),
+        }
+
+
+def is_only_suspected() -> pl.Expr:
+    """Return an expression that is true for documents with suspected copies and no other finding."""
+    kinds = pl.col("kinds")
+    return (kinds.list.len() == 1) & kinds.list.contains(SpanKind.SUSPECTED.value)
+
+
+def open_scan(path: str | Path) -> Scan:
+    """Open the folder of a finished scan.
+
+    Raises:
+        RunError: there is no scan, or it is damaged or not finished.
+    """
+    folder = store.ResultFolder(file_path("the scan", path))
+    record = _read_record(folder) if folder.exists() else None
+    if record is None:
+        raise RunError(f"there is no scan in {str(folder.path)!r}: it has no {_SCAN_FILE}")
+    if record.result is None:
+        raise RunError(
+            f"the scan in {folder.path} is not finished: run the same command again to continue it"
+        )
+    documents = folder.read_table(DOCUMENTS_FILE, SCHEMA, _FILLED)
+    return Scan(record, record.result, documents, folder.path)
+
+
+def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
+    return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION, "scan")
+
+
+# The documents may have changed since a scan. So no stored scan counts as finished until its documents have
+# been read again.
+SCANS: resume.MeasurementKind[ScanRecord] = resume.MeasurementKind(
+    "scan", _SCAN_FILE, _read_record, lambda record, folder: False
+)
+
+
+def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """Open the scans in a run folder.
+
+    Returns:
+        The scans, the newest first, and a sentence on each scan that cannot be read.
+    """
+    pattern = f"{SCAN}-*/{_SCAN_FILE}"
+    return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
+
+
+def filter_by_kind(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:
+    """Return the documents that have a finding of one of these kinds."""
+    return scan.documents.filter(pl.col("kinds").list.set_intersection(list(kinds)).list.len() > 0)
+
+
+def count_by_kind(documents: pl.DataFrame, kinds: Collection[str]) -> dict[str, int]:
+    """Return how many documents have findings of each kind."""
+    counts = Counter(kind for row in documents["kinds"].to_list() for kind in row)
+    return {kind: counts[kind] for kind in SpanKind if kind in kinds and counts[kind]}
+
+
+def add_known(scan: Scan, path: Path) -> int:
+    """Add the documents with findings to a file of known documents, and return how many were new.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    digests = {line.split(" ", 1)[0] for line in lines}
+    new_lines = []
+    for row in scan.documents.iter_rows(named=True):
+        if row["digest"] not in digests:
+            digests.add(row["digest"])
+            new_lines.append(
+                format_known_line(row["digest"], row["id"], [word["text"] for word in row["words"]])
+            )
+    store.write_atomically(path, "".join(f"{line}\n" for line in [*lines, *new_lines]).encode())
+    return len(new_lines)

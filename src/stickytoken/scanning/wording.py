@@ -1,0 +1,197 @@
+"""What a scan says: in sentences, and as findings for build servers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stickytoken.cleaning import document_counts
+from stickytoken.cleaning.spans import SpanKind
+from stickytoken.data.documents import STDIN_COLLECTION
+from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
+from stickytoken.scanning._effects import SERIOUS_SHIFT, Effect
+from stickytoken.scanning._workers import KEPT_TEXT
+from stickytoken.scanning.results import Scan
+from stickytoken.words import counted
+
+# Which effects the column `matters` counts, in words.
+SERIOUS_EFFECT = f"{SERIOUS_SHIFT:g} SD or more"
+
+
+def basis(scan: Scan) -> str | None:
+    """Return sentences that explain the effect columns; None if effects were not determined."""
+    effect = scan.result.effect
+    if effect is None:
+        return None
+    sentences = (
+        f"The effect is the {effect.kind} mean change that copies cause in a document's cosine similarity to "
+        f"{effect.queries} queries ({effect.queries_from}). 1 SD is the standard deviation of the "
+        f"similarities between these queries and documents without findings ({effect.spread:.4f})."
+    )
+    if effect.kind == Effect.MEASURED:
+        sentences += (
+            " A document moves up for a query if its copies lift it past at least a tenth of the documents "
+            "without findings; the table gives the share of such queries."
+        )
+    if effect.unread:
+        documents = counted(effect.unread, "document", "documents")
+        sentences += (
+            f" The effect on {documents} was not measured: a scan keeps {KEPT_TEXT:,} characters, and the "
+            "model reads more."
+        )
+    return (
+        f"{sentences} A mean over all queries does not say whether a document enters their first results: "
+        "`stickytoken audit` finds that out."
+    )
+
+
+def headline(scan: Scan) -> str:
+    """Return a sentence that says how many documents have findings of which kinds.
+
+    If effects were determined, the sentence also counts the documents with a serious or severe effect.
+    """
+    result = scan.result
+    found, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
+    verb = "has" if result.found <= 1 else "have"
+    sentence = f"{found} {verb} findings{causes if result.found else ''}"
+    if result.suspected:
+        more = " more" if result.found else ""
+        verb = "is" if result.suspected == 1 else "are"
+        sentence += f"; {result.suspected:,}{more} {verb} only suspected"
+    if result.matter is None or result.effect is None:
+        return sentence
+    verb = "raise" if result.effect.kind == Effect.MEASURED else "are predicted to raise"
+    shift = f"the mean similarity to the queries by {SERIOUS_EFFECT}"
+    return f"{sentence}; in {result.matter:,} of these, copies {verb} {shift}"
+
+
+def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of documents by kind of finding, without suspected copies."""
+    return {kind: count for kind, count in kinds.items() if kind != SpanKind.SUSPECTED}
+
+
+def count_skipped(count: int) -> str:
+    """Return a phrase with the number of skipped records, such as "3 records were skipped"."""
+    return counted(count, "record was skipped", "records were skipped")
+
+
+_COPIES = "document-copies"
+_SPECIAL = "document-special-token"
+_REPEATED = "document-repetition"
+_SUSPECTED = "document-suspected"
+
+RULES = (
+    Rule(
+        _COPIES,
+        "No document repeats a sticky token",
+        "Copies of a sticky token change the similarities of a document, whatever its content. Remove the "
+        "copies with `stickytoken clean`, or leave the document out of the index.",
+        Level.ERROR,
+    ),
+    Rule(
+        _SPECIAL,
+        "No document contains the text of a special token",
+        "A tokenizer may read this text as a control token, and some servers fail on it. Remove it with "
+        "`stickytoken clean`.",
+        Level.WARNING,
+    ),
+    Rule(
+        _REPEATED,
+        "No document repeats a word or phrase beyond what ordinary text does",
+        "Many copies of any word move a document toward it. Check whether the repetition belongs there.",
+        Level.WARNING,
+    ),
+    Rule(
+        _SUSPECTED,
+        "No document seems to have copies of a word among other words",
+        "Copies seem to have been inserted into this text, but ordinary text may look like this too. Check "
+        "the document; `stickytoken clean --unsafe-fixes` removes the copies.",
+        Level.NOTE,
+    ),
+)
+_RULE_OF = {
+    SpanKind.FLAGGED: _COPIES,
+    SpanKind.SPECIAL: _SPECIAL,
+    SpanKind.REPETITION: _REPEATED,
+    SpanKind.SUSPECTED: _SUSPECTED,
+}
+_KIND_OF = {rule: kind for kind, rule in _RULE_OF.items()}
+_LEVELS = {rule.id: rule.level for rule in RULES}
+_PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
+
+
+def cause_of(finding: Finding) -> str:
+    """Return the cause of a finding in a document, in words, such as ``flagged token``."""
+    return _KIND_OF[finding.rule].cause
+
+
+def scan_findings(scan: Scan, failing_kinds: Collection[str] = (SpanKind.FLAGGED,)) -> Iterator[Finding]:
+    """Yield one finding per document, the worst document first.
+
+    A document with findings of several kinds is reported under a single kind. In the order of `SpanKind`,
+    this is the first kind that is in ``failing_kinds``; if none of the document's kinds is in
+    ``failing_kinds``, the document is reported under the first of its kinds.
+
+    Args:
+        scan: a finished scan.
+        failing_kinds: kinds of findings that are reported as errors, unless the effect of the copies is known
+            to be small.
+    """
+    for row in scan.worst.iter_rows(named=True):
+        kinds = [kind for kind in SpanKind if kind in row["kinds"]]
+        failing = [kind for kind in kinds if kind in failing_kinds]
+        rule = _RULE_OF[failing[0] if failing else kinds[0]]
+        level = Level.ERROR if failing else _LEVELS[rule]
+        # `matters` is None if the effect is unknown.
+        is_effect_small = row["matters"] is False
+        # A document in a file has either a path in the repository or a place outside the repository.
+        path = None
+        outside = None
+        if row["path"] is not None:
+            path, outside = place_of(Path(row["path"]))
+        elif scan.record.documents == STDIN_COLLECTION:
+            outside = STDIN_NAME
+        yield Finding(
+            rule=rule,
+            level=Level.NOTE if is_effect_small else level,
+            message=f"document {row['id']}: {describe_findings(row, _KIND_OF[rule])}",
+            path=path,
+            outside=outside,
+            line=row["line"],
+            identity=(scan.record.model, row["id"], *(word["text"] for word in row["words"])),
+            properties={name: row[name] for name in _PROPERTIES if row[name] is not None},
+        )
+
+
+# Maximum number of words that the description of a document names.
+_NAMED_WORDS = 3
+
+
+def describe_findings(row: Mapping[str, Any], kind: SpanKind) -> str:
+    """Describe the findings of a document: words with numbers of copies, share of the text, and effect.
+
+    Args:
+        row: A row of `Scan.documents`.
+        kind: The kind of the findings whose words are named.
+    """
+    words = [word for word in row["words"] if word["kind"] == kind] or row["words"]
+    description = ", ".join(
+        f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]
+    )
+    if len(words) > _NAMED_WORDS:
+        description += f" and {len(words) - _NAMED_WORDS} more"
+    description += f" ({row['share']:.0%} of the text)"
+    if row["effect"] is not None:
+        description += f"; effect {row['effect']:+.2f} SD"
+    if row["severity"] is not None:
+        description += f", {row['severity']}"
+    return description
+
+
+def find_gaps(scan: Scan) -> list[str]:
+    """Return the reasons why a scan may have missed documents; empty if it read all of them."""
+    if not scan.result.skipped:
+        return []
+    first = scan.result.skipped_first[0]
+    return [f"{count_skipped(scan.result.skipped)}, the first of them {first.place}: {first.reason}"]
